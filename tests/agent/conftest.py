@@ -23,8 +23,8 @@ import pytest
 from vgpuctl import library
 from vgpuctl.agent import server
 from vgpuctl.agent.client import connect
-from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.rights import HostRights
+from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
 from vgpuctl.value import replace
@@ -99,13 +99,13 @@ def running(
     host: str, directory: Path, policy: Any = None, open_host: Any = None, path: str | None = None
 ) -> Iterator[RunningAgent]:
     """Run an agent of a host in a thread. `path`: its socket, by default one of its own."""
-    looks = Looks(HostClock())
+    snapshots = SnapshotCache(HostClock())
     ports = library.open_ports(host)
     agent = server.Agent(
         open_host=open_host or library.opener(host),
-        open_reader=library.opener(host, looks=looks),
-        ports=replace(ports, looks=looks),
-        looks=looks,
+        open_reader=library.opener(host, snapshots=snapshots),
+        ports=replace(ports, snapshots=snapshots),
+        snapshots=snapshots,
         policy=policy or HostRights(ports, owner=os.geteuid()),
         state=directory / "state",
     )
@@ -160,17 +160,17 @@ def process(host: str, directory: Path) -> Iterator[AgentProcess]:
     """Run an agent in a process; it tells that it is ready as it tells systemd."""
     with (
         tempfile.TemporaryDirectory(prefix="agent-") as short,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified,
     ):
-        told.bind(f"{short}/notify")
-        told.settimeout(60)
+        notified.bind(f"{short}/notify")
+        notified.settimeout(60)
         one = AgentProcess(f"{short}/agent.sock", directory / "state", host)
         words = [sys.executable, "-m", "vgpuctl", "--host", host, "agent", "run"]
         words += ["--socket", one.path, "--state", str(one.state)]
         environment = {**os.environ, "NOTIFY_SOCKET": f"{short}/notify", "PYTHONPATH": str(ROOT)}
         one.process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
         try:
-            while b"READY=1" not in told.recv(4096):
+            while b"READY=1" not in notified.recv(4096):
                 pass
             yield one
         finally:

@@ -21,12 +21,12 @@ GPU = "0000:3b:00.0"
 def events_of(agent: RunningAgent, operation: str, last: int = 0) -> list[tuple[int, str, dict[str, Any]]]:
     """Return all events of an operation after a number, to its end."""
     text = agent.ask("GET", f"/v1/operations/{operation}/events", Last_Event_ID=str(last)).text
-    found = []
+    events = []
     for block in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
         if fields:
-            found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
-    return found
+            events.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
+    return events
 
 
 def test_a_read_answers_with_the_document_of_the_command(agent: RunningAgent) -> None:
@@ -49,15 +49,15 @@ def test_an_operation_tells_its_plan_its_steps_and_its_document(agent: RunningAg
     assert (begun.status, begun.document["state"]) in ((202, "waiting"), (202, "running"))
     operation = begun.document["id"]
     assert begun.headers["location"] == f"/v1/operations/{operation}"
-    told = events_of(agent, operation)
-    kinds = [kind for _, kind, _ in told]
+    received = events_of(agent, operation)
+    kinds = [kind for _, kind, _ in received]
     assert (kinds[0], kinds[-1]) == ("plan", "result")
     assert kinds.count("step-finish") >= 3
-    assert [number for number, _, _ in told] == [*range(1, len(told) + 1)]
-    assert told[-1][2] == agent.ended(operation)
-    assert told[-1][2]["ok"]
-    assert told[-1][2]["data"]["name"] == "vdi-1"
-    assert events_of(agent, operation, last=told[-3][0]) == told[-2:]
+    assert [number for number, _, _ in received] == [*range(1, len(received) + 1)]
+    assert received[-1][2] == agent.ended(operation)
+    assert received[-1][2]["ok"]
+    assert received[-1][2]["data"]["name"] == "vdi-1"
+    assert events_of(agent, operation, last=received[-3][0]) == received[-2:]
     listed = agent.ask("GET", "/v1/operations").document["operations"]
     assert [(one["id"], one["call"], one["state"]) for one in listed] == [(operation, "create-vm", "finished")]
 

@@ -15,7 +15,6 @@ import pytest
 import vgpuctl
 from tests.agent.conftest import RunningAgent, running
 from vgpuctl import library
-from vgpuctl.agent.client import dial_socket
 from vgpuctl.errors import (
     FileNeeded,
     Interrupted,
@@ -217,4 +216,3 @@ def test_an_agent_that_is_not_there(tmp_path: Path) -> None:
     assert "sudo vgpuctl" in str(away.value.hint)
     with pytest.raises(InvalidInput, match="not the name of a host agent"):
         vgpuctl.connect("http://x")
-    assert callable(dial_socket())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -56,9 +57,9 @@ def test_who_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
         operation = agent.ask("POST", "/v1/create-vms", body, Idempotency_Key="mine").document["id"]
         with agent.dial() as stream:
             stream.sendall(f"GET /v1/operations/{operation}/events HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-            told = b""
-            while b"vm-finish" not in told:
-                told += stream.recv(65536)
+            received = b""
+            while b"vm-finish" not in received:
+                received += stream.recv(65536)
             agent.stop(signal.SIGKILL)
     with process(HOST, tmp_path) as again:
         shown = again.ask("GET", f"/v1/operations/{operation}").document
@@ -157,6 +158,17 @@ def test_events_are_read_and_followed(tmp_path: Path) -> None:
             seen.add(str(event.type))
         assert event.vm == "vdi-1"
         following.close()
+        words = [sys.executable, "-m", "vgpuctl", "--host", f"agent:{agent.path}", "--json", "events", "--follow"]
+        with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+            words_since = ["--host", f"agent:{agent.path}", "events", "--since", host.read_events().data[0].id]
+            assert b"operation-end" in run(*words_since).stdout
+            assert follower.stdout is not None
+            while not select.select([follower.stdout], [], [], 0)[0]:
+                host.cordon("A100")
+                host.uncordon("A100")
+            assert json.loads(follower.stdout.readline())["id"]
+            follower.send_signal(signal.SIGINT)
+            assert follower.wait(60) == 130
         shown = run("--host", f"agent:{agent.path}", "--json", "events")
         assert json.loads(shown.stdout)["data"][0]["type"] == "agent-started"
 

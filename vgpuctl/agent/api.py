@@ -24,9 +24,8 @@ from starlette.routing import Route
 
 from vgpuctl.agent import openapi
 from vgpuctl.agent.events import EventLog, EventReader
-from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.operation_store import StoredOperation
-from vgpuctl.agent.operations import OpenHost, Operation, Operations, Request
+from vgpuctl.agent.operations import AgentOperation, AgentOperations, CallRequest, OpenHost
 from vgpuctl.agent.protocol import (
     API_VERSION,
     EVENT_STREAM,
@@ -36,6 +35,7 @@ from vgpuctl.agent.protocol import (
     RequestOptions,
     read_options,
 )
+from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception
 from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
 from vgpuctl.model.caller import Caller, Rights
@@ -53,7 +53,7 @@ BEAT_SECONDS = 10.0
 """A stream says at least this often that it lives."""
 MAX_WAIT_SECONDS = 60.0
 READERS = 16
-"""So many reads look at the host at once."""
+"""So many reads are answered at once."""
 WAITING_CALLS = frozenset({"wait"})
 """Reads that wait for something on the host: they are operations, with progress, and can be cancelled."""
 
@@ -97,10 +97,15 @@ class Api:
     """The application. `changed`: called when an operation has ended."""
 
     def __init__(
-        self, open_reader: OpenHost, operations: Operations, events: EventLog, policy: Policy, looks: Looks
+        self,
+        open_reader: OpenHost,
+        operations: AgentOperations,
+        events: EventLog,
+        policy: Policy,
+        snapshots: SnapshotCache,
     ) -> None:
-        """`open_reader`: opens the host with these looks."""
-        self._looks = looks
+        """`open_reader`: opens the host with these snapshots."""
+        self._snapshots = snapshots
         self._reader = open_reader(CallSettings(), None)
         self._operations = operations
         self._events = events
@@ -204,7 +209,7 @@ class Api:
         after = int(last) if last.isascii() and last.isdigit() else 0
         return StreamingResponse(self._stream(operation, after), media_type=EVENT_STREAM)
 
-    async def _stream(self, operation: Operation, after: int) -> AsyncIterator[str]:
+    async def _stream(self, operation: AgentOperation, after: int) -> AsyncIterator[str]:
         task = asyncio.current_task()
         if task is not None:
             self._streams.add(task)
@@ -233,7 +238,7 @@ class Api:
         if key is not None and not 0 < len(key) <= 200:
             raise InvalidInput("Idempotency-Key: 1 to 200 characters")
         caller = replace(caller, address=options.address, on_behalf_of=options.on_behalf_of)
-        todo = Request(call, arguments, options, caller, key)
+        todo = CallRequest(call, arguments, options, caller, key)
         if call.changes or call.name in WAITING_CALLS:
             operation = self._operations.begin(todo)
             return _json(
@@ -241,15 +246,15 @@ class Api:
             )
         return await self._in_thread(self._read, todo)
 
-    def _read(self, request: Request) -> Response:
-        """Make a call that changes nothing, in a reader's thread. The header `Age` says how old its look is."""
-        self._looks.begin_read(fresh=request.options.fresh)
+    def _read(self, request: CallRequest) -> Response:
+        """Make a call that changes nothing, in a reader's thread. The header `Age` says how old its snapshot is."""
+        self._snapshots.begin_read(fresh=request.options.fresh)
         settings = CallSettings(files=request.options.files, caller=request.caller)
         try:
             result = request.call.on(self._reader.with_settings(settings), request.arguments)
         except VgpuctlError as error:
             return _failure(error, request.call.name)
-        age = {"Age": str(round(self._looks.age_seconds))}
+        age = {"Age": str(round(self._snapshots.age_seconds))}
         return _json(success_body(request.call.name, result_of(result)), headers=age)
 
 
@@ -258,7 +263,7 @@ def result_of(value: object) -> Outcome[object] | QueryResult[object]:
     return value if isinstance(value, (Outcome, QueryResult)) else QueryResult(value)
 
 
-async def _wait_for_end(operation: Operation) -> None:
+async def _wait_for_end(operation: AgentOperation) -> None:
     async for _, kind, _data in operation.read():
         if kind == RESULT_EVENT:
             return

@@ -15,8 +15,6 @@ import http.client
 import inspect
 import json
 import re
-import socket
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +22,7 @@ from copy import copy
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlencode
 
-from vgpuctl import errors
+from vgpuctl.agent.connection import LOCAL_AGENT, MAX_LINE_BYTES, AgentConnection, Dial, dialer, read_stream
 from vgpuctl.agent.protocol import (
     API_VERSION,
     EVENT_STREAM,
@@ -63,63 +61,12 @@ from vgpuctl.model.outcome import (
 from vgpuctl.model.result_reader import Mismatch, read_result, read_value
 from vgpuctl.value import EMPTY_MAPPING
 
-Dial = Callable[[], socket.socket]
-"""Returns a new connection to the agent: a socket, or what behaves like one."""
 Result = TypeVar("Result")
 Data = TypeVar("Data")
 
-LOCAL_AGENT = "agent"
-SSH_SECONDS = 365 * 86400.0
-"""A login at another host may last as long as the program that uses it."""
 MAX_FILES = 1000
 MAX_ANSWER_BYTES = 256 << 20
-MAX_LINE_BYTES = 64 << 20
-ANSWER_SECONDS = 660.0
-"""A read answers within this time: the agent's own reads of a host end long before."""
 _PLACEHOLDER = re.compile(r"\\\{[^{}]*\\\}")
-
-
-def dial_socket(path: str = SOCKET_PATH) -> Dial:
-    """Return what connects to the agent's socket on this machine."""
-
-    def dial() -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.connect(path)
-        except OSError as error:
-            connection.close()
-            raise _unreachable(path, error) from error
-        return connection
-
-    return dial
-
-
-def _unreachable(path: str, error: OSError) -> VgpuctlError:
-    if isinstance(error, PermissionError):
-        return errors.Refused(
-            f"the host agent's socket {path} is for members of the group vgpuctl",
-            hint="an administrator adds you: usermod -aG vgpuctl USER; it counts from your next log-in",
-            path=path,
-        )
-    return Unreachable(
-        f"the host agent does not answer at {path}: {error.strerror}",
-        hint="systemctl status vgpuctl-agent; sudo vgpuctl works without it",
-        path=path,
-        errno=error.errno,
-    )
-
-
-class _Connection(http.client.HTTPConnection):
-    """HTTP on a connection that `dial` makes."""
-
-    def __init__(self, dial: Dial) -> None:
-        super().__init__("agent")
-        self._dial = dial
-
-    def connect(self) -> None:
-        """Connect."""
-        self.sock = self._dial()
-        self.sock.settimeout(ANSWER_SECONDS)
 
 
 class AgentHost(GpuHost):
@@ -179,14 +126,14 @@ class AgentHost(GpuHost):
             Unreachable: the agent does not answer, or not any more.
             Busy: too many readers follow already.
         """
-        connection = _Connection(self._dial)
+        connection = AgentConnection(self._dial)
         try:
             headers = {"Accept": EVENT_STREAM} | ({"Last-Event-ID": after} if after else {})
             connection.request("GET", f"/{API_VERSION}/events", headers=headers)
             response = connection.getresponse()
             if response.status != 200:
                 raise error_of(read_failure(json.loads(response.read(MAX_LINE_BYTES))["error"]))
-            for fields in _stream(response):
+            for fields in read_stream(response):
                 if fields is None:
                     self._progress.on_wait()
                 else:
@@ -257,7 +204,7 @@ class AgentHost(GpuHost):
     def _request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Mapping[str, Any]]:
-        connection = _Connection(self._dial)
+        connection = AgentConnection(self._dial)
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
@@ -298,12 +245,12 @@ class AgentHost(GpuHost):
         Raises:
             OSError: the stream ended before the result.
         """
-        connection = _Connection(self._dial)
+        connection = AgentConnection(self._dial)
         try:
             headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(last)}
             connection.request("GET", f"/{API_VERSION}/operations/{operation}/events", headers=headers)
             response = connection.getresponse()
-            for fields in _stream(response):
+            for fields in read_stream(response):
                 if fields is None:
                     self._progress.on_wait()
                 else:
@@ -313,18 +260,6 @@ class AgentHost(GpuHost):
         finally:
             connection.close()
         raise OSError("the stream ended early")
-
-
-def _stream(response: http.client.HTTPResponse) -> Iterator[dict[str, str] | None]:
-    """Yield the fields of each server-sent event; None for a beat, which says that the other side lives."""
-    fields: dict[str, str] = {}
-    while line := response.readline(MAX_LINE_BYTES):
-        name, _, value = line.decode().rstrip("\n").partition(": ")
-        if name:
-            fields[name] = value
-            continue
-        yield fields if "event" in fields else None
-        fields = {}
 
 
 def _read(kind: Any, value: object) -> Any:
@@ -459,22 +394,5 @@ def connect(
     """
     require_seconds("wait_seconds", wait_seconds)
     settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line)
-    dial, log_out = _dialer(name)
+    dial, log_out = dialer(name)
     return AgentHost(dial, settings, name, log_out)
-
-
-def _dialer(name: str) -> tuple[Dial, Callable[[], None] | None]:
-    """Return what connects to the agent of this name, see `connect`, and what ends a login, if there is one."""
-    if name == LOCAL_AGENT:
-        return dial_socket(), None
-    if name.startswith(f"{LOCAL_AGENT}:/"):
-        return dial_socket(name.removeprefix(f"{LOCAL_AGENT}:")), None
-    if not name.startswith("ssh://"):
-        raise InvalidInput(
-            f"{name} is not the name of a host agent", hint="use agent, agent:/PATH/OF/SOCKET, or ssh://[USER@]HOST"
-        )
-    from vgpuctl.remote.session import parse_url
-    from vgpuctl.remote.ssh import SshConnector
-
-    session = SshConnector()(parse_url(name), time.monotonic() + SSH_SECONDS)
-    return session.dial, session.close

@@ -57,7 +57,7 @@ class HostChanges:
 
 
 def compare_snapshots(before: Snapshot, after: Snapshot) -> Iterator[HostStep]:
-    """Yield what happened between two whole looks."""
+    """Yield what happened between two whole snapshots."""
     yield from _compare_gpus(before, after)
     yield from _compare_vgpus(before, after)
     old, new = ({_key(write): write for write in snapshot.stuck_writes} for snapshot in (before, after))

@@ -15,8 +15,8 @@ from socket import socket
 
 from vgpuctl import library
 from vgpuctl.agent import run_directory, server, systemd
-from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.rights import HostRights
+from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.host.processes import HostClock
 from vgpuctl.model.agent_service import IDENTITY_PATH, SOCKET_PATH, STATE_DIRECTORY, VIEWERS_GROUP
 from vgpuctl.value import replace
@@ -41,16 +41,16 @@ def run(
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    looks = Looks(HostClock())
+    snapshots = SnapshotCache(HostClock())
     directory = Path(state or os.environ.get("STATE_DIRECTORY") or STATE_DIRECTORY)
     with server.only_agent(directory):
         listening = _listen(path)
         ports = library.open_ports(host, root=root, connect=connect)
         agent = server.Agent(
             open_host=library.opener(host, root=root, connect=connect),
-            open_reader=library.opener(host, root=root, connect=connect, looks=looks),
-            ports=replace(ports, looks=looks),
-            looks=looks,
+            open_reader=library.opener(host, root=root, connect=connect, snapshots=snapshots),
+            ports=replace(ports, snapshots=snapshots),
+            snapshots=snapshots,
             policy=HostRights(ports, owner=os.geteuid()),
             state=directory,
         )

@@ -12,29 +12,47 @@ from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
 from vgpuctl.model.json_schema import document_schema, schema_of
 from vgpuctl.version import __version__
 
+_OPERATION: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "call", "state"],
+    "properties": {
+        "id": {"type": "string"},
+        "call": {"type": "string"},
+        "account": {"type": "string", "description": "who began it"},
+        "uid": {"type": "integer"},
+        "state": {"enum": ["waiting", "running", "finished", "interrupted"]},
+        "created": {"type": "number", "description": "seconds since the epoch"},
+        "started": {"type": ["number", "null"]},
+        "finished": {"type": ["number", "null"]},
+        "key": {"type": ["string", "null"], "description": "the Idempotency-Key that it came with"},
+        "document": {"description": "its result, as --json prints it; null until it has ended"},
+    },
+}
+
 
 @functools.cache
 def document() -> dict[str, Any]:
     """Return the whole description."""
     schemas: dict[str, Any] = {}
     paths = {f"/{API_VERSION}/{name}": _path(call, schemas) for name, call in sorted(CALLS.items())}
-    operation = {"$ref": "#/components/schemas/Operation"}
-    schemas["Operation"] = {
-        "type": "object",
-        "required": ["id", "call", "state"],
-        "properties": {
-            "id": {"type": "string"},
-            "call": {"type": "string"},
-            "account": {"type": "string", "description": "who began it"},
-            "uid": {"type": "integer"},
-            "state": {"enum": ["waiting", "running", "finished", "interrupted"]},
-            "created": {"type": "number", "description": "seconds since the epoch"},
-            "started": {"type": ["number", "null"]},
-            "finished": {"type": ["number", "null"]},
-            "key": {"type": ["string", "null"], "description": "the Idempotency-Key that it came with"},
-            "document": {"description": "its result, as --json prints it; null until it has ended"},
+    schemas["Operation"] = _OPERATION
+    paths |= _operation_paths()
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "vgpuctl host agent",
+            "version": __version__,
+            "description": "The calls of vgpuctl's library on one host. Results and errors are those of `--json`.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        "paths": paths,
+        "components": {"schemas": _referred_here(dict(sorted(schemas.items())))},
     }
+
+
+def _operation_paths() -> dict[str, Any]:
+    """Return the paths about operations."""
+    operation = {"$ref": "#/components/schemas/Operation"}
     operation_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
     wait = {
         "name": "wait",
@@ -43,6 +61,7 @@ def document() -> dict[str, Any]:
         "description": "wait so many seconds for its end",
     }
     path = f"/{API_VERSION}/operations"
+    paths: dict[str, Any] = {}
     paths[path] = {"get": {"summary": "List the operations, the newest first.", "responses": _responses({})}}
     paths[f"{path}/{{id}}"] = {
         "get": {
@@ -63,17 +82,7 @@ def document() -> dict[str, Any]:
             "responses": {"200": {"description": "server-sent events", "content": {"text/event-stream": {}}}},
         }
     }
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "vgpuctl host agent",
-            "version": __version__,
-            "description": "The calls of vgpuctl's library on one host. Results and errors are those of `--json`.",
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "paths": paths,
-        "components": {"schemas": _referred_here(dict(sorted(schemas.items())))},
-    }
+    return paths
 
 
 def _referred_here(schemas: dict[str, Any]) -> Any:

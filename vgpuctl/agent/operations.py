@@ -63,7 +63,7 @@ class Stopping(Busy):
     code = "stopping"
 
 
-class Request:
+class CallRequest:
     """A checked request: the call, its arguments, who asks. `key`: the caller's own name for it, None without one."""
 
     def __init__(
@@ -101,10 +101,10 @@ class Request:
             raise NeedsConfirmation(question, question=question, lines=list(details))
 
 
-class Operation:
+class AgentOperation:
     """One operation. `events`: what happened so far, in order; the last one, when it has ended, is its document."""
 
-    def __init__(self, stored: StoredOperation, loop: asyncio.AbstractEventLoop, request: Request | None) -> None:
+    def __init__(self, stored: StoredOperation, loop: asyncio.AbstractEventLoop, request: CallRequest | None) -> None:
         self.stored = stored
         self.events: deque[tuple[int, str, object]] = deque(maxlen=MAX_PROGRESS)
         self._request = request
@@ -120,7 +120,7 @@ class Operation:
         """Whether it has its document."""
         return self.stored.document is not None
 
-    def take_request(self) -> Request:
+    def take_request(self) -> CallRequest:
         """Return its request, and forget it: it may have passwords in it."""
         request, self._request = self._request, None
         if request is None:
@@ -183,7 +183,7 @@ class Operation:
 class _Recorder(NoProgress):
     """Progress of a library's call, as events of its operation."""
 
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: AgentOperation) -> None:
         self.operation = operation
 
     def on_plan(self, steps: tuple[str, ...]) -> None:
@@ -211,7 +211,7 @@ class _Recorder(NoProgress):
         self.operation.add("vm-finish", {"done": done, "total": total, "failed": failed, "text": text})
 
 
-class Operations:
+class AgentOperations:
     """All operations of this agent. Its methods are called in the loop's thread."""
 
     def __init__(self, open_host: OpenHost, store: OperationStore) -> None:
@@ -219,15 +219,15 @@ class Operations:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(MAX_RUNNING, thread_name_prefix="operation")
-        self._operations: dict[str, Operation] = {}
+        self._operations: dict[str, AgentOperation] = {}
         self._keys: dict[tuple[str, str], str] = {}
         self._is_stopping = False
         self.on_begin: Callable[[StoredOperation], None] = lambda _: None
         self.on_end: Callable[[StoredOperation], None] = lambda _: None
         for stored in store.load():
-            self._remember(Operation(stored, self._loop, None))
+            self._remember(AgentOperation(stored, self._loop, None))
 
-    def begin(self, request: Request) -> Operation:
+    def begin(self, request: CallRequest) -> AgentOperation:
         """Begin an operation, or return the one that the same request with the same key began.
 
         Raises:
@@ -266,7 +266,7 @@ class Operations:
             digest=digest,
         )
         self._store.write(stored)
-        operation = Operation(stored, self._loop, request)
+        operation = AgentOperation(stored, self._loop, request)
         self._remember(operation)
         self._loop.run_in_executor(self._threads, self._perform, operation)
         return operation
@@ -276,14 +276,14 @@ class Operations:
         lost = [self._operations[operation_id] for operation_id in self._store.lost()]
         if not lost:
             return
-        reconcile = self.begin(Request(CALLS["reconcile-host"], {}, RequestOptions(), ROOT)).stored.id
+        reconcile = self.begin(CallRequest(CALLS["reconcile-host"], {}, RequestOptions(), ROOT)).stored.id
         for operation in lost:
             document = to_json_value(operation.stored.document)
             document["error"]["facts"]["reconcile"] = reconcile
             operation.end(replace(operation.stored, document=document))
             self._write(operation.stored)
 
-    def find(self, operation_id: str) -> Operation:
+    def find(self, operation_id: str) -> AgentOperation:
         """Return an operation.
 
         Raises:
@@ -316,7 +316,7 @@ class Operations:
             await _wait_for_end(operation)
         self._threads.shutdown()
 
-    def _remember(self, operation: Operation) -> None:
+    def _remember(self, operation: AgentOperation) -> None:
         stored = operation.stored
         self._operations[stored.id] = operation
         if stored.key is not None:
@@ -338,7 +338,7 @@ class Operations:
             operation.events.clear()
             operation.events.append(last)
 
-    def _perform(self, operation: Operation) -> None:
+    def _perform(self, operation: AgentOperation) -> None:
         """Carry out an operation, in a thread of its own."""
         request = operation.take_request()
         operation.stored = replace(operation.stored, state="running", started=time.time())
@@ -351,7 +351,7 @@ class Operations:
         operation.end(stored)
         self._loop.call_soon_threadsafe(self._forget_old)
 
-    def _document(self, operation: Operation, request: Request) -> Mapping[str, object]:
+    def _document(self, operation: AgentOperation, request: CallRequest) -> Mapping[str, object]:
         kind = request.call.name
         try:
             if operation.is_cancelled():
@@ -377,7 +377,7 @@ class Operations:
             log.error("operation %s cannot be written to the disk: %s", stored.id, error)
 
 
-def _stop_waits_of(operation: Operation) -> Callable[[], None]:
+def _stop_waits_of(operation: AgentOperation) -> Callable[[], None]:
     """Return what ends a wait of an operation, once when it is cancelled and once when its undo is stopped."""
     seen = 0
 
@@ -392,6 +392,6 @@ def _stop_waits_of(operation: Operation) -> Callable[[], None]:
     return stop
 
 
-async def _wait_for_end(operation: Operation) -> None:
+async def _wait_for_end(operation: AgentOperation) -> None:
     async for _ in operation.read(operation.events[-1][0] - 1 if operation.events else 0):
         pass

@@ -28,7 +28,7 @@ class RequestOptions(Value):
     `wait_seconds`: as the option --wait. `ask`: refuse what needs a confirmation, with the question in the error,
     unless `confirmed` has it: the question and its lines, joined by newlines. `files`: the texts of files that the
     arguments name, by path; the agent reads no file for a caller. `command_line`: what the caller typed, for the audit
-    journal. `fresh`: a read looks at the host again; without it, it may be answered from a look of a moment ago.
+    journal. `fresh`: a read observes the host again; without it, a snapshot of a moment ago may serve.
     `address`, `on_behalf_of`: where the request comes from and for whom, for the audit journal; nothing proves them.
     """
 

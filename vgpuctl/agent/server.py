@@ -27,9 +27,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vgpuctl.agent.api import Api, Policy
 from vgpuctl.agent.events import EventLog
-from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
-from vgpuctl.agent.operations import OpenHost, Operations
+from vgpuctl.agent.operations import AgentOperations, OpenHost
+from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.agent.watcher import HostWatcher
 from vgpuctl.errors import FileFailed, InvalidInput, Locked, Refused
 from vgpuctl.model.agent_service import OPERATORS_GROUP, SOCKET_MODE
@@ -186,15 +186,15 @@ def check_socket(listening: socket.socket) -> None:
 
 
 class Agent(Value):
-    """What an agent is made of. `open_host` opens the host for an operation, `open_reader` with the looks.
+    """What an agent is made of. `open_host` opens the host for an operation, `open_reader` with the snapshots.
 
-    `ports`: the host with the looks, for what the agent itself watches.
+    `ports`: the host with the snapshots, for what the agent itself watches.
     """
 
     open_host: OpenHost
     open_reader: OpenHost
     ports: Host
-    looks: Looks
+    snapshots: SnapshotCache
     policy: Policy
     state: Path
 
@@ -210,12 +210,12 @@ async def serve(
     store = _open_store(agent.state)
     events = EventLog(agent.ports.clock)
     events.start()
-    watcher = HostWatcher(agent.ports, agent.looks, events)
+    watcher = HostWatcher(agent.ports, agent.snapshots, events)
     watcher.start()
-    operations = Operations(agent.open_host, store)
+    operations = AgentOperations(agent.open_host, store)
     operations.on_begin = partial(_publish, events, EventType.OPERATION_BEGIN)
     operations.on_end = partial(_publish, events, EventType.OPERATION_END)
-    api = Api(agent.open_reader, operations, events, agent.policy, agent.looks)
+    api = Api(agent.open_reader, operations, events, agent.policy, agent.snapshots)
     config = uvicorn.Config(
         api.app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
     )

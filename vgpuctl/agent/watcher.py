@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the agent's looks at its host fresh: after each event, and every minute, it looks at the whole host again.
+"""Keeps the agent's snapshots fresh: after each event, and every minute, it observes the whole host again.
 
-What a look shows that no source told becomes events, too (`host_changes`).
+What a snapshot shows and no source reported becomes events, too (`host_changes`).
 """
 
 from __future__ import annotations
@@ -12,27 +12,26 @@ import logging
 from vgpuctl.agent.event_sources import EventSources
 from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.host_changes import HostChanges
-from vgpuctl.agent.looks import Looks
-from vgpuctl.errors import VgpuctlError
+from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.ports.host import Host
 
 log = logging.getLogger("vgpuctl.agent")
 
-LOOK_SECONDS = 60.0
-"""At least so often it looks at the whole host."""
+OBSERVE_SECONDS = 60.0
+"""At least so often it observes the whole host."""
 PAUSE_SECONDS = 2.0
-"""Between two looks, so that a storm of events costs few of them."""
+"""Between two snapshots, so that a storm of events costs few of them."""
 SCOPE = ReadScope(models=False)
 """What list-vms and show-vm read, which are asked most."""
 
 
 class HostWatcher:
-    """The sources of events of one host, and its regular looks."""
+    """The sources of events of one host, and its regular snapshots."""
 
-    def __init__(self, host: Host, looks: Looks, events: EventLog) -> None:
+    def __init__(self, host: Host, snapshots: SnapshotCache, events: EventLog) -> None:
         self._host = host
-        self._looks = looks
+        self._snapshots = snapshots
         self._changes = HostChanges(events)
         self._sources = EventSources(host, events, on_change=self._note_change)
         self._loop = asyncio.get_running_loop()
@@ -51,22 +50,22 @@ class HostWatcher:
         self._sources.close()
 
     async def run(self) -> None:
-        """Look at the host until cancelled."""
+        """Observe the host until cancelled."""
         while True:
             self._changed.clear()
-            await asyncio.to_thread(self._look)
+            await asyncio.to_thread(self._observe)
             await asyncio.sleep(PAUSE_SECONDS)
             try:
-                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS - PAUSE_SECONDS)
+                await asyncio.wait_for(self._changed.wait(), OBSERVE_SECONDS - PAUSE_SECONDS)
             except TimeoutError:
-                self._looks.drop()
+                self._snapshots.drop()
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         try:
             self._changes.read(observe(self._host, SCOPE))
-        except (VgpuctlError, OSError) as error:
-            log.warning("the look at the host failed: %s", error)
+        except Exception as error:  # noqa: BLE001 - the next one may succeed, and readers get the error themselves
+            log.warning("the host cannot be observed: %s", error)
 
     def _note_change(self) -> None:
-        self._looks.drop()
+        self._snapshots.drop()
         self._loop.call_soon_threadsafe(self._changed.set)

@@ -100,7 +100,7 @@ class LibraryCall(Value):
 
 @functools.cache
 def _parameters(method: Callable[..., Any]) -> Mapping[str, Parameter]:
-    found: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = {}
     for parameter in [*inspect.signature(method).parameters.values()][1:]:
         if parameter.kind is parameter.VAR_KEYWORD:
             record = _NAMES[str(parameter.annotation).removeprefix("Unpack[").removesuffix("]")]
@@ -108,12 +108,12 @@ def _parameters(method: Callable[..., Any]) -> Mapping[str, Parameter]:
                 raise TypeError(f"{method.__qualname__}: {parameter.annotation}")
             for name, kind in get_type_hints(record, include_extras=True).items():
                 is_required = get_origin(kind) is Required
-                found[name] = Parameter(name, get_args(kind)[0] if is_required else kind, is_required)
+                parameters[name] = Parameter(name, get_args(kind)[0] if is_required else kind, is_required)
             continue
         several = parameter.kind is parameter.VAR_POSITIONAL
         required = parameter.default is parameter.empty and not several
-        found[parameter.name] = Parameter(parameter.name, _resolve(parameter.annotation), required, several)
-    return found
+        parameters[parameter.name] = Parameter(parameter.name, _resolve(parameter.annotation), required, several)
+    return parameters
 
 
 def _resolve(annotation: object) -> Any:

@@ -43,10 +43,10 @@ def scope_of_request(request: VmRequest) -> ReadScope:
 
 
 def observe(host: Host, scope: ReadScope) -> Snapshot:
-    """Return a snapshot of the whole host: a new one, but for a reader whose host keeps looks."""
-    if host.looks is None:
+    """Return a snapshot of the whole host: a new one, but for a reader whose host keeps snapshots."""
+    if host.snapshots is None:
         return _observe(host, scope)
-    return host.looks.look(scope, host.operations.state(), lambda: _observe(host, scope))
+    return host.snapshots.get(scope, host.operations.state(), lambda: _observe(host, scope))
 
 
 def _observe(host: Host, scope: ReadScope) -> Snapshot:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     )
 
 
-class Looks(Protocol):
-    """Keeps what was read of a host for the next reader."""
+class Snapshots(Protocol):
+    """Keeps the snapshots of a host for the next reader."""
 
-    def look(self, scope: Hashable, state: OperationsState, observe: Callable[[], Snapshot]) -> Snapshot:
+    def get(self, scope: Hashable, state: OperationsState, observe: Callable[[], Snapshot]) -> Snapshot:
         """Return a snapshot of this scope: one of before, or the one that `observe` reads now."""
 
 
@@ -41,9 +41,9 @@ class Host(Value):
     `host_file`, `vendor_commands`, `system_log` and `unfinished_files` are None where vgpuctl cannot reach host.yaml,
     the drivers' commands, the kernel's log or unfinished files (a captured tree). `domain_events` and `kernel_messages`
     tell the agent what happens; None where nothing can happen. `given_files`: the texts of files that a caller
-    elsewhere sent, by path; None: the caller's files are on this machine. `looks`: keeps snapshots for the readers of a
-    process that lives long; None: each call reads anew, as whatever changes the host must. `close` closes what the
-    ports keep open, None where they keep nothing; none of them can be used afterwards.
+    elsewhere sent, by path; None: the caller's files are on this machine. `snapshots`: keeps snapshots for readers in
+    the agent; None: each call reads the host again, as whatever changes it must. `close` closes what the ports keep
+    open, None where they keep nothing; none of them can be used afterwards.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Host(Value):
     domain_events: DomainEvents | None = None
     kernel_messages: KernelMessages | None = None
     given_files: Mapping[str, str] | None = None
-    looks: Looks | None = None
+    snapshots: Snapshots | None = None
     close: Callable[[], None] | None = None
 
 

@@ -47,7 +47,7 @@ EVENTS = Listing(
 def events(settings: Settings, follow: bool, since: str | None) -> int:
     """Show what happens on this host: VMs that start, stop and crash, GPUs that are lost, operations.
 
-    The host agent keeps the last 1,000 events since it started; docs/howto/agent.md says how to enable it. An event of
+    The host agent keeps the last 1,000 events since it started; 'vgpuctl install-host --agent' enables it. An event of
     the type gap says that events between are lost. With --follow and --json each event is one line.
     """
     if follow:
