@@ -118,6 +118,18 @@ class Unmanaged(Refused):
     code = "unmanaged"
 
 
+class NotYours(Refused):
+    """Another account made the VM, or root did, and the caller may change only VMs of his own."""
+
+    code = "not-yours"
+
+
+class NotAllowed(Refused):
+    """The caller may not do this on this host; `facts["rule"]` names the key of host.yaml that would allow it."""
+
+    code = "not-allowed"
+
+
 class Exists(Refused):
     """The name is already in use."""
 

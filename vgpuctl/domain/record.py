@@ -62,6 +62,7 @@ def record_to_xml(record: VmRecord) -> str:
             "machine-id": record.machine_id,
             "reserve": record.reserve,
             "made-vm": None if record.created_vm else "no",
+            "account": record.account,
         },
     )
     for vgpu in record.vgpus:
@@ -180,6 +181,7 @@ def parse_record(root: Element) -> VmRecord:
         request_json=next((child.text or "" for child in children if child.tag == f"{namespace_prefix}spec"), ""),
         reserve=_require_attribute(root, "reserve"),
         created_vm=root.get("made-vm") != "no",
+        account=_optional_attribute(root, "account"),
     )
 
 

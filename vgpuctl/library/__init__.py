@@ -26,6 +26,7 @@ from vgpuctl.model.outcome import DEFAULT_WAIT_SECONDS, CallSettings, NoProgress
 
 if TYPE_CHECKING:
     from vgpuctl.host.processes import HostClock
+    from vgpuctl.model.caller import Caller
     from vgpuctl.model.outcome import Confirm, Progress
     from vgpuctl.ports.host import Host
 
@@ -50,13 +51,15 @@ def open_host(
     confirm: Confirm = confirm_everything,
     cancelled: Callable[[], bool] = never_cancelled,
     command_line: tuple[str, ...] | None = None,
+    caller: Caller | None = None,
 ) -> GpuHost:
     """Open a host: `local`, a simulated one (`sim:NAME`, `sim:FILE`), or the captured files below `root`.
 
     `connect`: the URI of a libvirt on this host. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts
     down. `confirm` is called before something is lost and raises to refuse; without it the answer is yes. `cancelled`
     is called before each step: if it returns True, the work stops and is undone; of several VMs the finished ones
-    stay. `command_line`: the command line in the audit journal; default: the process's own.
+    stay. `command_line`: the command line in the audit journal; default: the process's own. `caller`: the user for whom
+    a process of root works; the calls then refuse to change the VMs of others.
 
     Threads may share the host: each call is an operation of its own. They share `progress`, `confirm` and `cancelled`,
     too. `close` or a `with` block closes it.
@@ -71,7 +74,8 @@ def open_host(
         ports = open_ports(name, root=root, connect=connect, clock=clock, wait_seconds=settings.wait_seconds)
         return GpuHost(ports, settings, None if os.path.abspath(root) == "/" else root, open_with)
 
-    return open_with(CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line))
+    settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line, caller=caller)
+    return open_with(settings)
 
 
 def open_ports(

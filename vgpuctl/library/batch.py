@@ -131,6 +131,7 @@ class Batch(Workers[str], Generic[WorkerT, Data]):
             self._is_stopped,
             self._settings.command_line,
             self._settings.batch_subjects,
+            self._settings.caller,
         )
 
     def _ask(self, question: str, details: tuple[str, ...]) -> None:

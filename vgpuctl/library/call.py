@@ -130,7 +130,14 @@ class Calls:
 
     def _context(self, *, dry_run: bool = False) -> Context:
         """Return how an operation of this call works."""
-        return Context(self._progress, self._settings.wait_seconds, self._subjects, dry_run, self._confirm)
+        return Context(
+            self._progress,
+            self._settings.wait_seconds,
+            self._subjects,
+            dry_run,
+            self._confirm,
+            self._settings.caller,
+        )
 
     @property
     def name(self) -> str:
@@ -148,7 +155,10 @@ class Calls:
             self._subjects.add_gpu(gpu)
         words = self._settings.command_line
         call = audit.Call(
-            command, self._ports.operations.current().command if words is None else audit.join(words), self._subjects
+            command,
+            self._ports.operations.current().command if words is None else audit.join(words),
+            self._subjects,
+            self._settings.caller,
         )
         try:
             outcome = call_library(self._ports, act)

@@ -248,7 +248,9 @@ class AuditEntry(Value):
     command failed before it planned; `undone` and `left`: the steps undone, and what remains. `vms`, `gpus`: what it
     changed or was asked to change, and what its error names, by name and by address. `spec`: the fields of the spec
     file that the command read, as JSON; None if it read none. `time`: the end of the command, in seconds since the
-    epoch; None before it is written. `user`: who that was, as far as it is known.
+    epoch; None before it is written. `user`: who that was, as far as it is known. `account`: the user of the host agent
+    for whom a process of root worked, whose `uid` it is then; None without the agent. `via`: the interface of such a
+    request; `address`, `on_behalf_of`: where it came from and for whom, as the client said and nobody proved.
     """
 
     command: str
@@ -270,6 +272,10 @@ class AuditEntry(Value):
     spec: str | None = None
     time: float | None = None
     user: str | None = None
+    account: str | None = None
+    via: str | None = None
+    address: str | None = None
+    on_behalf_of: str | None = None
 
 
 class AuditQuery(Value):

@@ -116,7 +116,7 @@ class VmRecord(Value):
     VM or on another host; vgpuctl then shows the record and never acts on it. `request_json`: what was requested and
     the domain XML does not show, as JSON. `created_vm` False: somebody else created the VM and vgpuctl only gave it
     vGPUs, so vgpuctl never removes it. `reserve`: "always" reserves the slots of its vGPUs also while the VM is off,
-    "running" only while it runs.
+    "running" only while it runs. `account`: the user of the host agent who made the VM; None: root made it.
     """
 
     state: RecordState
@@ -127,6 +127,7 @@ class VmRecord(Value):
     request_json: str
     reserve: str = "always"
     created_vm: bool = True
+    account: str | None = None
 
     @property
     def spread_group(self) -> str | None:

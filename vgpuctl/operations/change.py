@@ -37,6 +37,7 @@ from vgpuctl.operations.guards import (
     find_vm,
     find_vm_to_change,
     refuse_busy_vm,
+    refuse_others_vm,
     refuse_stuck_gpus,
     refuse_unfinished,
     refuse_vgpus_in_other_vms,
@@ -94,7 +95,7 @@ def change_vm(
     def prepare(snapshot: Snapshot) -> VmUpdate:
         if assume_off:
             snapshot = _with_vm_off(snapshot, request, changed_fields)
-        return _build_update(host, snapshot, request, changed_fields, dry_run=context.dry_run)
+        return _build_update(host, context, snapshot, request, changed_fields)
 
     update = prepare(observe(host, replace(scope, vm=request.name)))  # enough to see whether anything changes
     if (
@@ -150,14 +151,16 @@ def move_vgpu(host: Host, context: Context, name: str, carrier: str, target: Mov
     require_writable(host, context)
 
     def prepare(snapshot: Snapshot) -> VmUpdate:
-        return build_move_update(host, snapshot, name, carrier, target)
+        return _build_move_update(host, context, snapshot, name, carrier, target)
 
     return _make_update(host, prepare, ReadScope(types=True), context)
 
 
-def build_move_update(host: Host, snapshot: Snapshot, name: str, carrier: str, target: MoveTarget) -> VmUpdate:
+def _build_move_update(
+    host: Host, context: Context, snapshot: Snapshot, name: str, carrier: str, target: MoveTarget
+) -> VmUpdate:
     """Return the checked VM update that moves a vGPU of a stopped VM; nothing is placed yet."""
-    vm, record = require_changeable_vm(snapshot, name, "place")
+    vm, record = require_changeable_vm(context, snapshot, name, "place")
     old = next((v for v in record.vgpus if v.carrier == carrier), None)
     if old is None or old.profile is None:
         raise Busy(f"{vm.name} no longer has {carrier}", hint="run the command again", vm=vm.name)
@@ -230,10 +233,10 @@ def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
 
 
 def _build_update(
-    host: Host, snapshot: Snapshot, request: VmRequest, fields: frozenset[str], *, dry_run: bool
+    host: Host, context: Context, snapshot: Snapshot, request: VmRequest, fields: frozenset[str]
 ) -> VmUpdate:
     """Read the VM and refuse what cannot be changed. A dry run reads the definition without its secrets."""
-    vm, record = require_changeable_vm(snapshot, request.name or "", ", ".join(sorted(fields)))
+    vm, record = require_changeable_vm(context, snapshot, request.name or "", ", ".join(sorted(fields)))
     request = with_all_labels(vm, request)
     if "networks" in fields:
         check_nics(snapshot, request.nics, read_guest_host(host, request), own_uuid=vm.uuid)
@@ -252,7 +255,7 @@ def _build_update(
         if changes.removed:
             refuse_managed_save(host, vm)
         request = _request_for_added(request, record, changes)
-    xml = read_domain_xml(host, vm, dry_run=dry_run)
+    xml = read_domain_xml(host, vm, dry_run=context.dry_run)
     reserve = request.reserve if "reserve" in fields else record.reserve
     frees_slots = "reserve" in fields and reserve == "running" and not read_domain_leftovers(host, vm).managed_save
     freed = changes.kept if frees_slots else ()
@@ -282,10 +285,11 @@ def _with_vm_off(snapshot: Snapshot, request: VmRequest, fields: frozenset[str])
     return replace(snapshot, vms=tuple(off if other.uuid == vm.uuid else other for other in snapshot.vms))
 
 
-def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm, VmRecord]:
+def require_changeable_vm(context: Context, snapshot: Snapshot, name: str, what: str) -> tuple[Vm, VmRecord]:
     """Return a VM that may be changed now, and its record."""
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
+    refuse_others_vm(context, vm)
     record = own_record(vm, "change")
     refuse_unfinished(vm, record)
     if vm.state not in STOPPED_STATES:

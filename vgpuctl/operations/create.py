@@ -104,6 +104,7 @@ def design_domain(
         disks=managed_disks,
         request_json=request_fields_json(request, _request_addresses(request)),
         reserve=request.reserve,
+        account=request.account,
     )
     disks = [DesignDisk("disk", d.path, d.format) for d in managed_disks if d.role is DiskRole.DISK]
     for disk in request.disks:
@@ -338,6 +339,7 @@ def create_vm(
         VgpuctlError: the reason; everything created has been undone.
     """
     require_writable(host, context)
+    request = with_account(request, context)
 
     def prepare(tx: Transaction) -> PreparedVm:
         prepared = prepare_vm(host, tx.look, request, start=start)
@@ -355,6 +357,11 @@ def create_vm(
     unobserved = _planned_vm(design, VmState.UNKNOWN, present=prepared.owner.reserves)
     outcome = report_vm(host, unobserved, made.steps, made.plan.notes, (*prepared.warnings, *made.warnings))
     return add_to_vm(outcome, sources=sources)
+
+
+def with_account(request: VmRequest, context: Context) -> VmRequest:
+    """Return the request with the account that makes the VM, whatever the request says."""
+    return replace(request, account=None if context.caller is None else context.caller.recorded_account)
 
 
 def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, SourceResult]:

@@ -31,6 +31,7 @@ from vgpuctl.operations.create import create_vm, reserves_slots
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import (
     find_vm_to_change,
+    refuse_others_vm,
     refuse_unfinished,
     refuse_unresponsive_vm,
     require_libvirt,
@@ -83,6 +84,7 @@ def ensure_vm(
         new = create_vm(host, context, request, start=start)
         created = reserves_slots(request, start=start)
         return _with_before_after(new, None, "started" if start else "stopped", created=created)
+    refuse_others_vm(context, vm)
     if state == "absent":
         deleted = power.delete_vm(host, context, vm.name, keep_disks=False)
         return add_to_vm(deleted, before=before, after=None)

@@ -39,10 +39,16 @@ from vgpuctl.operations.create import (
     field_sources,
     reserves_slots,
     vm_creation_plan,
+    with_account,
 )
 from vgpuctl.operations.ensure_vm import diff_request, profile_doubts, refuse_incomplete_request
 from vgpuctl.operations.facts import gather_host_facts
-from vgpuctl.operations.guards import require_libvirt, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import (
+    refuse_others_vm,
+    require_libvirt,
+    require_system_libvirt,
+    require_writable,
+)
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_unapplied_settings
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
 from vgpuctl.operations.plans.reserve import hypothetical_empty
@@ -83,8 +89,9 @@ def ensure_vms(
     require_writable(host, context)
     snapshot = observe(host, scope_of_request(request))
     require_system_libvirt(snapshot)
+    request = with_account(request, context)
     requests = {name: with_seed(replace(request, name=name), seeds.get(name, request.seed)) for name in names}
-    missing = _missing_names(host, snapshot, requests)
+    missing = _missing_names(host, context, snapshot, requests)
     if not missing:
         return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=context.dry_run)
     refuse_incomplete_request(requests[missing[0]])
@@ -118,12 +125,15 @@ def observe_named(host: Host, context: Context, names: tuple[str, ...]) -> Outco
     return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=context.dry_run)
 
 
-def _missing_names(host: Host, snapshot: Snapshot, requests: Mapping[str, VmRequest]) -> tuple[str, ...]:
+def _missing_names(
+    host: Host, context: Context, snapshot: Snapshot, requests: Mapping[str, VmRequest]
+) -> tuple[str, ...]:
     """Return the names that no VM has; one error names every VM that differs from its request."""
     differences: dict[str, tuple[FieldValues, FieldValues]] = {}
     for name, request in requests.items():
         vm = snapshot.vm(name)
         if vm is not None:
+            refuse_others_vm(context, vm)
             before, after = diff_request(host, snapshot, vm, request)
             if before:
                 differences[name] = (before, after)

@@ -7,10 +7,12 @@ import difflib
 import errno
 import re
 from collections.abc import Iterable
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound, Refused
+from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotAllowed, NotFound, NotYours, Refused
 from vgpuctl.model import hint_commands
+from vgpuctl.model.caller import Rights
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.snapshot import Snapshot
@@ -33,10 +35,16 @@ def require_writable(host: Host, context: Context) -> None:
     """Refuse a changing command on a read-only host, or for a user who may not change the host; a dry run may go on.
 
     Raises:
+        NotAllowed: the caller may only read.
         FileFailed: root is required.
         HostCannot: the host has no machine id.
         InvalidInput: with the reason.
     """
+    if context.caller is not None and context.caller.rights is Rights.VIEWER:
+        raise NotAllowed(
+            f"{context.caller.account} may look at this host, and not change it",
+            hint="members of the group vgpuctl may create VMs and change their own",
+        )
     if context.dry_run:
         return
     require_root(host)
@@ -133,13 +141,35 @@ def find_vm(snapshot: Snapshot, name: str) -> Vm:
 def find_vm_to_change(context: Context, snapshot: Snapshot, name: str) -> Vm:
     """Return the VM of that name or uuid, and record that the operation is about it.
 
+    Whatever the operation does afterwards it does to this VM's uuid, which no other VM gets.
+
     Raises:
         NotFound, HostCannot: as `find_vm` and `require_system_libvirt`.
+        NotYours: as `refuse_others_vm`.
     """
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     context.subjects.add_vm(vm.name, vm.uuid)
+    refuse_others_vm(context, vm)
     return vm
+
+
+def refuse_others_vm(context: Context, vm: Vm) -> None:
+    """Refuse a VM of another account; a VM without an account is root's.
+
+    Raises:
+        NotYours: naming the account, and what helps.
+    """
+    caller = context.caller
+    if caller is None or caller.may_change(vm):
+        return
+    record = vm.record
+    if record is None or not record.created_vm:
+        text, hint = f"{vm.name} was not created by vgpuctl: it is root's", f"as root: virsh dominfo {quote(vm.name)}"
+    else:
+        text = f"{vm.name} is {'root' if record.account is None else record.account}'s"
+        hint = f"agent: {{accounts: {{{caller.account}: operator}}}} in /etc/vgpuctl/host.yaml allows others' VMs"
+    raise NotYours(f"{text}, and {caller.account} may not change it", hint=hint, vm=vm.name)
 
 
 def refuse_unfinished(vm: Vm, record: VmRecord) -> None:

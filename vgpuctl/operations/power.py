@@ -34,6 +34,7 @@ from vgpuctl.operations.devices import MissingDevices
 from vgpuctl.operations.guards import (
     find_vm_to_change,
     refuse_busy_vm,
+    refuse_others_vm,
     refuse_start_between,
     refuse_stuck_gpus,
     refuse_unfinished,
@@ -270,6 +271,7 @@ def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> O
     with Transaction(host, context) as tx:
         tx.take_over(claims_of_record(host, vm.name, record), leaving=True)
         current_snapshot, vm = reobserve_vm(host, vm)
+        refuse_others_vm(context, vm)
         if was_off and vm.state not in STOPPED_STATES:
             raise InUse(
                 f"{vm.name} was off at the time of the question, and has been started since",

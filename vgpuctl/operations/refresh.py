@@ -29,6 +29,7 @@ from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import (
     find_vm,
     find_vm_to_change,
+    refuse_others_vm,
     refuse_stuck_gpus,
     refuse_unfinished,
     refuse_unresponsive_vm,
@@ -283,6 +284,7 @@ def _left_alone(host: Host, context: Context, name: str, from_image: str) -> Out
     """Return the unchanged VM if its system disk was not made from `from_image`, None if it was."""
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
+    refuse_others_vm(context, vm)
     own_record(vm, "refresh")
     if image_of(vm) == from_image:
         return None

@@ -31,6 +31,7 @@ from vgpuctl.operations.claim import (
     with_type_id,
 )
 from vgpuctl.operations.execute import as_vgpuctl_error, execute_plan
+from vgpuctl.operations.guards import refuse_others_vm
 from vgpuctl.operations.plans.choose import refuse_unapplied_settings
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.ports.step import Plan
@@ -180,6 +181,7 @@ class Transaction:
         seen, owner = making.seen, making.owner
         if owner.vm is not None:
             self._context.subjects.add_vm(owner.vm.name, owner.vm.uuid)
+            refuse_others_vm(self._context, owner.vm)
 
         def choose(current: Snapshot) -> tuple[AssignedVgpu, ...]:
             chosen = making.choose(current)
@@ -308,8 +310,10 @@ class Transaction:
 
         Raises:
             NotFound: it was deleted.
+            NotYours: it is another account's.
             Busy: another vgpuctl works on the VM, or has changed it.
         """
+        refuse_others_vm(self._context, vm)
         self.take_over(claims_of_record(self._host, vm.name, held), snapshot=seen, leaving=leaving)
         if self._vms is not None:  # what libvirt must not be asked is not compared
             return self.look(scope)
