@@ -25,16 +25,27 @@ class Rights(StrEnum):
     VIEWER = "viewer"
 
 
+class Limits(Value):
+    """How much VMs may take together; None: no limit. `gpu_memory_mib`: the framebuffer of their vGPUs and GPUs."""
+
+    vms: int | None = None
+    vgpus: int | None = None
+    gpu_memory_mib: int | None = None
+
+
 class Caller(Value):
     """A user of the host agent. `uid`: from the socket's peer credentials; `account`: the name of that user.
 
-    `via`: the interface that the request came through. `address`, `on_behalf_of`: where the request came from and for
-    whom, as the client says; nothing proves them, and no right follows from them.
+    `limits`: for the VMs of this account; `group_limits`: for those of all accounts together. Root has none. `via`: the
+    interface that the request came through. `address`, `on_behalf_of`: where the request came from and for whom, as the
+    client says; nothing proves them, and no right follows from them.
     """
 
     uid: int
     account: str
     rights: Rights
+    limits: Limits = Limits()
+    group_limits: Limits = Limits()
     via: str = "agent"
     address: str | None = None
     on_behalf_of: str | None = None
