@@ -130,6 +130,7 @@ READING = {
     "storage.list_files",
     "storage.pool",
     "storage.pools",
+    "storage.resolve",
     "storage.volume",
     "storage.volumes",
     "sysfs.listdir",

@@ -134,7 +134,7 @@ class ClaimStore:
         _require_file_name(claim.carrier)
         self._prepare_write()
         with self._lock_directory(self._claims):
-            _write_json(self._claims / claim.carrier, as_dict(claim))
+            _write_json(self._claims / claim.carrier, _claim_fields(claim))
 
     def replace(self, claim: Claim) -> None:
         """Replace the VM's own claim, or write a missing one; FileExistsError as `add`."""
@@ -146,7 +146,7 @@ class ClaimStore:
                 current = _parse_claim(claim.carrier, _read_or_empty(path))
                 if current is None or current.vm_uuid != claim.vm_uuid:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-            _write_json(path, as_dict(claim), overwrite=True)
+            _write_json(path, _claim_fields(claim), overwrite=True)
 
     def set_permissions(self, mode: int) -> None:
         """Set the permission bits of the directory itself."""
@@ -268,6 +268,11 @@ class ClaimStore:
             raise PermissionError(errno.EROFS, "this host is read-only", str(self._claims.parent))
 
 
+def _claim_fields(claim: Claim) -> dict[str, object]:
+    """Return what a claim's file has; the account only where there is one."""
+    return {name: value for name, value in as_dict(claim).items() if name != "account" or value is not None}
+
+
 def _parse_claim(name: str, text: bytes) -> Claim | None:
     """Return the claim in a file of that name, or None: a claim is never parsed in part."""
     data = parse_json(text)
@@ -279,7 +284,8 @@ def _parse_claim(name: str, text: bytes) -> Claim | None:
             return None
         if not (isinstance(data.get("type_id"), str | None) and isinstance(data.get("placement_id"), int | None)):
             return None
-        if not isinstance(data.get("leaving", False), bool) or not isinstance(data.get("spread_group"), str | None):
+        texts = (data.get("spread_group"), data.get("account"))
+        if not isinstance(data.get("leaving", False), bool) or not all(isinstance(t, str | None) for t in texts):
             return None
         if not isinstance(data.get("operation"), str | None):
             return None

@@ -200,6 +200,13 @@ class ImageFile(Value):
     content_stamp: str
 
 
+class ResolvedPath(Value):
+    """Where a path leads: `path` has no links. `exposure`: why users other than root could make it lead elsewhere."""
+
+    path: str
+    exposure: str | None = None
+
+
 class ImageInfo(Value):
     """A disk image or ISO on the host. `firmware`: what its partition table needs to boot.
 

@@ -329,6 +329,7 @@ class Claim(Value):
     a mixed-size GPU, None where the driver chooses. `spread_group`: the VM's group, needed while no definition has it.
     `leaving`: its operation removes vGPUs from the VM, so nobody may start the VM with the remaining ones. `operation`:
     the id of the operation that wrote it; None is no living operation. `process`, `command`: who that was, for people.
+    `account`: that of the VM's record.
     """
 
     carrier: str
@@ -346,6 +347,7 @@ class Claim(Value):
     leaving: bool = False
     spread_group: str | None = None
     operation: str | None = None
+    account: str | None = None
 
     @property
     def holder_text(self) -> str:

@@ -68,9 +68,8 @@ class Attachment(Value):
     def owner(self) -> Owner:
         """The VM; one that is off and reserves its slots only while it runs gets no claims."""
         held = with_slot(self.seen, self.vm, self.record)
-        return Owner(
-            self.vm.name, self.record, self.vm, held, reserves=self.live or not self.record.reserve_while_running
-        )
+        reserves = self.live or not self.record.reserve_while_running
+        return Owner(self.vm.name, self.record, self.vm, held, self.record.vgpus, reserves=reserves)
 
     def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
         """Return the new vGPUs; without a claim they may be tentative."""

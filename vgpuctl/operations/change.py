@@ -190,7 +190,11 @@ class _UpdateMaking(Value):
         """The VM; it gets claims if it reserves its slots after the change."""
         update = self.update
         held, leaving = update.vgpus_with_slot, bool(self.old_claims)
-        return Owner(update.vm.name, update.record, update.vm, held, leaving, reserves=update.reserves_slots)
+        begins_to_reserve = update.reserves_slots and update.record.reserve_while_running  # then all are chosen
+        keeps = () if begins_to_reserve else update.vgpu_changes.kept
+        return Owner(
+            update.vm.name, update.record, update.vm, held, keeps, leaving=leaving, reserves=update.reserves_slots
+        )
 
     def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
         """Return the vGPUs that it adds, if the definition with them is possible; else nothing is claimed."""

@@ -49,6 +49,7 @@ from vgpuctl.operations.guards import (
     require_system_libvirt,
     require_writable,
 )
+from vgpuctl.operations.limits import refuse_over_limits
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_unapplied_settings
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
 from vgpuctl.operations.plans.reserve import hypothetical_empty
@@ -97,6 +98,7 @@ def ensure_vms(
     refuse_incomplete_request(requests[missing[0]])
     _refuse_shared(request, len(missing))
     batch = _Batch(host, request, {name: requests[name] for name in missing}, snapshot, start=start)
+    refuse_over_limits(context, snapshot, records=[design.record for design in batch.designs])
     if context.dry_run:
         return batch.plan_outcome(names)
     with Transaction(host, context) as tx:

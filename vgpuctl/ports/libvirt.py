@@ -19,6 +19,7 @@ from vgpuctl.model.port_values import (
     NetworkInfo,
     PoolInfo,
     RebootOutcome,
+    ResolvedPath,
     VolumeInfo,
 )
 
@@ -202,6 +203,9 @@ class Storage(Protocol):
 
     def remove_volume(self, pool: str, name: str) -> None:
         """Delete a volume; a missing one is no error. A small one of a logical pool (a seed) is overwritten first."""
+
+    def resolve(self, path: str) -> ResolvedPath | None:
+        """Return where the path of a file or directory leads, and whether root alone decides that; None if nowhere."""
 
     def image(self, path: str) -> ImageInfo | None:
         """Inspect an image file without changing it; None when there is no such file."""
