@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.agent_spec import AllowSpec
 from vgpuctl.errors import NotAllowed, NotFound
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.guards import require_libvirt
 
 if TYPE_CHECKING:
-    from vgpuctl.model.port_values import ImageFile, ImageInfo
+    from vgpuctl.model.port_values import ImageInfo
     from vgpuctl.model.vm import Vm
     from vgpuctl.ports.host import Host
 
 _DIRECTORY_POOLS = ("dir", "fs", "netfs")
+_FORMATS = ("raw", "qcow2")
 _RULE = "agent.allow.folders"
 
 
@@ -75,8 +77,8 @@ class AllowedFiles:
         info = self._host.storage.image(resolved)
         if info is None:
             raise NotFound(f"file {path} does not exist", path=path)
-        if info.unsafe_reason is not None or not info.backing_chain:
-            reason = info.unsafe_reason or info.access_problem or f"it is no disk image ({info.format})"
+        if info.unsafe_reason is not None or info.format not in _FORMATS or not info.backing_chain:
+            reason = info.unsafe_reason or info.access_problem or f"its format is {info.format}, not raw or qcow2"
             raise NotAllowed(f"{path} is not safe to use: {reason}", hint="ask root", rule=_RULE, path=path)
         for file in info.backing_chain[1:]:
             self.resolve(file.path)
@@ -84,24 +86,24 @@ class AllowedFiles:
         return resolved
 
     def _refuse_disks_of_vms(self, path: str, info: ImageInfo) -> None:
-        chain = {file.identity for file in info.backing_chain}
-        for identity, vm in self._users.items():
-            if identity in chain:
-                raise NotAllowed(
-                    f"{path} is, or is made from, a disk of VM {vm.name}",
-                    hint="use an image that no VM has as its disk",
-                    rule=_RULE,
-                    path=path,
-                    vm=vm.name,
-                )
+        chain = {file.identity: file.path for file in info.backing_chain}
+        disks = self._host.storage.image_files(self._vm_by_disk, reachable=tuple(chain.values()))
+        user = next((self._vm_by_disk[disk] for disk, file in disks.items() if file.identity in chain), None)
+        if user is not None:
+            raise NotAllowed(
+                f"{path} is, or is made from, a disk of VM {user.name}",
+                hint="use an image that no VM has as its disk",
+                rule=_RULE,
+                path=path,
+                vm=user.name,
+            )
 
     @cached_property
-    def _users(self) -> dict[str, Vm]:
-        """The VM that has each file as its disk, by the file's identity."""
+    def _vm_by_disk(self) -> dict[str, Vm]:
+        """The VM that has each file as its disk, by path."""
         snapshot = observe(self._host, ReadScope(models=False, gpu_addresses=frozenset()))
-        vm_by_path = {path: vm for vm in snapshot.vms for path in self._disk_paths(vm)}
-        files: dict[str, ImageFile] = self._host.storage.image_files(vm_by_path)
-        return {file.identity: vm_by_path[path] for path, file in files.items()}
+        require_libvirt(snapshot)
+        return {path: vm for vm in snapshot.vms for path in self._disk_paths(vm)}
 
     def _disk_paths(self, vm: Vm) -> set[str]:
         records = [record for record in (vm.record, vm.copied_record) if record is not None]
