@@ -349,8 +349,8 @@ class Files:
 
     def _resolve(self, path: str) -> ResolvedPath | None:
         inside = path.removeprefix(str(self.root))
-        found = resolve_path(inside, (), root=str(self.root), root_uid=os.geteuid(), mountinfo="/dev/null")
-        return None if found is None else replace(found, path=f"{self.root}{found.path}")
+        resolved = resolve_path(inside, (), root=str(self.root), root_uid=os.geteuid(), mountinfo="/dev/null")
+        return None if resolved is None else replace(resolved, path=f"{self.root}{resolved.path}")
 
     def image(self, name: str) -> str:
         used = allowed(self.ports, "create-vm", {**SPEC, "image": str(self.images / name)}, policy=self.policy)

@@ -55,11 +55,11 @@ def test_a_link_leads_to_its_target_and_a_loop_nowhere(root: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777, 0o2775])
 @pytest.mark.parametrize("folder", ["", "srv", "srv/images"])
-def test_a_folder_on_the_way_that_others_write_to_is_told(root: Path, folder: str, mode: int) -> None:
+def test_a_folder_on_the_way_that_others_write_to_is_reported(root: Path, folder: str, mode: int) -> None:
     (root / folder).chmod(mode)
-    found = resolve(root, "/srv/images/a.qcow2")
-    assert found is not None
-    assert f"users other than root can write to the folder {root / folder}".rstrip("/") in str(found.exposure)
+    resolved = resolve(root, "/srv/images/a.qcow2")
+    assert resolved is not None
+    assert f"users other than root can write to the folder {root / folder}".rstrip("/") in str(resolved.exposure)
 
 
 def test_the_folder_of_a_link_counts_too(root: Path) -> None:
@@ -68,21 +68,21 @@ def test_the_folder_of_a_link_counts_too(root: Path) -> None:
     shared.mkdir()
     shared.chmod(0o777)
     (shared / "link").symlink_to("/srv/images/a.qcow2")
-    found = resolve(root, "/srv/shared/link")
-    assert found is not None
-    assert found.path == "/srv/images/a.qcow2"
-    assert "can write to the folder" in str(found.exposure)
+    resolved = resolve(root, "/srv/shared/link")
+    assert resolved is not None
+    assert resolved.path == "/srv/images/a.qcow2"
+    assert "can write to the folder" in str(resolved.exposure)
 
 
 @pytest.mark.parametrize("mode", [0o646, 0o666])
-def test_a_file_that_others_write_to_is_told(root: Path, mode: int) -> None:
+def test_a_file_that_others_write_to_is_reported(root: Path, mode: int) -> None:
     (root / "srv/images/a.qcow2").chmod(mode)
-    found = resolve(root, "/srv/images/a.qcow2")
-    assert found is not None
-    assert "can write to the file" in str(found.exposure)
+    resolved = resolve(root, "/srv/images/a.qcow2")
+    assert resolved is not None
+    assert "can write to the file" in str(resolved.exposure)
 
 
-def test_what_belongs_to_another_user_is_told_except_qemus_files(root: Path) -> None:
+def test_what_belongs_to_another_user_is_reported_except_qemus_files(root: Path) -> None:
     uid = os.geteuid()
     asked = "/srv/images/a.qcow2"
     other = resolve_path(asked, (), root=str(root), root_uid=uid + 1, mountinfo="/dev/null")
@@ -97,14 +97,14 @@ def test_a_file_system_of_a_user_is_his(root: Path, tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     line = "36 25 0:31 / {} rw,nosuid shared:1 - {} sshfs rw,user_id={},group_id=0,allow_other\n"
     kept = resolve(root, "/srv/images/a.qcow2")
-    for where, kind, user, told in (
+    for where, kind, user, is_reported in (
         (root / "srv", "fuse.sshfs", 1001, True),
         (root / "srv", "fuse.glusterfs", 0, False),
         (root / "srv", "ext4", 1001, False),
         (root / "sr", "fuse", 1001, False),
     ):
         mounts.write_text("25 1 8:1 / / rw - ext4 /dev/sda1 rw\n" + line.format(where, kind, user))
-        found = resolve(root, "/srv/images/a.qcow2", mountinfo=str(mounts))
-        assert found is not None
-        assert (found.exposure == f"{where} is a file system that uid {user} mounted") is told, (kind, user)
-        assert told or found == kept
+        resolved = resolve(root, "/srv/images/a.qcow2", mountinfo=str(mounts))
+        assert resolved is not None
+        assert (resolved.exposure == f"{where} is a file system that uid {user} mounted") is is_reported, (kind, user)
+        assert is_reported or resolved == kept

@@ -245,10 +245,10 @@ def test_a_take_over_looks_whose_vm_it_is(host: SimulatedHost) -> None:
 
 
 def test_the_audit_entry_names_the_caller_and_what_he_told(host: SimulatedHost) -> None:
-    told = replace(ADA, address="10.0.0.7\nVGPUCTL_UID=0", on_behalf_of="eve\x1b[31m" + "x" * 500)
-    host_of(host, told).start_vm("off")
+    claimed = replace(ADA, address="10.0.0.7\nVGPUCTL_UID=0", on_behalf_of="eve\x1b[31m" + "x" * 500)
+    host_of(host, claimed).start_vm("off")
     with pytest.raises(NotFound):
-        host_of(host, told).start_vm("a\nb\x1b[2J")
+        host_of(host, claimed).start_vm("a\nb\x1b[2J")
     entry, failed = host.sim.audit.read_entries(AuditQuery(100)).entries[-2:]
     assert (entry.uid, entry.user, entry.account, entry.via) == (1001, "ada", "ada", "agent")
     assert (entry.login_uid, entry.sudo_user) == (None, None)
