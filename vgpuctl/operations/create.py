@@ -24,7 +24,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.facts import gather_host_facts
-from vgpuctl.operations.guards import require_system_libvirt, require_writable
+from vgpuctl.operations.guards import require_system_libvirt, require_writable, with_account
 from vgpuctl.operations.plans.choose import choose_vgpus, disk_stem, disk_volume_name, make_steps, vm_name
 from vgpuctl.operations.plans.facts import (
     DEFAULT_POOL_PATH,
@@ -357,11 +357,6 @@ def create_vm(
     unobserved = _planned_vm(design, VmState.UNKNOWN, present=prepared.owner.reserves)
     outcome = report_vm(host, unobserved, made.steps, made.plan.notes, (*prepared.warnings, *made.warnings))
     return add_to_vm(outcome, sources=sources)
-
-
-def with_account(request: VmRequest, context: Context) -> VmRequest:
-    """Return the request with the account that makes the VM, whatever the request says."""
-    return replace(request, account=None if context.caller is None else context.caller.recorded_account)
 
 
 def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, SourceResult]:

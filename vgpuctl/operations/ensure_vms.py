@@ -39,15 +39,15 @@ from vgpuctl.operations.create import (
     field_sources,
     reserves_slots,
     vm_creation_plan,
-    with_account,
 )
 from vgpuctl.operations.ensure_vm import diff_request, profile_doubts, refuse_incomplete_request
 from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import (
-    refuse_others_vm,
+    refuse_others_vms,
     require_libvirt,
     require_system_libvirt,
     require_writable,
+    with_account,
 )
 from vgpuctl.operations.limits import refuse_over_limits
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_unapplied_settings
@@ -92,7 +92,8 @@ def ensure_vms(
     require_system_libvirt(snapshot)
     request = with_account(request, context)
     requests = {name: with_seed(replace(request, name=name), seeds.get(name, request.seed)) for name in names}
-    missing = _missing_names(host, context, snapshot, requests)
+    refuse_others_vms(context, snapshot, names)
+    missing = _missing_names(host, snapshot, requests)
     if not missing:
         return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=context.dry_run)
     refuse_incomplete_request(requests[missing[0]])
@@ -127,15 +128,12 @@ def observe_named(host: Host, context: Context, names: tuple[str, ...]) -> Outco
     return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=context.dry_run)
 
 
-def _missing_names(
-    host: Host, context: Context, snapshot: Snapshot, requests: Mapping[str, VmRequest]
-) -> tuple[str, ...]:
+def _missing_names(host: Host, snapshot: Snapshot, requests: Mapping[str, VmRequest]) -> tuple[str, ...]:
     """Return the names that no VM has; one error names every VM that differs from its request."""
     differences: dict[str, tuple[FieldValues, FieldValues]] = {}
     for name, request in requests.items():
         vm = snapshot.vm(name)
         if vm is not None:
-            refuse_others_vm(context, vm)
             before, after = diff_request(host, snapshot, vm, request)
             if before:
                 differences[name] = (before, after)

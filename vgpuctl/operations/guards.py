@@ -21,8 +21,10 @@ from vgpuctl.observe.claims import gpu_setup_error, living_operations, read_clai
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
+    from vgpuctl.config.vm_request import VmRequest
     from vgpuctl.model.outcome import Context
     from vgpuctl.ports.host import Host
 
@@ -152,6 +154,23 @@ def find_vm_to_change(context: Context, snapshot: Snapshot, name: str) -> Vm:
     context.subjects.add_vm(vm.name, vm.uuid)
     refuse_others_vm(context, vm)
     return vm
+
+
+def refuse_others_vms(context: Context, snapshot: Snapshot, names: Iterable[str]) -> None:
+    """Refuse those of these VMs that exist and are another account's.
+
+    Raises:
+        NotYours: as `refuse_others_vm`, for the first one.
+    """
+    for name in names:
+        vm = snapshot.vm(name)
+        if vm is not None:
+            refuse_others_vm(context, vm)
+
+
+def with_account(request: VmRequest, context: Context) -> VmRequest:
+    """Return the request with the account that makes the VM, whatever the request says."""
+    return replace(request, account=None if context.caller is None else context.caller.recorded_account)
 
 
 def refuse_others_vm(context: Context, vm: Vm) -> None:
