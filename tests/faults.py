@@ -75,6 +75,7 @@ CHANGING = {
     "claims.remove",
     "claims.add_drained_vm",
     "claims.add_vm_in_progress",
+    "claims.count_removal",
     "claims.set_permissions",
     "host_file.replace",
     "vendor_commands.sriov_manage",

@@ -23,7 +23,7 @@ ACCOUNT_RIGHTS = (Rights.OPERATOR.value, Rights.FLEET.value)
 ACCOUNT_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}"
 """Names of users, also of a directory service's (`ada@example.org`, `EXAMPLE\\ada`)."""
 PARAMETER_PATTERN = r"[a-z_]+(=[!-+\--~]+)?"
-MAX_COUNT = 1_000_000
+MAX_COUNT, MAX_REMOVALS = 1_000_000, 1000
 
 
 class AllowSpec(Value):
@@ -98,6 +98,7 @@ def _flatten(prefix: str, section: Mapping[str, Any]) -> list[tuple[str, object]
 def _dump_limits(limits: Limits) -> dict[str, object]:
     values: dict[str, object] = {"vms": limits.vms, "vgpus": limits.vgpus}
     values["gpu_memory"] = None if limits.gpu_memory_mib is None else format_size(limits.gpu_memory_mib)
+    values["removals_per_hour"] = limits.removals_per_hour
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -118,8 +119,16 @@ def _parse_limits_section(value: object) -> LimitsSpec:
 
 
 def _parse_limits(value: object) -> Limits:
-    given: dict[str, Any] = LIMIT_SHAPE.check({} if value is None else value)
-    return Limits(given.get("vms"), given.get("vgpus"), given.get("gpu_memory"))
+    return _limits_of(LIMIT_SHAPE, value)
+
+
+def _parse_account_limits(value: object) -> Limits:
+    return _limits_of(ACCOUNT_LIMIT_SHAPE, value)
+
+
+def _limits_of(shape: Shape, value: object) -> Limits:
+    given: dict[str, Any] = shape.check({} if value is None else value)
+    return Limits(given.get("vms"), given.get("vgpus"), given.get("gpu_memory"), given.get("removals_per_hour"))
 
 
 def _folder(value: object) -> str:
@@ -247,17 +256,30 @@ LIMIT_SHAPE = Shape(
         ),
     ),
 )
+ACCOUNT_LIMIT_SHAPE = Shape(
+    "AgentAccountLimit",
+    LIMIT_SHAPE.help,
+    (
+        *LIMIT_SHAPE.keys,
+        Key(
+            "removals_per_hour",
+            rules.whole_number(0, MAX_REMOVALS),
+            "how many VMs the account may delete in an hour; 0: none",
+            integer_schema(0, MAX_REMOVALS),
+        ),
+    ),
+)
 LIMITS_SHAPE = Shape(
     "AgentLimits",
     "How much the VMs of members may take. VMs of root do not count.",
     (
-        Key("each_account", _parse_limits, "the VMs of one account", nested_shape=LIMIT_SHAPE),
+        Key("each_account", _parse_account_limits, "the VMs of one account", nested_shape=ACCOUNT_LIMIT_SHAPE),
         Key("all_accounts", _parse_limits, "the VMs of all accounts together", nested_shape=LIMIT_SHAPE),
         Key(
             "accounts",
-            _by_account(_parse_limits),
+            _by_account(_parse_account_limits),
             "other limits for these accounts, in place of each_account",
-            map_value_shape=LIMIT_SHAPE,
+            map_value_shape=ACCOUNT_LIMIT_SHAPE,
         ),
     ),
 )

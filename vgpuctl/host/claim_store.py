@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 RUN_DIR = Path("/run/vgpuctl")
 _MAX_FILE_BYTES = 65536
+_HOUR_SECONDS = 3600.0
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FIELD_TYPES: tuple[tuple[str, type | tuple[type, ...]], ...] = (
     *((key, str) for key in ("gpu", "function", "vm", "vm_uuid", "command")),
@@ -73,6 +74,7 @@ class ClaimStore:
         self._stuck = run_dir / "stuck"
         self._drained = run_dir / "drained"
         self._in_progress = run_dir / "working"
+        self._removals = run_dir / "removals"
         self._processes = processes
         self._operations = operations
         self._read_only = read_only
@@ -225,6 +227,21 @@ class ClaimStore:
     def remove_stuck_write(self, write: StuckWrite) -> None:
         """Remove the entry of a write that has returned."""
         self._remove_note(self._stuck, str(write.process.pid))
+
+    def count_removal(self, uid: int, limit: int, now: float) -> bool:
+        """Count that a user removes a VM now; False after `limit` in an hour. One file for each user has the times."""
+        self._require_writable()
+        path = self._removals / str(uid)
+        with self._lock_directory(self._removals):
+            text = _read_or_empty(path)
+            times = parse_json(text) if text else []
+            if not isinstance(times, list):
+                return False  # unknown is not zero
+            recent = [time for time in times if isinstance(time, float | int) and now - _HOUR_SECONDS < time <= now]
+            if len(recent) >= limit:
+                return False
+            write_file(path, json.dumps([*recent, now]).encode(), overwrite=True, durable=False)
+        return True
 
     def _write_note(self, directory: Path, name: str, note: DrainedVm | VmInProgress | StuckWrite) -> None:
         """Write an entry atomically, over an earlier one."""

@@ -26,11 +26,15 @@ class Rights(StrEnum):
 
 
 class Limits(Value):
-    """How much VMs may take together; None: no limit. `gpu_memory_mib`: the framebuffer of their vGPUs and GPUs."""
+    """How much VMs may take together; None: no limit. `gpu_memory_mib`: the framebuffer of their vGPUs and GPUs.
+
+    `removals_per_hour`: so many VMs an account may delete in an hour; it is no limit of all accounts together.
+    """
 
     vms: int | None = None
     vgpus: int | None = None
     gpu_memory_mib: int | None = None
+    removals_per_hour: int | None = None
 
 
 class Caller(Value):

@@ -17,10 +17,11 @@ from vgpuctl.model.caller import Caller, Limits
 from vgpuctl.model.numbers import count_text, format_mib
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmRecord
-from vgpuctl.value import Value, field_names
+from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Context
+    from vgpuctl.ports.host import Host
 
 
 class _Taken(Value):
@@ -48,6 +49,25 @@ def refuse_over_limits(
     own: Callable[[str], bool] = lambda account: account == caller.account  # noqa: E731
     _compare(caller, caller.limits, own, before, after, _key_of(caller), caller.account)
     _compare(caller, caller.group_limits, lambda _: True, before, after, "all_accounts", "all accounts together")
+
+
+def count_removal(host: Host, context: Context) -> None:
+    """Count a VM that the caller is about to delete, whether that succeeds or not.
+
+    Raises:
+        NotAllowed: the account has deleted as many in the last hour as it may.
+    """
+    caller = context.caller
+    limit = None if caller is None else caller.limits.removals_per_hour
+    if caller is None or limit is None or host.claims.count_removal(caller.uid, limit, host.clock.monotonic()):
+        return
+    raise NotAllowed(
+        f"{caller.account} may delete {count_text(limit, 'VM')} in an hour, and did",
+        hint=f"wait; root can raise removals_per_hour in agent: limits: {_key_of(caller)} in /etc/vgpuctl/host.yaml",
+        rule="agent.limits.each_account.removals_per_hour",
+        account=caller.account,
+        limit=limit,
+    )
 
 
 def _key_of(caller: Caller) -> str:
@@ -94,7 +114,7 @@ def _compare(
     whose: str,
 ) -> None:
     had, has = (_totals(taken, is_counted) for taken in (before, after))
-    for name in field_names(Limits):
+    for name in had:
         limit, old, new = getattr(limits, name), had[name], has[name]
         if limit is None or (new is not None and (new <= limit or new <= (old or 0))):
             continue

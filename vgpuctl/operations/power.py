@@ -43,6 +43,7 @@ from vgpuctl.operations.guards import (
     require_writable,
 )
 from vgpuctl.operations.images import refuse_shared_deletion
+from vgpuctl.operations.limits import count_removal
 from vgpuctl.operations.place_and_start import Redefinition, place_and_start
 from vgpuctl.operations.plans.remove import (
     disks_to_delete,
@@ -284,6 +285,7 @@ def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> O
         refuse_shared_deletion(host, current_snapshot, vm, removed_record)
         leftovers = read_domain_leftovers(host, vm)
         plan = vm_removal_plan(vm, record, leftovers, keep_disks=keep_disks, keep_devices=unproven)
+        count_removal(host, context)
         if not record.vgpus:
             tx.note(vm.name, vm.uuid)
         tx.carry_out(plan)

@@ -115,6 +115,15 @@ class Claims(Protocol):
         A missing one is no error. A failure is ignored: the entry counts only while its operation lives.
         """
 
+    def count_removal(self, uid: int, limit: int, now: float) -> bool:
+        """Count that a user removes a VM now, in seconds of the monotonic clock; False after `limit` in an hour.
+
+        Nothing is counted then. The counts last until the next boot.
+
+        Raises:
+            OSError: with the kernel's errno; nothing was counted.
+        """
+
     def of_operation(self, operations: Operations) -> Claims:
         """Return the same claims, and the same lock; what is written there names the operation of `operations`."""
 

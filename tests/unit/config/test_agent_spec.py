@@ -25,7 +25,7 @@ agent:
     ada@example.org: operator   # she is on call
     controller: fleet
   limits:
-    each_account: {vms: 2, gpu_memory: 16GiB}
+    each_account: {vms: 2, gpu_memory: 16GiB, removals_per_hour: 5}
     all_accounts: {vgpus: 100}
     # pools
     accounts: {controller: {vms: 50}}
@@ -42,8 +42,8 @@ def test_the_section_is_read() -> None:
         ("vgpu", "sriov"),
     )
     assert agent.accounts == {"ada@example.org": "operator", "controller": "fleet"}
-    assert agent.limits.of_account("ada") == Limits(2, None, 16384)
-    assert agent.limits.of_account("controller") == Limits(50, None, 16384)
+    assert agent.limits.of_account("ada") == Limits(2, None, 16384, 5)
+    assert agent.limits.of_account("controller") == Limits(50, None, 16384, 5)
     assert agent.limits.all_accounts == Limits(vgpus=100)
 
 
@@ -81,6 +81,7 @@ def test_every_value_has_the_path_of_its_key() -> None:
         "accounts.controller": "fleet",
         "limits.each_account.vms": 2,
         "limits.each_account.gpu_memory": "16GiB",
+        "limits.each_account.removals_per_hour": 5,
         "limits.all_accounts.vgpus": 100,
         "limits.accounts.controller.vms": 50,
     }
@@ -106,6 +107,8 @@ def test_every_value_has_the_path_of_its_key() -> None:
         ("limits: {each_account: {vms: -1}}", "agent.limits.each_account.vms: -1 is not between 0 and"),
         ("limits: {accounts: {ada: {gpu_memory: 1GB}}}", "'1GB' has the unit GB, which is ambiguous"),
         ("removals_per_hour: 5", "agent.removals_per_hour: unknown field"),
+        ("limits: {all_accounts: {removals_per_hour: 5}}", "all_accounts.removals_per_hour: unknown field"),
+        ("limits: {each_account: {removals_per_hour: 1001}}", "1001 is not between 0 and 1000"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_line(text: str, message: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.callers import ADA, BOB, OPERATOR, host_of
 from tests.hosts import SimulatedHost, context, open_sim_host, operation, picture, request
 from tests.meanwhile import on_call, unchanged
-from vgpuctl.errors import NotAllowed
+from vgpuctl.errors import NotAllowed, SomeTargetsFailed
 from vgpuctl.library import GpuHost
 from vgpuctl.model.caller import Caller, Limits
 from vgpuctl.operations.create import create_vm
@@ -160,3 +160,32 @@ def test_a_whole_gpu_counts_with_its_memory(tmp_path: Path) -> None:
     bob = host_of(host, replace(BOB, limits=Limits(gpu_memory_mib=100_000)))
     with pytest.raises(NotAllowed, match="of GPU memory on this host, and they would take"):
         bob.create_vm("y", mode="passthrough", gpus=2)
+
+
+def test_an_account_deletes_only_so_many_vms_in_an_hour(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    limited = host_of(host, replace(ADA, limits=Limits(removals_per_hour=2)))
+    limited.create_vms("vm-{}", 5, start=False, **SPEC)
+    limited.delete_vm("vm-1", dry_run=True)
+    with pytest.raises(SomeTargetsFailed):
+        limited.for_each("delete-vm", ["vm-1", "vm-2", "vm-3"], lambda by, name: by.delete_vm(name))
+    assert len(limited.list_vms().data) == 3
+    with unchanged(host), pytest.raises(NotAllowed, match="ada may delete 2 VMs in an hour, and did"):
+        limited.ensure_vm("vm-4", state="absent")
+    host_of(host, replace(BOB, limits=Limits(removals_per_hour=0))).create_vm("bobs", start=False, **SPEC)
+    with pytest.raises(NotAllowed, match="bob may delete 0 VMs"):
+        host_of(host, replace(BOB, limits=Limits(removals_per_hour=0))).delete_vm("bobs")
+    assert host_of(host, None).delete_vm("bobs").changed
+    host.ports.clock.sleep(3601)
+    assert limited.delete_vm("vm-4").changed
+
+
+def test_removals_that_cannot_be_counted_are_not_none(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    limited = host_of(host, replace(ADA, limits=Limits(removals_per_hour=2)))
+    limited.create_vms("vm-{}", 2, start=False, **SPEC)
+    limited.delete_vm("vm-1")
+    counts = host.sim.run_dir / "removals" / "1001"
+    counts.write_text("{")
+    with pytest.raises(NotAllowed):
+        limited.delete_vm("vm-2")
