@@ -91,6 +91,7 @@ CHANGING = {
     "system.make_directory",
     "system.remove_directory",
     "system.systemctl",
+    "system.add_group",
     "unfinished_files.remove",
 }
 READING = {
@@ -138,6 +139,7 @@ READING = {
     "sysfs.permissions",
     "sysfs.read",
     "sysfs.readlink",
+    "system.has_group",
     "system.has_systemd",
     "system.is_active",
     "system.is_directory",

@@ -93,6 +93,12 @@ class NotFound(InvalidInput):
     code = "not-found"
 
 
+class FileNeeded(InvalidInput):
+    """The host agent reads no file that a caller names: the caller sends its text; `facts` has the `path`."""
+
+    code = "file-needed"
+
+
 class NeedsConfirmation(InvalidInput):
     """The command needs a confirmation and nobody can answer: rerun with --yes."""
 

@@ -1,2 +1,1 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Tests of the host agent."""
+"""Tests of the host agent: its API, its client, its rights, on simulated hosts."""

@@ -32,13 +32,13 @@ from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, expand_names, parse_options, parse_vm_spec
 from vgpuctl.errors import InvalidInput, NotAllowed
 from vgpuctl.library.requests import read_spec_of_host
+from vgpuctl.model.agent_service import OPERATORS_GROUP, VIEWERS_GROUP
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.vm import Nic
 
 if TYPE_CHECKING:
+    from vgpuctl.library.call_table import LibraryCall
     from vgpuctl.ports.host import Host
-
-MEMBERS_GROUP, VIEWERS_GROUP = "vgpuctl", "vgpuctl-view"
 
 
 class Decision(StrEnum):
@@ -58,8 +58,8 @@ _MAY: Mapping[Decision, frozenset[Rights]] = {
 }
 
 READS = (
-    "check-image", "check-vm-change", "diff", "doctor", "explain", "explain-failure", "export-host", "find-causes",
-    "fits", "instance-profiles", "list-gpus", "list-images", "list-profiles", "list-vgpus", "list-vms", "log",
+    "check-image", "check-vm-change", "diff", "doctor", "explain", "export-host", "find-causes", "fits",
+    "instance-profiles", "list-gpus", "list-images", "list-profiles", "list-vgpus", "list-vms", "log",
     "plan-moves", "pool-names", "print-xml", "select-gpus", "select-vgpus", "select-vms", "show-gpu", "show-vm",
     "show-vms", "vgpu-names", "vm-names",
 )  # fmt: skip
@@ -79,14 +79,11 @@ HOST_CHANGES = (
 """What changes the host. A vGPU without a VM is an entry of host.yaml: it has no account, and any VM can be given it.
 import-host reads files and folders of other programs, for root's host.yaml."""
 
-PROGRAMS_CALLS = ("query-each",)
-"""It takes a function of Python: no request can make it."""
-
 DECISIONS: Mapping[str, Decision] = {
     **dict.fromkeys((*READS, *GUEST_READS), Decision.EVERYBODY),
     **dict.fromkeys(VM_CHANGES, Decision.MEMBER),
     **dict.fromkeys(OPERATORS_CHANGES, Decision.OPERATOR),
-    **dict.fromkeys((*HOST_CHANGES, *PROGRAMS_CALLS), Decision.ROOT),
+    **dict.fromkeys(HOST_CHANGES, Decision.ROOT),
 }
 """Who may make each call of the library; a call that is not here is root's."""
 
@@ -142,7 +139,7 @@ class SystemUsers:
             ids = set(os.getgrouplist(name, pwd.getpwnam(name).pw_gid))
         except (KeyError, OSError):
             return frozenset()
-        return frozenset(group for group in (MEMBERS_GROUP, VIEWERS_GROUP) if _group_id(group) in ids)
+        return frozenset(group for group in (OPERATORS_GROUP, VIEWERS_GROUP) if _group_id(group) in ids)
 
 
 def _group_id(name: str) -> int:
@@ -160,7 +157,7 @@ def caller_of(uid: int, policy: AgentSpec, users: Users) -> Caller | None:
     if name is None:
         return None
     groups = users.groups_of(name)
-    if MEMBERS_GROUP in groups:
+    if OPERATORS_GROUP in groups:
         rights = Rights(policy.accounts.get(name, Rights.MEMBER))
         return Caller(uid, name, rights, policy.limits.of_account(name), policy.limits.all_accounts)
     return Caller(uid, name, Rights.VIEWER) if VIEWERS_GROUP in groups else None
@@ -347,17 +344,14 @@ def _refuse_console(fields: Mapping[str, Any]) -> None:
         raise NotAllowed("force_console: the host's console is root's", hint="omit it", rule="root")
 
 
-class _NamedCall(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
 class HostRights:
     """The rights on one host: from its groups and its host.yaml, both read for each request."""
 
-    def __init__(self, host: Host, users: Users | None = None) -> None:
+    def __init__(self, host: Host, users: Users | None = None, *, owner: int = 0) -> None:
+        """`owner`: the user who runs the agent; it may do what this user may do anyway."""
         self._host = host
         self._users = users or SystemUsers()
+        self._owner = owner
 
     def caller_of(self, uid: int) -> Caller:
         """Return who a user id is. A host.yaml that cannot be read gives nobody more than a member's rights.
@@ -365,6 +359,8 @@ class HostRights:
         Raises:
             NotAllowed: this user may do nothing.
         """
+        if uid == self._owner:
+            return Caller(uid, self._users.name_of(uid) or f"uid {uid}", Rights.ROOT)
         try:
             policy = read_spec_of_host(self._host).agent
         except InvalidInput:
@@ -372,8 +368,8 @@ class HostRights:
         caller = caller_of(uid, policy, self._users)
         if caller is None:
             raise NotAllowed(
-                f"uid {uid} is neither in the group {MEMBERS_GROUP} nor in {VIEWERS_GROUP}",
-                hint=f"usermod -aG {MEMBERS_GROUP} USER, or {VIEWERS_GROUP} for who only looks",
+                f"uid {uid} is neither in the group {OPERATORS_GROUP} nor in {VIEWERS_GROUP}",
+                hint=f"usermod -aG {OPERATORS_GROUP} USER, or {VIEWERS_GROUP} for who only looks",
                 rule="group",
             )
         return caller
@@ -381,7 +377,7 @@ class HostRights:
     def check(
         self,
         caller: Caller,
-        call: _NamedCall,
+        call: LibraryCall,
         arguments: Mapping[str, Any],
         files: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:

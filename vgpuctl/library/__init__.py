@@ -23,14 +23,15 @@ from vgpuctl.library.targets import NameCalls, TargetCalls
 from vgpuctl.library.vms import VmCalls
 from vgpuctl.library.whole_host import HostCalls
 from vgpuctl.model.outcome import DEFAULT_WAIT_SECONDS, CallSettings, NoProgress, confirm_everything, never_cancelled
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.host.processes import HostClock
     from vgpuctl.model.caller import Caller
     from vgpuctl.model.outcome import Confirm, Progress
-    from vgpuctl.ports.host import Host
+    from vgpuctl.ports.host import Host, Looks
 
-__all__ = ["LOCAL", "GpuHost", "confirm_everything", "never_cancelled", "open_host", "open_ports"]
+__all__ = ["LOCAL", "GpuHost", "confirm_everything", "never_cancelled", "open_host", "open_ports", "opener"]
 
 LOCAL = "local"
 _SIMULATED_PREFIX = "sim:"
@@ -68,14 +69,28 @@ def open_host(
         InvalidInput, NotFound: there is no such host, or the arguments contradict each other.
         HostCannot, FileFailed: it cannot be opened.
     """
-    require_seconds("wait_seconds", wait_seconds)
+    settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line, caller=caller)
+    return opener(name, root=root, connect=connect)(settings, None)
+
+
+def opener(
+    name: str = LOCAL, *, root: str = "/", connect: str | None = None, looks: Looks | None = None
+) -> Callable[[CallSettings, HostClock | None], GpuHost]:
+    """Return what opens a host, named as for `open_host`, for calls with these settings that wait with this clock.
+
+    `looks`: keeps what was read for the next call, for calls that change nothing.
+
+    Raises, when it opens:
+        InvalidInput, NotFound, HostCannot, FileFailed: as `open_host`.
+    """
 
     def open_with(settings: CallSettings, clock: HostClock | None = None) -> GpuHost:
+        require_seconds("wait_seconds", settings.wait_seconds)
         ports = open_ports(name, root=root, connect=connect, clock=clock, wait_seconds=settings.wait_seconds)
+        ports = replace(ports, given_files=settings.files, looks=looks)
         return GpuHost(ports, settings, None if os.path.abspath(root) == "/" else root, open_with)
 
-    settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line, caller=caller)
-    return open_with(settings)
+    return open_with
 
 
 def open_ports(

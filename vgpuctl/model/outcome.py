@@ -249,7 +249,8 @@ class CallSettings(Value):
     `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
     stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_subjects`: the
     call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
-    `caller`: for whom the calls work; None: for the user that runs this process.
+    `caller`: for whom the calls work; None: for the user that runs this process. `files`: the texts of files that a
+    caller elsewhere names, by path; None: they are read on this machine.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
@@ -258,4 +259,5 @@ class CallSettings(Value):
     cancelled: Callable[[], bool] = never_cancelled
     command_line: tuple[str, ...] | None = None
     batch_subjects: Subjects | None = None
+    files: Mapping[str, str] | None = None
     caller: Caller | None = None

@@ -94,6 +94,51 @@ class DomainInfo(Value):
     persistent: bool = True
 
 
+class DomainEventKind(StrEnum):
+    """What libvirt reports about a domain: its lifecycle events (virDomainEventType), and `changed` for all others."""
+
+    DEFINED = "defined"
+    UNDEFINED = "undefined"
+    STARTED = "started"
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
+    STOPPED = "stopped"
+    SHUTDOWN = "shutdown"
+    PMSUSPENDED = "pmsuspended"
+    CRASHED = "crashed"
+    CHANGED = "changed"
+
+
+class DomainEvent(Value):
+    """One event of one domain. `reason`: libvirt's word for the event's detail, None where it has none.
+
+    `run_id`: libvirt's id of a domain that started, as in `DomainStatus`; None for other events.
+
+    QEMU that died without SHUTDOWN is `stopped` with reason `failed` (qemuProcessHandleMonitorEOF in libvirt's
+    qemu_process.c and qemu_driver.c); a guest that panicked is `crashed`, mostly followed by `stopped`, `crashed`.
+    """
+
+    kind: DomainEventKind
+    name: str
+    uuid: str
+    reason: str | None = None
+    run_id: int | None = None
+
+
+class DomainStatus(Value):
+    """A domain as it is listed when events begin to arrive.
+
+    `run_id`: libvirt's id of a running domain, another one after each start; None when it is off. `off_reason`: why it
+    is off (virDomainShutoffReason); None when it runs or nobody knows.
+    """
+
+    name: str
+    uuid: str
+    state: VmState
+    run_id: int | None = None
+    off_reason: str | None = None
+
+
 class DetachOutcome(StrEnum):
     """How a guest responded to the removal of a device."""
 

@@ -9,8 +9,10 @@ from typing import Protocol
 
 from vgpuctl.model.port_values import (
     DetachOutcome,
+    DomainEvent,
     DomainInfo,
     DomainLeftovers,
+    DomainStatus,
     GuestAddress,
     HypervisorCapabilities,
     HypervisorStatus,
@@ -22,6 +24,7 @@ from vgpuctl.model.port_values import (
     ResolvedPath,
     VolumeInfo,
 )
+from vgpuctl.ports.system import Watch
 
 
 class DeviceRemoval(Protocol):
@@ -138,6 +141,24 @@ class Hypervisor(Protocol):
 
     def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
         """Return the graphics types ("vnc") that have a password, never a password; None without permission to read."""
+
+
+class DomainEvents(Protocol):
+    """What happens to libvirt's domains, as it happens."""
+
+    def watch(
+        self,
+        *,
+        on_event: Callable[[DomainEvent], None],
+        on_lost: Callable[[str], None],
+        on_back: Callable[[tuple[DomainStatus, ...]], None],
+    ) -> Watch:
+        """Watch all domains in a thread of its own, until `close`. It connects, and does so again after each loss.
+
+        `on_lost` gets the reason when events are or may be lost, also when the first connection fails. `on_back` gets
+        all domains when events arrive, first and after each `on_lost`, and may get them at any other time. An event
+        that the list already contains may follow it.
+        """
 
 
 class Storage(Protocol):

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from vgpuctl.model.port_values import ClaimList
 from vgpuctl.model.vm import Claim, DrainedVm, Operation, StuckWrite, VmInProgress
+from vgpuctl.value import Value
 
 
 class Claims(Protocol):
@@ -135,6 +136,13 @@ class Claims(Protocol):
         """
 
 
+class OperationsState(Value):
+    """Which operations there were. `changed_ns`: when one last began or ended; `running`: the number of their files."""
+
+    changed_ns: int
+    running: int
+
+
 class Operations(Protocol):
     """The operation that uses this `Host`, and the others on the same host.
 
@@ -170,6 +178,13 @@ class Operations(Protocol):
 
         Raises:
             OSError: they cannot be listed.
+        """
+
+    def state(self) -> OperationsState:
+        """Return what differs as soon as an operation on this host has begun or ended, whoever carries it out.
+
+        Raises:
+            OSError: the operations cannot be listed.
         """
 
     def end(self) -> None:

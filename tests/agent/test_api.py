@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API: reads, operations and their events, keys, errors; bad requests get an answer that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.agent.conftest import RunningAgent
+from vgpuctl.agent import openapi
+from vgpuctl.agent.protocol import MAX_BODY_BYTES
+from vgpuctl.cli import schemas
+
+GPU = "0000:3b:00.0"
+
+
+def events_of(agent: RunningAgent, operation: str, last: int = 0) -> list[tuple[int, str, dict[str, Any]]]:
+    """Return all events of an operation after a number, to its end."""
+    text = agent.ask("GET", f"/v1/operations/{operation}/events", Last_Event_ID=str(last)).text
+    found = []
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if fields:
+            found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
+    return found
+
+
+def test_a_read_answers_with_the_document_of_the_command(agent: RunningAgent) -> None:
+    answer = agent.ask("GET", "/v1/list-gpus")
+    assert answer.status == 200
+    jsonschema.validate(answer.document, schemas.document_schema("list-gpus"))
+    assert [gpu["address"] for gpu in answer.document["data"]] == [GPU]
+
+
+def test_arguments_of_a_read_are_in_the_url_or_in_a_body(agent: RunningAgent) -> None:
+    by_url = agent.ask("GET", "/v1/fits?profiles=A100-4C:3&profiles=A100-4C&gpu=A100").document
+    by_body = agent.ask("POST", "/v1/fits", {"profiles": ["A100-4C:3", "A100-4C"], "gpu": "A100"}).document
+    assert by_url["ok"], by_url
+    assert by_url == by_body
+    assert agent.ask("GET", "/v1/list-gpus?everything=true").document["ok"]
+
+
+def test_an_operation_tells_its_plan_its_steps_and_its_document(agent: RunningAgent) -> None:
+    begun = agent.ask("POST", "/v1/create-vm", {"name": "vdi-1", "profile": "A100-4C"})
+    assert (begun.status, begun.document["state"]) in ((202, "waiting"), (202, "running"))
+    operation = begun.document["id"]
+    assert begun.headers["location"] == f"/v1/operations/{operation}"
+    told = events_of(agent, operation)
+    kinds = [kind for _, kind, _ in told]
+    assert (kinds[0], kinds[-1]) == ("plan", "result")
+    assert kinds.count("step-finish") >= 3
+    assert [number for number, _, _ in told] == [*range(1, len(told) + 1)]
+    assert told[-1][2] == agent.ended(operation)
+    assert told[-1][2]["ok"]
+    assert told[-1][2]["data"]["name"] == "vdi-1"
+    assert events_of(agent, operation, last=told[-3][0]) == told[-2:]
+    listed = agent.ask("GET", "/v1/operations").document["operations"]
+    assert [(one["id"], one["call"], one["state"]) for one in listed] == [(operation, "create-vm", "finished")]
+
+
+def test_a_failure_has_the_error_of_the_command_and_undoes(agent: RunningAgent) -> None:
+    document = agent.change("create-vm", name="x", profile="A100-99C")
+    assert (document["ok"], document["error"]["code"]) == (False, "not-found")
+    missing = agent.ask("GET", "/v1/show-vm?name=nothing")
+    assert (missing.status, missing.document["error"]["code"]) == (404, "not-found")
+    assert missing.document["error"]["hint"] == "vgpuctl list-vms shows the VMs"
+
+
+def test_the_same_key_is_the_same_operation(agent: RunningAgent) -> None:
+    body = {"name": "vdi-1", "profile": "A100-4C"}
+    first = agent.ask("POST", "/v1/create-vm", body, Idempotency_Key="k").document["id"]
+    assert agent.ended(first)["changed"]
+    assert agent.ask("POST", "/v1/create-vm", body, Idempotency_Key="k").document["id"] == first
+    other = agent.ask("POST", "/v1/create-vm", {**body, "name": "vdi-2"}, Idempotency_Key="k")
+    assert (other.status, other.document["error"]["code"]) == (409, "key-reused")
+
+
+def test_a_read_after_a_change_sees_it_and_says_how_old_its_look_is(agent: RunningAgent) -> None:
+    assert agent.ask("GET", "/v1/list-vms").document["data"] == []
+    assert agent.change("create-vm", name="vdi-1", profile="A100-4C")["ok"]
+    answer = agent.ask("GET", "/v1/list-vms")
+    assert [vm["name"] for vm in answer.document["data"]] == ["vdi-1"]
+    assert answer.headers["age"] == "0"
+
+
+def test_a_question_is_answered_by_the_caller(agent: RunningAgent) -> None:
+    agent.change("create-vm", name="vdi-1", profile="A100-4C")
+    asked = agent.change("delete-vm", name="vdi-1", request={"ask": True})
+    assert asked["error"]["code"] == "needs-confirmation"
+    facts = asked["error"]["facts"]
+    confirmed = "\n".join([facts["question"], *facts["lines"]])
+    assert agent.change("delete-vm", name="vdi-1", request={"ask": True, "confirmed": ["other"]})["ok"] is False
+    assert agent.change("delete-vm", name="vdi-1", request={"ask": True, "confirmed": [confirmed]})["ok"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "named"),
+    [
+        ("POST", "/v1/create-vm", b"{", 400, "not JSON"),
+        ("POST", "/v1/create-vm", b"[" * 100_000, 400, "not JSON"),
+        ("POST", "/v1/create-vm", b"[]", 400, "not a JSON object"),
+        ("POST", "/v1/create-vm", {"profile": "A100-4C", "colour": "red"}, 422, "colour"),
+        ("POST", "/v1/create-vm", {"profile": "A100-4C", "start": "no"}, 400, "start is text, not true or false"),
+        ("POST", "/v1/show-vm", {}, 422, "name: missing"),
+        ("POST", "/v1/show-vm", {"name": 5}, 400, "name is a number"),
+        ("POST", "/v1/show-vm", {"name": "x", "request": {"colour": 1}}, 422, "colour"),
+        ("POST", "/v1/show-vm", {"name": "x", "request": 5}, 400, "request"),
+        ("POST", "/v1/create-vm", b" " * (MAX_BODY_BYTES + 1), 413, "larger"),
+        ("GET", "/v1/create-vm?profile=A100-4C", None, 405, "POST"),
+        ("GET", "/v1/nothing", None, 404, "nothing"),
+        ("GET", "/v1/../v1/list-vms", None, 404, ""),
+        ("GET", "/v1//list-vms", None, 404, ""),
+        ("GET", "/v1/list-vms%00", None, 404, ""),
+        ("GET", "/v1/operations/none", None, 404, "none"),
+        ("GET", "/v1/operations/none?wait=-1", None, 404, "none"),
+        ("DELETE", "/v1/list-vms", None, 405, ""),
+    ],
+)
+def test_a_bad_request_is_answered_with_what_is_wrong(
+    agent: RunningAgent, method: str, path: str, body: object, status: int, named: str
+) -> None:
+    answer = agent.ask(method, path, body)
+    assert answer.status == status
+    assert answer.document["ok"] is False
+    assert named in answer.document["error"]["message"]
+    assert agent.ask("GET", "/v1/operations").document == {"operations": []}
+
+
+def test_garbage_is_refused_and_the_agent_goes_on(agent: RunningAgent) -> None:
+    with agent.dial() as connection:
+        connection.sendall(b"\x00\xff nonsense\r\n\r\n")
+        assert b"400" in connection.recv(1000)
+    assert agent.ask("GET", "/v1").status == 200
+
+
+def test_who_goes_away_in_the_middle_leaves_an_operation_that_goes_on(agent: RunningAgent) -> None:
+    body = json.dumps({"name": "vdi-1", "profile": "A100-4C"}).encode()
+    with agent.dial() as connection:
+        head = f"POST /v1/create-vm HTTP/1.1\r\nHost: a\r\nIdempotency-Key: mine\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        connection.recv(1)
+        connection.shutdown(socket.SHUT_RDWR)
+    again = agent.ask("POST", "/v1/create-vm", json.loads(body), Idempotency_Key="mine").document["id"]
+    assert agent.ended(again)["data"]["name"] == "vdi-1"
+    assert len(agent.ask("GET", "/v1/operations").document["operations"]) == 1
+
+
+def test_the_description_names_every_call_and_its_schemas_are_valid(agent: RunningAgent) -> None:
+    described = agent.ask("GET", "/v1/openapi.json").document
+    assert described == json.loads(openapi.text())
+    calls = agent.ask("GET", "/v1").document["calls"]
+    assert {f"/v1/{name}" for name in calls} <= {*described["paths"]}
+    for schema in described["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    document = agent.ask("GET", "/v1/list-gpus").document
+    jsonschema.validate(document, {"$ref": "#/components/schemas/list-gpus-result", **described})

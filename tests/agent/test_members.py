@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users without root at the real socket: the kernel says who they are, host.yaml and their groups what they may do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.conftest import RunningAgent, running
+from vgpuctl import library
+from vgpuctl.agent.rights import HostRights
+from vgpuctl.model.agent_service import OPERATORS_GROUP, VIEWERS_GROUP
+
+HOST = "sim:a100-40"
+ALICE, BOB, EVE, STRANGER = 60001, 60002, 60003, 60004
+HOST_FILE = """\
+version: 1
+agent:
+  allow: {networks: [default], pools: [default]}
+  limits: {each_account: {vms: 2}}
+"""
+
+
+class Directory:
+    """The users of a site, which may leave a group at any time. Implements `rights.Users`."""
+
+    def __init__(self) -> None:
+        self.names = {ALICE: "alice", BOB: "bob", EVE: "eve", STRANGER: "stranger"}
+        self.groups = {"alice": {OPERATORS_GROUP}, "bob": {VIEWERS_GROUP}, "eve": {OPERATORS_GROUP}}
+
+    def name_of(self, uid: int) -> str | None:
+        return self.names.get(uid)
+
+    def groups_of(self, name: str) -> frozenset[str]:
+        return frozenset(self.groups.get(name, ()))
+
+
+class Site:
+    """An agent, and its users."""
+
+    def __init__(self, agent: RunningAgent, users: Directory) -> None:
+        self.agent = agent
+        self.users = users
+
+    def ask(self, uid: int, call: str, **arguments: Any) -> dict[str, Any]:
+        """Make a call as a user; return its document when it has ended."""
+        url = f"http://agent/v1/{call}"
+        answer = self._curl(uid, url, "-d", json.dumps(arguments))
+        while "state" in answer and answer["document"] is None:
+            answer = self._curl(uid, f"http://agent/v1/operations/{answer['id']}?wait=30")
+        document: dict[str, Any] = answer.get("document") or answer
+        return document
+
+    def _curl(self, uid: int, *words: str) -> dict[str, Any]:
+        argv = ["curl", "-sS", "--unix-socket", self.agent.path, *words]
+        done = subprocess.run(argv, user=uid, group=uid, extra_groups=[], capture_output=True, timeout=60, check=True)
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A host whose root has made the VM `roots`."""
+    library.open_host(HOST).create_vm("roots", profile="A100-4C")
+    host_file = tmp_path / "state-home/vgpuctl/a100-40/etc/vgpuctl/host.yaml"
+    host_file.parent.mkdir(parents=True, exist_ok=True)
+    host_file.write_text(HOST_FILE)
+    users = Directory()
+    rights = HostRights(library.open_ports(HOST), users, owner=os.geteuid())
+    with running(HOST, tmp_path, policy=rights) as agent:
+        os.chmod(os.path.dirname(agent.path), 0o755)
+        os.chmod(agent.path, 0o666)  # as if all of them were in one of the groups
+        yield Site(agent, users)
+
+
+def code_of(document: dict[str, Any]) -> str:
+    """Return the code of a document's error; "" if it has none."""
+    return "" if document["ok"] else str(document["error"]["code"])
+
+
+def test_a_member_has_vms_of_his_own_and_nobody_elses(site: Site) -> None:
+    made = site.ask(ALICE, "create-vm", name="hers", profile="A100-4C")
+    assert (made["ok"], made["data"]["account"]) == (True, "alice")
+    assert site.ask(ALICE, "set-vm", name="hers", owner="root", labels={"a": "b"})["ok"]
+    assert site.ask(ALICE, "show-vm", name="hers")["data"]["account"] == "alice"
+    for uid, name in ((ALICE, "roots"), (EVE, "hers"), (EVE, "roots")):
+        for call, more in (
+            ("stop-vm", {"force": True}),
+            ("delete-vm", {}),
+            ("set-vm", {"owner": "me"}),
+            ("attach-vgpu", {"profile": "A100-4C"}),
+            ("reboot-vm", {"force": True}),
+            ("show-console", {}),
+        ):
+            assert code_of(site.ask(uid, call, name=name, **more)) == "not-yours", (uid, call)
+    assert {vm["name"]: vm["state"] for vm in site.ask(EVE, "list-vms")["data"]} == {
+        "hers": "running",
+        "roots": "running",
+    }
+    assert site.ask(ALICE, "delete-vm", name="hers")["changed"]
+
+
+def test_what_changes_the_host_is_roots(site: Site) -> None:
+    for call, arguments in (
+        ("cordon", {"gpu": "0000:3b:00.0"}),
+        ("set-mode", {"gpu": "0000:3b:00.0", "mode": "passthrough"}),
+        ("apply", {"sets": ["gpus[A100].cordoned=true"]}),
+        ("reconcile-host", {}),
+        ("restore-host", {}),
+        ("uninstall-host", {}),
+    ):
+        assert code_of(site.ask(ALICE, call, **arguments)) == "not-allowed", call
+    assert code_of(site.ask(ALICE, "create-vm", name="x", profile="A100-4C", networks=["bridge=br0"])) == "not-allowed"
+    for path in ("/etc/shadow", "/root/disk.qcow2", "/dev/sda"):
+        for field in ("image", "cdrom", "disk"):
+            refused = site.ask(ALICE, "create-vm", name="x", profile="A100-4C", **{field: path})
+            assert code_of(refused) == "not-allowed", (field, path)
+    assert [vm["name"] for vm in site.ask(ALICE, "list-vms")["data"]] == ["roots"]
+
+
+def test_limits_and_the_journal(site: Site) -> None:
+    for name in ("a", "b"):
+        assert site.ask(ALICE, "create-vm", name=name, profile="A100-4C")["ok"]
+    third = site.ask(ALICE, "create-vm", name="c", profile="A100-4C")
+    assert not third["ok"]
+    assert "2" in third["error"]["message"]
+    entries = site.ask(ALICE, "log", vm="a")["data"]
+    assert [(entry["command"], entry["uid"], entry["user"]) for entry in entries] == [("create-vm", ALICE, "alice")]
+
+
+def test_who_only_looks_and_who_has_no_rights(site: Site) -> None:
+    assert site.ask(BOB, "list-gpus")["ok"]
+    assert code_of(site.ask(BOB, "create-vm", name="x", profile="A100-4C")) == "not-allowed"
+    refused = site.ask(STRANGER, "list-gpus")
+    assert (code_of(refused), refused["error"]["exit_status"]) == ("not-allowed", 3)
+
+
+def test_who_left_the_group_has_no_rights_any_more(site: Site) -> None:
+    assert site.ask(ALICE, "create-vm", name="hers", profile="A100-4C")["ok"]
+    site.users.groups["alice"].clear()
+    assert code_of(site.ask(ALICE, "stop-vm", name="hers")) == "not-allowed"
+    assert code_of(site.ask(ALICE, "list-vms")) == "not-allowed"
+
+
+def test_an_operation_is_cancelled_by_its_own_account(site: Site) -> None:
+    made = site._curl(ALICE, "http://agent/v1/create-vm", "-d", json.dumps({"name": "hers", "profile": "A100-4C"}))
+    refused = site._curl(EVE, f"http://agent/v1/operations/{made['id']}", "-X", "DELETE")
+    assert code_of(refused) == "not-yours"
+    assert site.agent.ended(made["id"])["ok"]

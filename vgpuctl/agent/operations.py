@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's operations: the calls that change the host, each in a thread of its own, a few at a time.
+
+An operation waits, runs, and has ended with a document: the one that `--json` would print. Who asks again with the same
+key gets the same operation. What has ended is kept on disk (`operation_store`) for some days and over a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import signal
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+from vgpuctl.agent.operation_store import OperationStore, StoredOperation
+from vgpuctl.agent.protocol import RESULT_EVENT, RequestOptions, confirmation_key
+from vgpuctl.errors import Busy, Interrupted, NeedsConfirmation, NotFound, Refused, VgpuctlError, explain_exception
+from vgpuctl.host.processes import HostClock
+from vgpuctl.library import GpuHost
+from vgpuctl.library.call_table import CALLS, LibraryCall
+from vgpuctl.model.caller import Caller, Rights
+from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
+from vgpuctl.model.outcome import CallSettings, NoProgress, confirm_everything
+from vgpuctl.value import replace
+
+log = logging.getLogger("vgpuctl.agent")
+
+MAX_RUNNING, MAX_WAITING = 8, 200
+MAX_PROGRESS = 2000
+"""So many lines of progress of an operation are kept for who reads them later; a plan has a few hundred at most."""
+MAX_IN_MEMORY = 200
+"""So many operations that have ended keep their progress; of older ones the document is on disk."""
+
+ROOT = Caller(0, "root", Rights.ROOT)
+"""Who asks for what the agent does by itself."""
+OpenHost = Callable[[CallSettings, HostClock | None], GpuHost]
+
+
+class KeyReused(Refused):
+    """The same idempotency key came with another request (HTTP 409)."""
+
+    code = "key-reused"
+
+
+class TooMany(Busy):
+    """So many operations wait that the agent takes no other one (HTTP 429)."""
+
+    code = "too-many"
+
+
+class Stopping(Busy):
+    """The agent stops, and begins nothing new (HTTP 503)."""
+
+    code = "stopping"
+
+
+class Request:
+    """A checked request: the call, its arguments, who asks. `key`: the caller's own name for it, None without one."""
+
+    def __init__(
+        self,
+        call: LibraryCall,
+        arguments: Mapping[str, Any],
+        options: RequestOptions,
+        caller: Caller,
+        key: str | None = None,
+    ) -> None:
+        self.call = call
+        self.arguments = arguments
+        self.options = options
+        self.caller = caller
+        self.key = key
+
+    def digest(self, secret: bytes) -> str:
+        """Return what tells this request from others. It is keyed, since the request may have passwords in it."""
+        text = json.dumps([self.call.name, to_json_value(self.arguments), to_json_value(self.options)], sort_keys=True)
+        return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+
+    def settings(self, progress: _Recorder) -> CallSettings:
+        """Return how the library's call works for this request."""
+        command_line = self.options.command_line or ("agent", self.call.name)
+        return replace(
+            CallSettings(progress=progress, cancelled=progress.operation.is_cancelled, command_line=command_line),
+            files=self.options.files,
+            caller=self.caller,
+            confirm=self._confirm if self.options.ask else confirm_everything,
+            **({} if self.options.wait_seconds is None else {"wait_seconds": self.options.wait_seconds}),
+        )
+
+    def _confirm(self, question: str, details: tuple[str, ...]) -> None:
+        if confirmation_key(question, details) not in self.options.confirmed:
+            raise NeedsConfirmation(question, question=question, lines=list(details))
+
+
+class Operation:
+    """One operation. `events`: what happened so far, in order; the last one, when it has ended, is its document."""
+
+    def __init__(self, stored: StoredOperation, loop: asyncio.AbstractEventLoop, request: Request | None) -> None:
+        self.stored = stored
+        self.events: deque[tuple[int, str, object]] = deque(maxlen=MAX_PROGRESS)
+        self._request = request
+        self._loop = loop
+        self._lock = Lock()
+        self._next_number = 1
+        self._readers: set[asyncio.Event] = set()
+        self.signals = 0
+        """How often it was cancelled: once undoes it, twice stops that too."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has its document."""
+        return self.stored.document is not None
+
+    def take_request(self) -> Request:
+        """Return its request, and forget it: it may have passwords in it."""
+        request, self._request = self._request, None
+        if request is None:
+            raise RuntimeError(f"operation {self.stored.id} has begun already")
+        return request
+
+    def cancel(self) -> None:
+        """Stop it before its next step and undo it, as Ctrl-C does; the second time stop the undo."""
+        self.signals += 1
+
+    def is_cancelled(self) -> bool:
+        """Return whether it is to stop."""
+        return self.signals > 0
+
+    def add(self, kind: str, data: object, *, replaces_same: bool = False) -> None:
+        """Add an event, from any thread, and wake its readers. `replaces_same`: it takes the place of one like it."""
+        with self._lock:
+            if replaces_same and self.events and self.events[-1][1] == kind:
+                self.events.pop()
+            self.events.append((self._next_number, kind, data))
+            self._next_number += 1
+        self._loop.call_soon_threadsafe(self._wake)
+
+    def end(self, stored: StoredOperation) -> None:
+        """Take the operation as it is when it has ended; the last event is its document."""
+        self.stored = stored
+        self.add(RESULT_EVENT, stored.document, replaces_same=True)
+
+    def _wake(self) -> None:
+        for reader in self._readers:
+            reader.set()
+
+    async def read(self, after: int = 0, beat_seconds: float | None = None) -> AsyncIterator[tuple[int, str, object]]:
+        """Yield the events with a number greater than `after`, to the last one.
+
+        `beat_seconds`: yield an event without a kind whenever nothing happened for so long.
+        """
+        woken = asyncio.Event()
+        self._readers.add(woken)
+        try:
+            while True:
+                woken.clear()
+                with self._lock:
+                    new = [event for event in self.events if event[0] > after]
+                for event in new:
+                    after = event[0]
+                    yield event
+                    if event[1] == RESULT_EVENT:
+                        return
+                if new:
+                    continue
+                try:
+                    await asyncio.wait_for(woken.wait(), beat_seconds)
+                except TimeoutError:
+                    yield (after, "", None)
+        finally:
+            self._readers.discard(woken)
+
+
+class _Recorder(NoProgress):
+    """Progress of a library's call, as events of its operation."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        """Record the plan."""
+        self.operation.add("plan", {"steps": steps})
+
+    def on_step_start(self, number: int, text: str) -> None:
+        """Record the beginning of a step."""
+        self.operation.add("step-start", {"number": number, "text": text})
+
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
+        """Record how far a step is; only the newest is kept."""
+        self.operation.add("step-progress", {"number": number, "text": text, "percent": percent}, replaces_same=True)
+
+    def on_step_finish(self, number: int, text: str) -> None:
+        """Record the end of a step."""
+        self.operation.add("step-finish", {"number": number, "text": text})
+
+    def on_step_undo(self, text: str) -> None:
+        """Record that a step is undone."""
+        self.operation.add("step-undo", {"text": text})
+
+    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
+        """Record that one of several VMs is finished."""
+        self.operation.add("vm-finish", {"done": done, "total": total, "failed": failed, "text": text})
+
+
+class Operations:
+    """All operations of this agent. Its methods are called in the loop's thread."""
+
+    def __init__(self, open_host: OpenHost, store: OperationStore) -> None:
+        self._open_host = open_host
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(MAX_RUNNING, thread_name_prefix="operation")
+        self._operations: dict[str, Operation] = {}
+        self._keys: dict[tuple[str, str], str] = {}
+        self._is_stopping = False
+        self.on_begin: Callable[[StoredOperation], None] = lambda _: None
+        self.on_end: Callable[[StoredOperation], None] = lambda _: None
+        for stored in store.load():
+            self._remember(Operation(stored, self._loop, None))
+
+    def begin(self, request: Request) -> Operation:
+        """Begin an operation, or return the one that the same request with the same key began.
+
+        Raises:
+            KeyReused: the key came with another request.
+            TooMany, Stopping: no other one can begin now.
+            FileFailed: it cannot be written to the disk.
+        """
+        digest = request.digest(self._store.secret)
+        if request.key is not None:
+            known = self._operations.get(self._keys.get((request.caller.account, request.key), ""))
+            if known is not None:
+                if known.stored.digest == digest:
+                    return known
+                raise KeyReused(
+                    f"the idempotency key {request.key} belongs to another request: operation {known.stored.id}",
+                    hint="use a new key for each request",
+                    operation=known.stored.id,
+                )
+        if self._is_stopping:
+            raise Stopping("the agent stops: it begins nothing new", hint="try again in a few seconds")
+        waiting = sum(operation.stored.state == "waiting" for operation in self._operations.values())
+        if waiting >= MAX_WAITING:
+            raise TooMany(
+                f"{waiting} operations wait for their turn, and {MAX_RUNNING} run",
+                hint="try again later",
+                waiting=waiting,
+            )
+        stored = StoredOperation(
+            id=uuid.uuid4().hex,
+            call=request.call.name,
+            account=request.caller.account,
+            uid=request.caller.uid,
+            state="waiting",
+            created=time.time(),
+            key=request.key,
+            digest=digest,
+        )
+        self._store.write(stored)
+        operation = Operation(stored, self._loop, request)
+        self._remember(operation)
+        self._loop.run_in_executor(self._threads, self._perform, operation)
+        return operation
+
+    def recover(self) -> None:
+        """Finish or undo what operations of a former agent left, by `reconcile-host`; they name that operation."""
+        lost = [self._operations[operation_id] for operation_id in self._store.lost()]
+        if not lost:
+            return
+        reconcile = self.begin(Request(CALLS["reconcile-host"], {}, RequestOptions(), ROOT)).stored.id
+        for operation in lost:
+            document = to_json_value(operation.stored.document)
+            document["error"]["facts"]["reconcile"] = reconcile
+            operation.end(replace(operation.stored, document=document))
+            self._write(operation.stored)
+
+    def find(self, operation_id: str) -> Operation:
+        """Return an operation.
+
+        Raises:
+            NotFound: there is none with this id, or no longer.
+        """
+        operation = self._operations.get(operation_id)
+        if operation is None:
+            raise NotFound(f"there is no operation {operation_id}", hint="an operation is kept for 7 days")
+        return operation
+
+    def list(self) -> tuple[StoredOperation, ...]:
+        """Return all that are kept, the newest first, without their documents."""
+        stored = [replace(operation.stored, document=None) for operation in self._operations.values()]
+        return tuple(sorted(stored, key=lambda one: one.created, reverse=True))
+
+    async def stop(self, seconds: float) -> None:
+        """Begin nothing new; let the running ones end for so long, then undo them; wait until all have ended."""
+        self._is_stopping = True
+        for operation in self._operations.values():
+            if operation.stored.state == "waiting":
+                operation.cancel()
+        running = [operation for operation in self._operations.values() if not operation.has_ended]
+        end = self._loop.time() + seconds
+        for operation in running:
+            try:
+                await asyncio.wait_for(_wait_for_end(operation), max(0.0, end - self._loop.time()))
+            except TimeoutError:
+                operation.cancel()
+        for operation in running:
+            await _wait_for_end(operation)
+        self._threads.shutdown()
+
+    def _remember(self, operation: Operation) -> None:
+        stored = operation.stored
+        self._operations[stored.id] = operation
+        if stored.key is not None:
+            self._keys[(stored.account, stored.key)] = stored.id
+        if stored.document is not None:
+            operation.end(stored)
+
+    def _forget_old(self) -> None:
+        """Forget what is no longer kept on disk, and the progress of all but the newest operations."""
+        for operation_id in self._store.remove_old():
+            operation = self._operations.pop(operation_id, None)
+            if operation is not None and operation.stored.key is not None:
+                self._keys.pop((operation.stored.account, operation.stored.key), None)
+        ended = [
+            operation for operation in self._operations.values() if operation.has_ended and len(operation.events) > 1
+        ]
+        for operation in sorted(ended, key=lambda one: one.stored.created)[:-MAX_IN_MEMORY]:
+            last = operation.events[-1]
+            operation.events.clear()
+            operation.events.append(last)
+
+    def _perform(self, operation: Operation) -> None:
+        """Carry out an operation, in a thread of its own."""
+        request = operation.take_request()
+        operation.stored = replace(operation.stored, state="running", started=time.time())
+        self._write(operation.stored)
+        self.on_begin(operation.stored)
+        document = to_json_value(self._document(operation, request))
+        stored = replace(operation.stored, state="finished", finished=time.time(), document=document)
+        self._write(stored)
+        self.on_end(stored)
+        operation.end(stored)
+        self._loop.call_soon_threadsafe(self._forget_old)
+
+    def _document(self, operation: Operation, request: Request) -> Mapping[str, object]:
+        kind = request.call.name
+        try:
+            if operation.is_cancelled():
+                raise Interrupted("it was cancelled before it began", signal_number=signal.SIGINT)
+            settings = request.settings(_Recorder(operation))
+            with self._open_host(settings, HostClock(_stop_waits_of(operation))) as host:
+                return success_body(kind, request.call.on(host, request.arguments))
+        except BaseException as exc:
+            error = explain_exception(exc)
+            if isinstance(error, VgpuctlError):
+                return failure_document(failure_of(error), kind)
+            if isinstance(error, KeyboardInterrupt):
+                return failure_document(Failure("interrupted", "stopped", 130), kind)
+            log.exception("%s failed with a bug", kind, exc_info=exc)
+            message = f"unexpected {type(exc).__name__}: {exc}"
+            hint = "this is a bug in vgpuctl: please report it with: journalctl -u vgpuctl-agent -n 200"
+            return failure_document(Failure("bug", message, 1, hint), kind)
+
+    def _write(self, stored: StoredOperation) -> None:
+        try:
+            self._store.write(stored)
+        except OSError as error:
+            log.error("operation %s cannot be written to the disk: %s", stored.id, error)
+
+
+def _stop_waits_of(operation: Operation) -> Callable[[], None]:
+    """Return what ends a wait of an operation, once when it is cancelled and once when its undo is stopped."""
+    seen = 0
+
+    def stop() -> None:
+        nonlocal seen
+        if operation.signals > seen:
+            seen = operation.signals
+            if seen > 1:
+                raise KeyboardInterrupt
+            raise Interrupted("the caller cancelled it", signal_number=signal.SIGINT)
+
+    return stop
+
+
+async def _wait_for_end(operation: Operation) -> None:
+    async for _ in operation.read(operation.events[-1][0] - 1 if operation.events else 0):
+        pass
