@@ -14,6 +14,8 @@ import pytest
 
 from tests.agent.conftest import RunningAgent, running
 from vgpuctl import library
+from vgpuctl.agent.operations import MAX_RUNNING
+from vgpuctl.agent.protocol import REQUEST_KEY
 from vgpuctl.agent.rights import HostRights
 from vgpuctl.model.agent_service import OPERATORS_GROUP, VIEWERS_GROUP
 
@@ -56,6 +58,10 @@ class Site:
             answer = self._curl(uid, f"http://agent/v1/operations/{answer['id']}?wait=30")
         document: dict[str, Any] = answer.get("document") or answer
         return document
+
+    def begin(self, uid: int, call: str, **arguments: Any) -> str:
+        """Begin a call as a user; return the operation's id."""
+        return str(self._curl(uid, f"http://agent/v1/{call}", "-d", json.dumps(arguments))["id"])
 
     def _curl(self, uid: int, *words: str) -> dict[str, Any]:
         argv = ["curl", "-sS", "--unix-socket", self.agent.path, *words]
@@ -153,3 +159,24 @@ def test_an_operation_is_cancelled_by_its_own_account(site: Site) -> None:
     refused = site._curl(EVE, f"http://agent/v1/operations/{made['id']}", "-X", "DELETE")
     assert code_of(refused) == "not-yours"
     assert site.agent.ended(made["id"])["ok"]
+
+
+def test_a_request_that_waited_has_the_rights_of_the_time_when_it_begins(site: Site) -> None:
+    assert site.ask(ALICE, "create-vm", name="hers", profile="A100-4C")["ok"]
+    wait = {"names": ["hers"], "event": "off", "timeout_seconds": 600}
+    running_now = [site.agent.ask("POST", "/v1/wait", wait).document["id"] for _ in range(MAX_RUNNING)]
+    waiting = site.begin(ALICE, "stop-vm", name="hers", force=True)
+    assert site.agent.ask("GET", f"/v1/operations/{waiting}?wait=2").document["state"] == "waiting"
+    site.users.groups["alice"].clear()
+    for operation in running_now:
+        site.agent.ask("DELETE", f"/v1/operations/{operation}")
+    assert code_of(site.agent.ended(waiting)) == "not-allowed"
+    assert site.agent.ask("GET", "/v1/show-vm?name=hers&fresh=1").document["data"]["state"] == "running"
+
+
+def test_the_journal_has_what_was_asked_and_not_what_a_client_claims(site: Site) -> None:
+    claimed = {"command_line": ["vgpuctl", "list-vms"]}
+    site.ask(ALICE, "create-vm", name="hers", profile="A100-4C", labels={"a": "b"}, **{REQUEST_KEY: claimed})
+    (entry,) = site.ask(ALICE, "log", vm="hers")["data"]
+    assert entry["arguments"].startswith("agent create-vm name=hers profile=")
+    assert "list-vms" not in entry["arguments"]

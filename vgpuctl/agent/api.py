@@ -13,6 +13,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
@@ -228,18 +229,30 @@ class Api:
                 raise HTTPException(405, f"{call.name} changes the host: use POST", headers={"Allow": "POST"})
             fresh = request.query_params.get("fresh", "0") not in ("", "0", "false")
             given, options = _read_query(call, request.query_params), RequestOptions(fresh=fresh)
-        arguments = await self._in_thread(self._policy.check, caller, call, call.read_arguments(given), options.files)
+        read = call.read_arguments(given)
+        arguments = await self._in_thread(self._policy.check, caller, call, read, options.files)
         key = request.headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= 200:
             raise InvalidInput("Idempotency-Key: 1 to 200 characters")
         caller = replace(caller, address=options.address, on_behalf_of=options.on_behalf_of)
-        todo = Request(call, arguments, options, caller, key)
+        todo = Request(call, arguments, options, caller, key, partial(self._checked_again, call, read, options, caller))
         if call.changes or call.name in WAITING_CALLS:
             operation = self._operations.begin(todo)
             return _json(
                 _shown(operation.stored), 202, {"Location": f"/{API_VERSION}/operations/{operation.stored.id}"}
             )
         return await self._in_thread(self._read, todo)
+
+    def _checked_again(
+        self, call: LibraryCall, given: Mapping[str, Any], options: RequestOptions, before: Caller
+    ) -> Request:
+        """Return a request with the rights that its user has now.
+
+        Raises:
+            NotAllowed: they have become too few.
+        """
+        now = replace(self._policy.caller_of(before.uid), address=before.address, on_behalf_of=before.on_behalf_of)
+        return Request(call, self._policy.check(now, call, given, options.files), options, now)
 
     def _read(self, request: Request) -> Response:
         """Make a call that changes nothing, in a reader's thread. The header `Age` says how old its look is."""

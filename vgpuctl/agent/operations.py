@@ -35,6 +35,8 @@ from vgpuctl.value import replace
 log = logging.getLogger("vgpuctl.agent")
 
 MAX_RUNNING, MAX_WAITING = 8, 200
+RENEW_SECONDS = 1.0
+"""A request that waited longer is checked again: its user may have left the group, and host.yaml may have changed."""
 MAX_PROGRESS = 2000
 """So many lines of progress of an operation are kept for who reads them later; a plan has a few hundred at most."""
 MAX_IN_MEMORY = 200
@@ -64,7 +66,10 @@ class Stopping(Busy):
 
 
 class Request:
-    """A checked request: the call, its arguments, who asks. `key`: the caller's own name for it, None without one."""
+    """A checked request: the call, its arguments, who asks. `key`: the caller's own name for it, None without one.
+
+    `renew`: checks it again, with the rights that the caller has then; for one that waited.
+    """
 
     def __init__(
         self,
@@ -73,12 +78,14 @@ class Request:
         options: RequestOptions,
         caller: Caller,
         key: str | None = None,
+        renew: Callable[[], Request] | None = None,
     ) -> None:
         self.call = call
         self.arguments = arguments
         self.options = options
         self.caller = caller
         self.key = key
+        self.renew = renew
 
     def digest(self, secret: bytes) -> str:
         """Return what tells this request from others. It is keyed, since the request may have passwords in it."""
@@ -87,7 +94,8 @@ class Request:
 
     def settings(self, progress: _Recorder) -> CallSettings:
         """Return how the library's call works for this request."""
-        command_line = self.options.command_line or ("agent", self.call.name)
+        command_line = self.options.command_line if self.caller.rights is Rights.ROOT else ()
+        command_line = command_line or self._words()
         return replace(
             CallSettings(progress=progress, cancelled=progress.operation.is_cancelled, command_line=command_line),
             files=self.options.files,
@@ -96,9 +104,20 @@ class Request:
             **({} if self.options.wait_seconds is None else {"wait_seconds": self.options.wait_seconds}),
         )
 
+    def _words(self) -> tuple[str, ...]:
+        """Return what was asked, for the audit journal; a client that is not root could claim any command line."""
+        return ("agent", self.call.name, *(f"{name}={_word_of(name, value)}" for name, value in self.arguments.items()))
+
     def _confirm(self, question: str, details: tuple[str, ...]) -> None:
         if confirmation_key(question, details) not in self.options.confirmed:
             raise NeedsConfirmation(question, question=question, lines=list(details))
+
+
+def _word_of(name: str, value: object) -> str:
+    """Return an argument as text; of a configuration for cloud-init only where it is a file's name."""
+    if name in ("cloud_init", "network_config") and not str(value).startswith("/"):
+        return "***"
+    return value if isinstance(value, str) else json.dumps(to_json_value(value))
 
 
 class Operation:
@@ -356,6 +375,8 @@ class Operations:
         try:
             if operation.is_cancelled():
                 raise Interrupted("it was cancelled before it began", signal_number=signal.SIGINT)
+            if request.renew is not None and time.time() - operation.stored.created > RENEW_SECONDS:
+                request = request.renew()
             settings = request.settings(_Recorder(operation))
             with self._open_host(settings, HostClock(_stop_waits_of(operation))) as host:
                 return success_body(kind, request.call.on(host, request.arguments))
