@@ -46,9 +46,10 @@ class Directory:
 class Site:
     """An agent, and its users."""
 
-    def __init__(self, agent: RunningAgent, users: Directory) -> None:
+    def __init__(self, agent: RunningAgent, users: Directory, host_file: Path) -> None:
         self.agent = agent
         self.users = users
+        self.host_file = host_file
 
     def ask(self, uid: int, call: str, **arguments: Any) -> dict[str, Any]:
         """Make a call as a user; return its document when it has ended."""
@@ -82,7 +83,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     with running(HOST, tmp_path, policy=rights) as agent:
         os.chmod(os.path.dirname(agent.path), 0o755)
         os.chmod(agent.path, 0o666)  # as if all of them were in one of the groups
-        yield Site(agent, users)
+        yield Site(agent, users, host_file)
 
 
 def code_of(document: dict[str, Any]) -> str:
@@ -180,3 +181,19 @@ def test_the_journal_has_what_was_asked_and_not_what_a_client_claims(site: Site)
     (entry,) = site.ask(ALICE, "log", vm="hers")["data"]
     assert entry["arguments"].startswith("agent create-vm name=hers profile=")
     assert "list-vms" not in entry["arguments"]
+
+
+def test_what_an_operation_told_its_user_is_not_for_others(site: Site) -> None:
+    assert site.ask(ALICE, "create-vm", name="hers", profile="A100-4C")["ok"]
+    operation = site.begin(ALICE, "wait", names=["hers"], event="running", timeout_seconds=60)
+    assert site.agent.ended(operation)["ok"]
+    url = f"http://agent/v1/operations/{operation}"
+    assert site._curl(ALICE, url)["document"]["data"][0]["name"] == "hers"
+    for uid in (EVE, BOB):
+        shown = site._curl(uid, url)
+        assert (shown["state"], shown["account"], shown["document"]) == ("finished", "alice", None)
+        assert code_of(site._curl(uid, f"{url}/events")) == "not-yours"
+    roots = site.agent.ask("POST", "/v1/cordon", {"gpu": "0000:3b:00.0"}).document["id"]
+    site.host_file.write_text(HOST_FILE + "  accounts: {eve: operator}\n")
+    assert site._curl(EVE, url)["document"]["ok"]
+    assert code_of(site._curl(EVE, f"http://agent/v1/operations/{roots}", "-X", "DELETE")) == "not-yours"

@@ -186,24 +186,36 @@ class Api:
         if seconds and not operation.has_ended:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(_wait_for_end(operation), seconds)
-        return _json(_shown(operation.stored))
+        stored = operation.stored
+        if not _is_open_to(caller, stored):  # what a guest's agent or a console told is in it, and what it was asked
+            stored = replace(stored, document=None, key=None)
+        return _json(_shown(stored))
 
     async def _cancel_operation(self, request: HttpRequest, caller: Caller) -> Response:
+        operation = self._own_operation(request, caller)
+        operation.cancel()
+        return _json(_shown(operation.stored), 202)
+
+    async def _follow_operation(self, request: HttpRequest, caller: Caller) -> Response:
+        operation = self._own_operation(request, caller)
+        last = request.headers.get("last-event-id", "0")
+        after = int(last) if last.isascii() and last.isdigit() else 0
+        return StreamingResponse(self._stream(operation, after), media_type=EVENT_STREAM)
+
+    def _own_operation(self, request: HttpRequest, caller: Caller) -> Operation:
+        """Return the operation that a request names.
+
+        Raises:
+            NotFound, NotYours: there is none, or another account began it.
+        """
         operation = self._operations.find(request.path_params["id"])
-        if caller.account != operation.stored.account and caller.rights not in (Rights.ROOT, Rights.OPERATOR):
+        if not _is_open_to(caller, operation.stored):
             raise NotYours(
                 f"operation {operation.stored.id} is {operation.stored.account}'s",
                 hint=f"ask {operation.stored.account} or root",
                 account=operation.stored.account,
             )
-        operation.cancel()
-        return _json(_shown(operation.stored), 202)
-
-    async def _follow_operation(self, request: HttpRequest, caller: Caller) -> Response:
-        operation = self._operations.find(request.path_params["id"])
-        last = request.headers.get("last-event-id", "0")
-        after = int(last) if last.isascii() and last.isdigit() else 0
-        return StreamingResponse(self._stream(operation, after), media_type=EVENT_STREAM)
+        return operation
 
     async def _stream(self, operation: Operation, after: int) -> AsyncIterator[str]:
         task = asyncio.current_task()
@@ -269,6 +281,13 @@ class Api:
 def result_of(value: object) -> Outcome[object] | QueryResult[object]:
     """Return what a call returned as a result; a call for completion returns its rows alone."""
     return value if isinstance(value, (Outcome, QueryResult)) else QueryResult(value)
+
+
+def _is_open_to(caller: Caller, stored: StoredOperation) -> bool:
+    """Return whether a user may follow and cancel an operation: his own; an operator those of all but root."""
+    if caller.rights is Rights.ROOT or caller.account == stored.account:
+        return True
+    return caller.rights is Rights.OPERATOR and stored.uid != 0
 
 
 async def _wait_for_end(operation: Operation) -> None:
