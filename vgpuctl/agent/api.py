@@ -27,7 +27,7 @@ from vgpuctl.agent import openapi
 from vgpuctl.agent.events import EventLog, EventReader
 from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.operation_store import StoredOperation
-from vgpuctl.agent.operations import OpenHost, Operation, Operations, Request
+from vgpuctl.agent.operations import OpenHost, Operation, Operations
 from vgpuctl.agent.protocol import (
     API_VERSION,
     EVENT_STREAM,
@@ -37,6 +37,7 @@ from vgpuctl.agent.protocol import (
     RequestOptions,
     read_options,
 )
+from vgpuctl.agent.request import Request
 from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception
 from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
 from vgpuctl.model.caller import Caller, Rights
