@@ -14,6 +14,8 @@ import pytest
 
 from tests.agent.conftest import RunningAgent, running
 from vgpuctl import library
+from vgpuctl.agent.operations import MAX_RUNNING
+from vgpuctl.agent.protocol import REQUEST_KEY
 from vgpuctl.agent.rights import HostRights
 from vgpuctl.model.agent_service import OPERATORS_GROUP, VIEWERS_GROUP
 
@@ -44,9 +46,10 @@ class Directory:
 class Site:
     """An agent, and its users."""
 
-    def __init__(self, agent: RunningAgent, users: Directory) -> None:
+    def __init__(self, agent: RunningAgent, users: Directory, host_file: Path) -> None:
         self.agent = agent
         self.users = users
+        self.host_file = host_file
 
     def ask(self, uid: int, call: str, **arguments: Any) -> dict[str, Any]:
         """Make a call as a user; return its document when it has ended."""
@@ -56,6 +59,10 @@ class Site:
             answer = self._curl(uid, f"http://agent/v1/operations/{answer['id']}?wait=30")
         document: dict[str, Any] = answer.get("document") or answer
         return document
+
+    def begin(self, uid: int, call: str, **arguments: Any) -> str:
+        """Begin a call as a user; return the operation's id."""
+        return str(self._curl(uid, f"http://agent/v1/{call}", "-d", json.dumps(arguments))["id"])
 
     def _curl(self, uid: int, *words: str) -> dict[str, Any]:
         argv = ["curl", "-sS", "--unix-socket", self.agent.path, *words]
@@ -76,7 +83,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     with running(HOST, tmp_path, policy=rights) as agent:
         os.chmod(os.path.dirname(agent.path), 0o755)
         os.chmod(agent.path, 0o666)  # as if all of them were in one of the groups
-        yield Site(agent, users)
+        yield Site(agent, users, host_file)
 
 
 def code_of(document: dict[str, Any]) -> str:
@@ -153,3 +160,40 @@ def test_an_operation_is_cancelled_by_its_own_account(site: Site) -> None:
     refused = site._curl(EVE, f"http://agent/v1/operations/{made['id']}", "-X", "DELETE")
     assert code_of(refused) == "not-yours"
     assert site.agent.ended(made["id"])["ok"]
+
+
+def test_a_request_that_waited_has_the_rights_of_the_time_when_it_begins(site: Site) -> None:
+    assert site.ask(ALICE, "create-vm", name="hers", profile="A100-4C")["ok"]
+    wait = {"names": ["hers"], "event": "off", "timeout_seconds": 600}
+    running_now = [site.agent.ask("POST", "/v1/wait", wait).document["id"] for _ in range(MAX_RUNNING)]
+    waiting = site.begin(ALICE, "stop-vm", name="hers", force=True)
+    assert site.agent.ask("GET", f"/v1/operations/{waiting}?wait=2").document["state"] == "waiting"
+    site.users.groups["alice"].clear()
+    for operation in running_now:
+        site.agent.ask("DELETE", f"/v1/operations/{operation}")
+    assert code_of(site.agent.ended(waiting)) == "not-allowed"
+    assert site.agent.ask("GET", "/v1/show-vm?name=hers&fresh=1").document["data"]["state"] == "running"
+
+
+def test_the_journal_has_what_was_asked_and_not_what_a_client_claims(site: Site) -> None:
+    claimed = {"command_line": ["vgpuctl", "list-vms"]}
+    site.ask(ALICE, "create-vm", name="hers", profile="A100-4C", labels={"a": "b"}, **{REQUEST_KEY: claimed})
+    (entry,) = site.ask(ALICE, "log", vm="hers")["data"]
+    assert entry["arguments"].startswith("agent create-vm name=hers profile=")
+    assert "list-vms" not in entry["arguments"]
+
+
+def test_what_an_operation_told_its_user_is_not_for_others(site: Site) -> None:
+    assert site.ask(ALICE, "create-vm", name="hers", profile="A100-4C")["ok"]
+    operation = site.begin(ALICE, "wait", names=["hers"], event="running", timeout_seconds=60)
+    assert site.agent.ended(operation)["ok"]
+    url = f"http://agent/v1/operations/{operation}"
+    assert site._curl(ALICE, url)["document"]["data"][0]["name"] == "hers"
+    for uid in (EVE, BOB):
+        shown = site._curl(uid, url)
+        assert (shown["state"], shown["account"], shown["document"]) == ("finished", "alice", None)
+        assert code_of(site._curl(uid, f"{url}/events")) == "not-yours"
+    roots = site.agent.ask("POST", "/v1/cordon", {"gpu": "0000:3b:00.0"}).document["id"]
+    site.host_file.write_text(HOST_FILE + "  accounts: {eve: operator}\n")
+    assert site._curl(EVE, url)["document"]["ok"]
+    assert code_of(site._curl(EVE, f"http://agent/v1/operations/{roots}", "-X", "DELETE")) == "not-yours"

@@ -307,8 +307,8 @@ def started_again() -> list[str]:
 
 
 def settled_state() -> str:
-    """Return the VM's state after libvirt has started it. Until then it is paused: many seconds on a busy machine."""
-    until = time.monotonic() + SETTLE_SECONDS
+    """Return the VM's state after libvirt has started it. Until then it is paused: a minute on a busy machine."""
+    until = time.monotonic() + PATIENCE_SECONDS
     while (state := str(must("show-vm", VM)["state"])) == "paused" and time.monotonic() < until:
         time.sleep(0.5)
     return state

@@ -13,6 +13,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
@@ -25,7 +26,7 @@ from starlette.routing import Route
 from vgpuctl.agent import openapi
 from vgpuctl.agent.events import EventLog, EventReader
 from vgpuctl.agent.operation_store import StoredOperation
-from vgpuctl.agent.operations import AgentOperation, AgentOperations, CallRequest, OpenHost
+from vgpuctl.agent.operations import AgentOperation, AgentOperations, OpenHost
 from vgpuctl.agent.protocol import (
     API_VERSION,
     EVENT_STREAM,
@@ -35,6 +36,7 @@ from vgpuctl.agent.protocol import (
     RequestOptions,
     read_options,
 )
+from vgpuctl.agent.request import CallRequest
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception
 from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
@@ -190,24 +192,36 @@ class Api:
         if seconds and not operation.has_ended:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(_wait_for_end(operation), seconds)
-        return _json(_shown(operation.stored))
+        stored = operation.stored
+        if not _is_open_to(caller, stored):  # what a guest's agent or a console told is in it, and what it was asked
+            stored = replace(stored, document=None, key=None)
+        return _json(_shown(stored))
 
     async def _cancel_operation(self, request: HttpRequest, caller: Caller) -> Response:
+        operation = self._own_operation(request, caller)
+        operation.cancel()
+        return _json(_shown(operation.stored), 202)
+
+    async def _follow_operation(self, request: HttpRequest, caller: Caller) -> Response:
+        operation = self._own_operation(request, caller)
+        last = request.headers.get("last-event-id", "0")
+        after = int(last) if last.isascii() and last.isdigit() else 0
+        return StreamingResponse(self._stream(operation, after), media_type=EVENT_STREAM)
+
+    def _own_operation(self, request: HttpRequest, caller: Caller) -> AgentOperation:
+        """Return the operation that a request names.
+
+        Raises:
+            NotFound, NotYours: there is none, or another account began it.
+        """
         operation = self._operations.find(request.path_params["id"])
-        if caller.account != operation.stored.account and caller.rights not in (Rights.ROOT, Rights.OPERATOR):
+        if not _is_open_to(caller, operation.stored):
             raise NotYours(
                 f"operation {operation.stored.id} is {operation.stored.account}'s",
                 hint=f"ask {operation.stored.account} or root",
                 account=operation.stored.account,
             )
-        operation.cancel()
-        return _json(_shown(operation.stored), 202)
-
-    async def _follow_operation(self, request: HttpRequest, caller: Caller) -> Response:
-        operation = self._operations.find(request.path_params["id"])
-        last = request.headers.get("last-event-id", "0")
-        after = int(last) if last.isascii() and last.isdigit() else 0
-        return StreamingResponse(self._stream(operation, after), media_type=EVENT_STREAM)
+        return operation
 
     async def _stream(self, operation: AgentOperation, after: int) -> AsyncIterator[str]:
         task = asyncio.current_task()
@@ -233,18 +247,32 @@ class Api:
                 raise HTTPException(405, f"{call.name} changes the host: use POST", headers={"Allow": "POST"})
             fresh = request.query_params.get("fresh", "0") not in ("", "0", "false")
             given, options = _read_query(call, request.query_params), RequestOptions(fresh=fresh)
-        arguments = await self._in_thread(self._policy.check, caller, call, call.read_arguments(given), options.files)
+        read = call.read_arguments(given)
+        arguments = await self._in_thread(self._policy.check, caller, call, read, options.files)
         key = request.headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= 200:
             raise InvalidInput("Idempotency-Key: 1 to 200 characters")
         caller = replace(caller, address=options.address, on_behalf_of=options.on_behalf_of)
-        todo = CallRequest(call, arguments, options, caller, key)
+        todo = CallRequest(
+            call, arguments, options, caller, key, partial(self._checked_again, call, read, options, caller)
+        )
         if call.changes or call.name in WAITING_CALLS:
             operation = self._operations.begin(todo)
             return _json(
                 _shown(operation.stored), 202, {"Location": f"/{API_VERSION}/operations/{operation.stored.id}"}
             )
         return await self._in_thread(self._read, todo)
+
+    def _checked_again(
+        self, call: LibraryCall, given: Mapping[str, Any], options: RequestOptions, before: Caller
+    ) -> CallRequest:
+        """Return a request with the rights that its user has now.
+
+        Raises:
+            NotAllowed: they have become too few.
+        """
+        now = replace(self._policy.caller_of(before.uid), address=before.address, on_behalf_of=before.on_behalf_of)
+        return CallRequest(call, self._policy.check(now, call, given, options.files), options, now)
 
     def _read(self, request: CallRequest) -> Response:
         """Make a call that changes nothing, in a reader's thread. The header `Age` says how old its snapshot is."""
@@ -261,6 +289,13 @@ class Api:
 def result_of(value: object) -> Outcome[object] | QueryResult[object]:
     """Return what a call returned as a result; a call for completion returns its rows alone."""
     return value if isinstance(value, (Outcome, QueryResult)) else QueryResult(value)
+
+
+def _is_open_to(caller: Caller, stored: StoredOperation) -> bool:
+    """Return whether a user may follow and cancel an operation: his own; an operator those of all but root."""
+    if caller.rights is Rights.ROOT or caller.account == stored.account:
+        return True
+    return caller.rights is Rights.OPERATOR and stored.uid != 0
 
 
 async def _wait_for_end(operation: AgentOperation) -> None:

@@ -8,9 +8,6 @@ key gets the same operation. What has ended is kept on disk (`operation_store`) 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-import json
 import logging
 import signal
 import time
@@ -19,22 +16,24 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import Any
 
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
-from vgpuctl.agent.protocol import RESULT_EVENT, RequestOptions, confirmation_key
-from vgpuctl.errors import Busy, Interrupted, NeedsConfirmation, NotFound, Refused, VgpuctlError, explain_exception
+from vgpuctl.agent.protocol import RESULT_EVENT, RequestOptions
+from vgpuctl.agent.request import CallRequest
+from vgpuctl.errors import Busy, Interrupted, NotFound, Refused, VgpuctlError, explain_exception
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
-from vgpuctl.library.call_table import CALLS, LibraryCall
+from vgpuctl.library.call_table import CALLS
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
-from vgpuctl.model.outcome import CallSettings, NoProgress, confirm_everything
+from vgpuctl.model.outcome import CallSettings, NoProgress
 from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.agent")
 
 MAX_RUNNING, MAX_WAITING = 8, 200
+RENEW_SECONDS = 1.0
+"""A request that waited longer is checked again: its user may have left the group, and host.yaml may have changed."""
 MAX_PROGRESS = 2000
 """So many lines of progress of an operation are kept for who reads them later; a plan has a few hundred at most."""
 MAX_IN_MEMORY = 200
@@ -61,44 +60,6 @@ class Stopping(Busy):
     """The agent stops, and begins nothing new (HTTP 503)."""
 
     code = "stopping"
-
-
-class CallRequest:
-    """A checked request: the call, its arguments, who asks. `key`: the caller's own name for it, None without one."""
-
-    def __init__(
-        self,
-        call: LibraryCall,
-        arguments: Mapping[str, Any],
-        options: RequestOptions,
-        caller: Caller,
-        key: str | None = None,
-    ) -> None:
-        self.call = call
-        self.arguments = arguments
-        self.options = options
-        self.caller = caller
-        self.key = key
-
-    def digest(self, secret: bytes) -> str:
-        """Return what tells this request from others. It is keyed, since the request may have passwords in it."""
-        text = json.dumps([self.call.name, to_json_value(self.arguments), to_json_value(self.options)], sort_keys=True)
-        return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
-
-    def settings(self, progress: _Recorder) -> CallSettings:
-        """Return how the library's call works for this request."""
-        command_line = self.options.command_line or ("agent", self.call.name)
-        return replace(
-            CallSettings(progress=progress, cancelled=progress.operation.is_cancelled, command_line=command_line),
-            files=self.options.files,
-            caller=self.caller,
-            confirm=self._confirm if self.options.ask else confirm_everything,
-            **({} if self.options.wait_seconds is None else {"wait_seconds": self.options.wait_seconds}),
-        )
-
-    def _confirm(self, question: str, details: tuple[str, ...]) -> None:
-        if confirmation_key(question, details) not in self.options.confirmed:
-            raise NeedsConfirmation(question, question=question, lines=list(details))
 
 
 class AgentOperation:
@@ -356,7 +317,9 @@ class AgentOperations:
         try:
             if operation.is_cancelled():
                 raise Interrupted("it was cancelled before it began", signal_number=signal.SIGINT)
-            settings = request.settings(_Recorder(operation))
+            if request.renew is not None and time.time() - operation.stored.created > RENEW_SECONDS:
+                request = request.renew()
+            settings = request.settings(_Recorder(operation), operation.is_cancelled)
             with self._open_host(settings, HostClock(_stop_waits_of(operation))) as host:
                 return success_body(kind, request.call.on(host, request.arguments))
         except BaseException as exc:

@@ -6,6 +6,8 @@
     arguments = rights.check(caller, call, arguments, files)    # those to make the call with: paths are resolved
     settings = CallSettings(caller=caller, ...)             # the operations refuse VMs of others, and count limits
 
+A request that waits is checked again when it begins: its user may have left the group, and host.yaml may have changed.
+
 What is not listed here is refused: a call without a decision, an argument without one. Whose VM it is, and limits, are
 no matter of this module: the operations check both where nobody can change them meanwhile (`operations.guards`,
 `operations.limits`). A check may read files and ask libvirt: make it in a thread.

@@ -255,8 +255,8 @@ class CallSettings(Value):
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
     progress: Progress = NoProgress()
-    confirm: Confirm = confirm_everything
-    cancelled: Callable[[], bool] = never_cancelled
+    confirm: Confirm = staticmethod(confirm_everything)
+    cancelled: Callable[[], bool] = staticmethod(never_cancelled)
     command_line: tuple[str, ...] | None = None
     batch_subjects: Subjects | None = None
     files: Mapping[str, str] | None = None
