@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import queue
 import select
 import signal
 import subprocess
@@ -183,3 +185,25 @@ def test_the_sixty_fifth_follower_is_told_so(tmp_path: Path) -> None:
         assert (refused.status, refused.document["error"]["facts"]["readers"]) == (503, 64)
         for stream in streams:
             stream.close()
+
+
+def test_a_receiver_that_others_could_change_gets_nothing_and_the_journal_says_why(tmp_path: Path) -> None:
+    program = tmp_path / "page"  # below /tmp, where everybody may write
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o757)
+    host_file = tmp_path / "state-home/vgpuctl/a100-40/etc/vgpuctl/host.yaml"
+    host_file.parent.mkdir(parents=True, exist_ok=True)
+    host_file.write_text(f"version: 1\nagent: {{notify: {{pager: {{program: {program}}}}}}}\n")
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.put(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("vgpuctl.agent")
+    logger.addHandler(handler)
+    try:
+        with running(HOST, tmp_path):
+            while "cannot be delivered" not in (line := lines.get(timeout=60)):
+                pass
+    finally:
+        logger.removeHandler(handler)
+    assert "must belong to root" in line
+    assert not (tmp_path / "ran").exists()

@@ -29,9 +29,11 @@ from vgpuctl.agent.api import Api, Policy
 from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
 from vgpuctl.agent.operations import AgentOperations, OpenHost
+from vgpuctl.agent.sinks import SinkDelivery
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.agent.watcher import HostWatcher
 from vgpuctl.errors import FileFailed, InvalidInput, Locked, Refused
+from vgpuctl.library.requests import read_spec_of_host
 from vgpuctl.model.agent_service import OPERATORS_GROUP, SOCKET_MODE
 from vgpuctl.model.event import EventType, Severity
 from vgpuctl.ports.host import Host
@@ -210,6 +212,7 @@ async def serve(
     store = _open_store(agent.state)
     events = EventLog(agent.ports.clock)
     events.start()
+    deliveries = _start_deliveries(agent.ports, events)
     watcher = HostWatcher(agent.ports, agent.snapshots, events)
     watcher.start()
     operations = AgentOperations(agent.open_host, store)
@@ -231,9 +234,27 @@ async def serve(
     watching.cancel()
     await asyncio.to_thread(watcher.close)
     events.close()
+    for delivery in deliveries:
+        await asyncio.to_thread(delivery.close)
     await api.close()
     server.should_exit = True
     await serving
+
+
+def _start_deliveries(host: Host, events: EventLog) -> list[SinkDelivery]:
+    """Start to deliver events to host.yaml's `agent: notify:`; what is wrong there is logged, and stops nothing."""
+    deliveries: list[SinkDelivery] = []
+    try:
+        for name, sink in read_spec_of_host(host).agent.notify.items():
+            try:
+                deliveries.append(SinkDelivery(events, sink))
+            except InvalidInput as error:
+                log.error("events are not delivered to %s: %s", name, error)
+    except InvalidInput as error:
+        log.error("events are delivered to nobody: %s", error)
+    for delivery in deliveries:
+        delivery.start()
+    return deliveries
 
 
 def _publish(events: EventLog, kind: EventType, stored: StoredOperation) -> None:

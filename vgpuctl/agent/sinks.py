@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import os
 import ssl
 import stat
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from typing import IO
 
     from vgpuctl.agent.events import EventLog
+
+log = logging.getLogger("vgpuctl.agent")
 
 PROGRAM_SECONDS = 10.0
 NETWORK_SECONDS = 10.0
@@ -121,6 +124,8 @@ class SinkDelivery:
             try:
                 self._deliver(data)
             except OSError as error:
+                if self.problem is None:
+                    log.warning("events cannot be delivered: %s", error)
                 self.problem = str(error)
             else:
                 self.problem = None

@@ -16,6 +16,7 @@ from vgpuctl.config.arguments import NONE, VM_MODES
 from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
 from vgpuctl.config.vm_fields import integer_schema, pattern_schema
 from vgpuctl.model.caller import Limits, Rights
+from vgpuctl.model.event import EventType, Sink
 from vgpuctl.model.numbers import SIZE_PATTERN, format_size, parse_memory_size
 from vgpuctl.value import EMPTY_MAPPING, Value, field_names
 
@@ -60,11 +61,15 @@ class LimitsSpec(Value):
 
 
 class AgentSpec(Value):
-    """The section `agent:`. `accounts`: operator or fleet, by account; other members of the group are members."""
+    """The section `agent:`. `accounts`: operator or fleet, by account; other members of the group are members.
+
+    `notify`: where events are delivered, by a name for the log.
+    """
 
     allow: AllowSpec = AllowSpec()
     accounts: Mapping[str, str] = EMPTY_MAPPING
     limits: LimitsSpec = LimitsSpec()
+    notify: Mapping[str, Sink] = EMPTY_MAPPING
 
 
 def dump_agent(spec: AgentSpec) -> dict[str, Any]:
@@ -79,8 +84,15 @@ def dump_agent(spec: AgentSpec) -> dict[str, Any]:
     }
     if spec.limits.accounts:
         limits["accounts"] = {account: _dump_limits(limit) for account, limit in spec.limits.accounts.items()}
-    sections = {"allow": allow, "accounts": dict(spec.accounts), "limits": limits}
+    notify = {name: _dump_sink(sink) for name, sink in spec.notify.items()}
+    sections = {"allow": allow, "accounts": dict(spec.accounts), "limits": limits, "notify": notify}
     return {key: section for key, section in sections.items() if section}
+
+
+def _dump_sink(sink: Sink) -> dict[str, object]:
+    values: dict[str, object] = {"program": sink.program, "url": sink.url, "secret_file": sink.secret_file}
+    values["types"] = [str(kind) for kind in sink.types] or None
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def flat_agent(spec: AgentSpec) -> dict[str, object]:
@@ -129,6 +141,30 @@ def _parse_account_limits(value: object) -> Limits:
 def _limits_of(shape: Shape, value: object) -> Limits:
     given: dict[str, Any] = shape.check({} if value is None else value)
     return Limits(given.get("vms"), given.get("vgpus"), given.get("gpu_memory"), given.get("removals_per_hour"))
+
+
+def _parse_sink(value: object) -> Sink:
+    given: dict[str, Any] = SINK_SHAPE.check(value)
+    return Sink(given.get("program"), given.get("url"), given.get("secret_file"), tuple(given.get("types", ())))
+
+
+def _check_sink(given: Mapping[str, object]) -> tuple[rules.Problem, ...]:
+    if ("program" in given) == ("url" in given):
+        return (rules.Problem((), "a receiver of events is either a program or a url: set one of them"),)
+    if "url" in given and "secret_file" not in given:
+        return (rules.Problem(("url",), "an https address needs the key that signs the events: set secret_file"),)
+    return ()
+
+
+def _url(value: object) -> str:
+    text = rules.as_text(value)
+    if not re.fullmatch(r"https://[!-~]+", text, re.ASCII):
+        raise ValueError(f"{text!a} is not an https address")
+    return text
+
+
+def _event_type(value: object) -> EventType:
+    return EventType(rules.one_of(tuple(EventType))(value))
 
 
 def _folder(value: object) -> str:
@@ -283,6 +319,32 @@ LIMITS_SHAPE = Shape(
         ),
     ),
 )
+SINK_SHAPE = Shape(
+    "AgentSink",
+    "A receiver of events: a program that gets each as JSON on its standard input, or an https address.",
+    (
+        Key(
+            "program",
+            rules.path,
+            "a program that is root's alone; it gets one event as a line of JSON, and 10 seconds",
+            {"pattern": "^/", "type": "string"},
+        ),
+        Key("url", _url, "an https address; redirects are not followed", pattern_schema("https://.+")),
+        Key(
+            "secret_file",
+            rules.path,
+            "a file that is root's alone, with the key that signs what is sent to the address (HMAC-SHA256)",
+            {"pattern": "^/", "type": "string"},
+        ),
+        Key(
+            "types",
+            nonempty_list(_event_type),
+            "only events of these types; all without it",
+            _list_schema({"enum": [str(kind) for kind in EventType], "type": "string"}),
+        ),
+    ),
+    _check_sink,
+)
 AGENT_SHAPE = Shape(
     "Agent",
     "What members of the group vgpuctl may do through the host agent.",
@@ -293,6 +355,12 @@ AGENT_SHAPE = Shape(
             _by_account(rules.one_of(ACCOUNT_RIGHTS)),
             "members with more rights. operator: may change the VMs of others; fleet: a controller of pools",
             {"type": "object", "additionalProperties": {"enum": list(ACCOUNT_RIGHTS), "type": "string"}},
+        ),
+        Key(
+            "notify",
+            _by_account(_parse_sink),
+            "receivers of events, by name; the agent reads them when it starts",
+            map_value_shape=SINK_SHAPE,
         ),
         Key("limits", _parse_limits_section, "how much their VMs may take", nested_shape=LIMITS_SHAPE),
     ),

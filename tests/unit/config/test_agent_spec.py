@@ -29,6 +29,9 @@ agent:
     all_accounts: {vgpus: 100}
     # pools
     accounts: {controller: {vms: 50}}
+  notify:
+    pager: {program: /usr/local/sbin/page, types: [vm-crashed, gpu-lost]}
+    portal: {url: 'https://portal.example.org/events', secret_file: /etc/vgpuctl/portal.key}
 """
 
 
@@ -84,6 +87,10 @@ def test_every_value_has_the_path_of_its_key() -> None:
         "limits.each_account.removals_per_hour": 5,
         "limits.all_accounts.vgpus": 100,
         "limits.accounts.controller.vms": 50,
+        "notify.pager.program": "/usr/local/sbin/page",
+        "notify.pager.types": ["vm-crashed", "gpu-lost"],
+        "notify.portal.url": "https://portal.example.org/events",
+        "notify.portal.secret_file": "/etc/vgpuctl/portal.key",
     }
 
 
@@ -106,6 +113,12 @@ def test_every_value_has_the_path_of_its_key() -> None:
         ("accounts: [ada]", "agent.accounts: expected a mapping of accounts"),
         ("limits: {each_account: {vms: -1}}", "agent.limits.each_account.vms: -1 is not between 0 and"),
         ("limits: {accounts: {ada: {gpu_memory: 1GB}}}", "'1GB' has the unit GB, which is ambiguous"),
+        ("notify: {a: {}}", "agent.notify.a: a receiver of events is either a program or a url"),
+        ("notify: {a: {program: /bin/x, url: 'https://h'}}", "is either a program or a url"),
+        ("notify: {a: {url: 'http://h'}}", "'http://h' is not an https address"),
+        ("notify: {a: {url: 'https://h'}}", "needs the key that signs the events"),
+        ("notify: {a: {program: x}}", "'x' is not an absolute path"),
+        ("notify: {a: {program: /x, types: boom}}", "boom"),
         ("removals_per_hour: 5", "agent.removals_per_hour: unknown field"),
         ("limits: {all_accounts: {removals_per_hour: 5}}", "all_accounts.removals_per_hour: unknown field"),
         ("limits: {each_account: {removals_per_hour: 1001}}", "1001 is not between 0 and 1000"),
