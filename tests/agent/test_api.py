@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from tests.agent.conftest import RunningAgent
-from vgpuctl.agent import openapi
+from vgpuctl.agent import openapi, operations
 from vgpuctl.agent.protocol import MAX_BODY_BYTES
 from vgpuctl.cli import schemas
 
@@ -158,3 +158,14 @@ def test_the_description_names_every_call_and_its_schemas_are_valid(agent: Runni
         jsonschema.Draft202012Validator.check_schema(schema)
     document = agent.ask("GET", "/v1/list-gpus").document
     jsonschema.validate(document, {"$ref": "#/components/schemas/list-gpus-result", **described})
+
+
+def test_an_old_operation_is_read_from_its_file(agent: RunningAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "MAX_IN_MEMORY", 1)
+    first = agent.ask("POST", "/v1/cordon", {"gpu": GPU}, Idempotency_Key="first").document["id"]
+    document = agent.ended(first)
+    for _ in range(3):
+        agent.change("uncordon", gpu=GPU)
+    assert agent.ended(first) == document
+    assert events_of(agent, first)[-1][2] == document
+    assert agent.ask("POST", "/v1/cordon", {"gpu": GPU}, Idempotency_Key="first").document["id"] == first

@@ -6,6 +6,7 @@ A file has no argument of its call: those may have passwords. A request is recog
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -70,10 +71,8 @@ class OperationStore:
             if not _FILE_NAME.fullmatch(path.name):
                 continue
             try:
-                stored: StoredOperation = read_value(
-                    StoredOperation, json.loads(read_regular_file(str(path))), path.name
-                )
-            except (OSError, ValueError, Mismatch) as error:
+                stored = self.read(path.stem)
+            except OSError as error:
                 log.error("%s is damaged and set aside: %s", path, error)
                 path.replace(path.with_suffix(".damaged"))
                 continue
@@ -85,6 +84,20 @@ class OperationStore:
             self._finished[stored.id] = stored.finished or stored.created
             kept.append(stored)
         return kept
+
+    def read(self, operation_id: str) -> StoredOperation:
+        """Return an operation from its file.
+
+        Raises:
+            OSError: the file cannot be read, or is damaged.
+        """
+        path = self._directory / f"{operation_id}.json"
+        try:
+            content = json.loads(read_regular_file(str(path)))
+            stored: StoredOperation = read_value(StoredOperation, content, path.name)
+        except (ValueError, Mismatch) as error:
+            raise OSError(errno.EIO, f"it is damaged: {error}", str(path)) from error
+        return stored
 
     def lost(self) -> tuple[str, ...]:
         """Return the ids of the operations that the former agent had begun and did not end."""

@@ -78,8 +78,8 @@ class AgentOperation:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has its document."""
-        return self.stored.document is not None
+        """Whether it has its document; an old one has it on disk alone."""
+        return self.stored.finished is not None
 
     def take_request(self) -> CallRequest:
         """Return its request, and forget it: it may have passwords in it."""
@@ -133,6 +133,8 @@ class AgentOperation:
                         return
                 if new:
                     continue
+                if self.has_ended and not self.events:  # it has become an old one
+                    return
                 try:
                     await asyncio.wait_for(woken.wait(), beat_seconds)
                 except TimeoutError:
@@ -249,10 +251,14 @@ class AgentOperations:
 
         Raises:
             NotFound: there is none with this id, or no longer.
+            OSError: its file cannot be read.
         """
         operation = self._operations.get(operation_id)
         if operation is None:
             raise NotFound(f"there is no operation {operation_id}", hint="an operation is kept for 7 days")
+        if operation.has_ended and operation.stored.document is None:
+            operation = AgentOperation(operation.stored, self._loop, None)
+            operation.end(self._store.read(operation_id))
         return operation
 
     def list(self) -> tuple[StoredOperation, ...]:
@@ -286,18 +292,15 @@ class AgentOperations:
             operation.end(stored)
 
     def _forget_old(self) -> None:
-        """Forget what is no longer kept on disk, and the progress of all but the newest operations."""
+        """Forget what is no longer kept on disk, and of all but the newest operations what is there, too."""
         for operation_id in self._store.remove_old():
             operation = self._operations.pop(operation_id, None)
             if operation is not None and operation.stored.key is not None:
                 self._keys.pop((operation.stored.account, operation.stored.key), None)
-        ended = [
-            operation for operation in self._operations.values() if operation.has_ended and len(operation.events) > 1
-        ]
+        ended = [operation for operation in self._operations.values() if operation.stored.document is not None]
         for operation in sorted(ended, key=lambda one: one.stored.created)[:-MAX_IN_MEMORY]:
-            last = operation.events[-1]
             operation.events.clear()
-            operation.events.append(last)
+            operation.stored = replace(operation.stored, document=None)
 
     def _perform(self, operation: AgentOperation) -> None:
         """Carry out an operation, in a thread of its own."""
