@@ -51,6 +51,7 @@ TEST_PACKAGES = (
     "libvirt0",
     "python3-apt",
     "acl",
+    "curl",
     "qemu-utils",
     "mdevctl",
     "git",
