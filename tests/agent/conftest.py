@@ -115,7 +115,7 @@ def running(
     async def serve() -> None:
         event, loop = asyncio.Event(), asyncio.get_running_loop()
         stop.append(lambda: loop.call_soon_threadsafe(event.set))
-        await server.serve(agent, listening, event, ready.set)
+        await server.serve(agent, listening, event, lambda _: ready.set())
 
     with tempfile.TemporaryDirectory(prefix="agent-") as short:  # a socket's path has at most 107 bytes
         path = path or f"{short}/agent.sock"

@@ -14,6 +14,7 @@ import pytest
 
 from tests.agent.conftest import RunningAgent, running
 from vgpuctl import library
+from vgpuctl.agent import operations
 from vgpuctl.agent.operations import MAX_RUNNING
 from vgpuctl.agent.protocol import REQUEST_KEY
 from vgpuctl.agent.rights import HostRights
@@ -162,17 +163,27 @@ def test_an_operation_is_cancelled_by_its_own_account(site: Site) -> None:
     assert site.agent.ended(made["id"])["ok"]
 
 
-def test_a_request_that_waited_has_the_rights_of_the_time_when_it_begins(site: Site) -> None:
+def test_a_request_that_waited_has_the_rights_of_the_time_when_it_begins(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert site.ask(ALICE, "create-vm", name="hers", profile="A100-4C")["ok"]
-    wait = {"names": ["hers"], "event": "off", "timeout_seconds": 600}
-    running_now = [site.agent.ask("POST", "/v1/wait", wait).document["id"] for _ in range(MAX_RUNNING)]
+    monkeypatch.setattr(operations, "MAX_RUNNING", 0)
     waiting = site.begin(ALICE, "stop-vm", name="hers", force=True)
     assert site.agent.ask("GET", f"/v1/operations/{waiting}?wait=2").document["state"] == "waiting"
     site.users.groups["alice"].clear()
-    for operation in running_now:
-        site.agent.ask("DELETE", f"/v1/operations/{operation}")
+    monkeypatch.setattr(operations, "MAX_RUNNING", MAX_RUNNING)
+    assert site.agent.change("cordon", gpu="0000:3b:00.0")["ok"]  # when it ends, the next one begins
     assert code_of(site.agent.ended(waiting)) == "not-allowed"
     assert site.agent.ask("GET", "/v1/show-vm?name=hers&fresh=1").document["data"]["state"] == "running"
+
+
+def test_who_waits_takes_no_turn_of_who_changes_something(site: Site) -> None:
+    wait = {"names": ["roots"], "event": "off", "timeout_seconds": 600}
+    waits = [site.begin(ALICE, "wait", **wait) for _ in range(MAX_RUNNING)]
+    assert site.agent.change("set-vm", name="roots", owner="ada")["changed"]
+    for operation in waits:
+        assert site._curl(ALICE, f"http://agent/v1/operations/{operation}", "-X", "DELETE")["id"] == operation
+    assert {code_of(site.agent.ended(operation)) for operation in waits} == {"interrupted"}
 
 
 def test_the_journal_has_what_was_asked_and_not_what_a_client_claims(site: Site) -> None:

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from vgpuctl.agent import openapi
 from vgpuctl.agent.events import EventLog, EventReader
 from vgpuctl.agent.operation_store import StoredOperation
-from vgpuctl.agent.operations import AgentOperation, AgentOperations, OpenHost
+from vgpuctl.agent.operations import WAITING_CALLS, AgentOperation, AgentOperations, OpenHost
 from vgpuctl.agent.protocol import (
     API_VERSION,
     EVENT_STREAM,
@@ -41,7 +41,7 @@ from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception
 from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
 from vgpuctl.model.caller import Caller, Rights
-from vgpuctl.model.documents import failure_document, failure_of, success_body, to_json_value
+from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import CallSettings, Outcome, QueryResult
 from vgpuctl.model.result_reader import Mismatch
 from vgpuctl.value import replace
@@ -54,10 +54,9 @@ BODY_SECONDS = 30.0
 BEAT_SECONDS = 10.0
 """A stream says at least this often that it lives."""
 MAX_WAIT_SECONDS = 60.0
+MAX_ARGUMENT_CHARACTERS = 1 << 16
 READERS = 16
 """So many reads are answered at once."""
-WAITING_CALLS = frozenset({"wait"})
-"""Reads that wait for something on the host: they are operations, with progress, and can be cancelled."""
 
 _STATUSES = {0: 200, 2: 400, 3: 409, 4: 409, 5: 500, 6: 501, 7: 200, 75: 503, 130: 409, 143: 409}
 """HTTP's status for an exit status; 500 for any other."""
@@ -113,6 +112,7 @@ class Api:
         self._events = events
         self._policy = policy
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
+        self._identities = ThreadPoolExecutor(4, thread_name_prefix="identity")  # not behind reads of a slow libvirt
         self._streams: set[asyncio.Task[Any]] = set()
         prefix = f"/{API_VERSION}"
         routes = [
@@ -125,13 +125,15 @@ class Api:
             Route(f"{prefix}/operations/{{id}}/events", self._answer(self._follow_operation)),
             Route(f"{prefix}/{{call}}", self._answer(self._call), methods=["GET", "POST"]),
         ]
-        self.app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+        handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _bug}
+        self.app = Starlette(routes=routes, exception_handlers=handlers)
 
     async def close(self) -> None:
         """End the streams that are open."""
         for stream in self._streams:
             stream.cancel()
         self._readers.shutdown(wait=False)
+        self._identities.shutdown(wait=False)
         self._reader.close()
 
     def _answer(
@@ -141,7 +143,8 @@ class Api:
             kind = request.path_params.get("call", "agent")
             try:
                 client = request.scope.get("client")
-                caller = await self._in_thread(self._policy.caller_of, int(client[0]) if client else -1)
+                uid = int(client[0]) if client else -1
+                caller = await asyncio.get_running_loop().run_in_executor(self._identities, self._policy.caller_of, uid)
                 return await handle(request, caller)
             except Exception as exc:
                 error = explain_exception(exc)
@@ -199,13 +202,13 @@ class Api:
 
     async def _cancel_operation(self, request: HttpRequest, caller: Caller) -> Response:
         operation = self._own_operation(request, caller)
-        operation.cancel()
+        self._operations.cancel(operation)
         return _json(_shown(operation.stored), 202)
 
     async def _follow_operation(self, request: HttpRequest, caller: Caller) -> Response:
         operation = self._own_operation(request, caller)
         last = request.headers.get("last-event-id", "0")
-        after = int(last) if last.isascii() and last.isdigit() else 0
+        after = int(last) if last.isascii() and last.isdigit() and len(last) <= 18 else 0
         return StreamingResponse(self._stream(operation, after), media_type=EVENT_STREAM)
 
     def _own_operation(self, request: HttpRequest, caller: Caller) -> AgentOperation:
@@ -247,6 +250,7 @@ class Api:
                 raise HTTPException(405, f"{call.name} changes the host: use POST", headers={"Allow": "POST"})
             fresh = request.query_params.get("fresh", "0") not in ("", "0", "false")
             given, options = _read_query(call, request.query_params), RequestOptions(fresh=fresh)
+        _refuse_long(given)
         read = call.read_arguments(given)
         arguments = await self._in_thread(self._policy.check, caller, call, read, options.files)
         key = request.headers.get("idempotency-key")
@@ -317,22 +321,33 @@ async def _read_body(request: HttpRequest) -> dict[str, Any]:
         NotAnObject: it is something else.
         HTTPException: it is too large, or does not arrive.
     """
-    chunks: list[bytes] = []
+    body_bytes = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.stream():
-                chunks.append(chunk)
-                if sum(map(len, chunks)) > MAX_BODY_BYTES:
+                body_bytes += chunk
+                if len(body_bytes) > MAX_BODY_BYTES:
                     raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
     try:
-        body = json.loads(b"".join(chunks) or b"{}")
+        body = json.loads(bytes(body_bytes) or b"{}")
     except (ValueError, RecursionError) as error:
         raise NotAnObject(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise NotAnObject("the body is not a JSON object with the call's arguments")
     return body
+
+
+def _refuse_long(arguments: Mapping[str, object]) -> None:
+    """Refuse an argument that no call needs so long: what an operation names is kept with its result.
+
+    Raises:
+        InvalidInput: naming it.
+    """
+    for name, value in arguments.items():
+        if len(json.dumps(value)) > MAX_ARGUMENT_CHARACTERS:
+            raise InvalidInput(f"{name}: it is longer than {MAX_ARGUMENT_CHARACTERS} characters")
 
 
 def _read_query(call: LibraryCall, given: QueryParams) -> dict[str, Any]:
@@ -349,7 +364,7 @@ def _read_query(call: LibraryCall, given: QueryParams) -> dict[str, Any]:
 
 def _value_of(parameter: Parameter, texts: list[str]) -> object:
     candidates: list[object] = [texts] if len(texts) > 1 or parameter.several else []
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         candidates.append(json.loads(texts[0]))
     for candidate in (*candidates, texts[0], texts):
         with contextlib.suppress(Mismatch):
@@ -381,6 +396,12 @@ def _failure(error: VgpuctlError, kind: str) -> Response:
     code = "unknown-fields" if "fields" in error.facts else error.code
     status = _STATUSES_OF_CODES.get(code) or _STATUSES.get(error.status, 500)
     return _json(body, status, {"Retry-After": "5"} if error.status == 75 else None)
+
+
+async def _bug(_: HttpRequest, exc: Exception) -> Response:
+    """Return what nobody foresaw as a document, too; the journal has the traceback."""
+    hint = "this is a bug in vgpuctl: please report it with: journalctl -u vgpuctl-agent -n 200"
+    return _json(failure_document(Failure("bug", f"unexpected {type(exc).__name__}", 1, hint), "agent"), 500)
 
 
 async def _http_error(_: HttpRequest, exc: Exception) -> Response:

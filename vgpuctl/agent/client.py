@@ -17,7 +17,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlencode
@@ -31,6 +31,7 @@ from vgpuctl.agent.protocol import (
     confirmation_key,
 )
 from vgpuctl.config.arguments import require_seconds
+from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, parse_vm_spec
 from vgpuctl.errors import (
     FileNeeded,
     Interrupted,
@@ -65,8 +66,13 @@ Result = TypeVar("Result")
 Data = TypeVar("Data")
 
 MAX_FILES = 1000
+MAX_ROUNDS = MAX_FILES + 100
 MAX_ANSWER_BYTES = 256 << 20
 _PLACEHOLDER = re.compile(r"\\\{[^{}]*\\\}")
+
+
+class AnswerLost(Unreachable):
+    """A request was sent, and its answer did not arrive."""
 
 
 class AgentHost(GpuHost):
@@ -166,7 +172,7 @@ class AgentHost(GpuHost):
         arguments = _arguments_of(method, self, args, named)
         files: dict[str, str] = {}
         confirmed: list[str] = []
-        while True:
+        for _ in range(MAX_ROUNDS):
             options = {
                 "wait_seconds": self._settings.wait_seconds,
                 "ask": True,
@@ -175,9 +181,10 @@ class AgentHost(GpuHost):
                 "command_line": self._settings.command_line or (),
             }
             document = self._send(call, {**arguments, REQUEST_KEY: options})
-            if document["ok"]:
+            if document.get("ok") is True:
                 return _result_in(call, document)
-            error = error_of(read_failure(document["error"]), call, document)
+            failure = document.get("error")
+            error = error_of(read_failure(failure if isinstance(failure, dict) else {}), call, document)
             path, question = error.facts.get("path"), error.facts.get("question")
             if isinstance(error, FileNeeded) and isinstance(path, str) and path not in files and len(files) < MAX_FILES:
                 if not _is_named(path, arguments, files):
@@ -190,12 +197,25 @@ class AgentHost(GpuHost):
                 confirmed.append(confirmation_key(question, details))
             else:
                 raise error
+        raise ResultUnknown(f"{call.name}: the host agent asks again and again")
 
     def _send(self, call: LibraryCall, body: Mapping[str, object]) -> Mapping[str, Any]:
         """Return the document of a call, of an operation when it has ended."""
         text = json.dumps(to_json_value(body)).encode()
         headers = {"Content-Type": "application/json", "Idempotency-Key": str(uuid.uuid4())}
-        status, answer = self._request("POST", f"/{API_VERSION}/{call.name}", text, headers)
+        path = f"/{API_VERSION}/{call.name}"
+        try:
+            status, answer = self._request("POST", path, text, headers)
+        except AnswerLost:
+            try:  # with the same key it is the same operation, if it has begun
+                status, answer = self._request("POST", path, text, headers)
+            except Unreachable as error:
+                if not call.changes:
+                    raise
+                raise ResultUnknown(
+                    f"{call.name}: the connection to the host agent broke, and whether it began is unknown",
+                    hint="vgpuctl log shows what was done; systemctl status vgpuctl-agent",
+                ) from error
         if status != 202:
             return answer
         operation = str(answer.get("id"))
@@ -210,36 +230,38 @@ class AgentHost(GpuHost):
             response = connection.getresponse()
             answer = json.loads(response.read(MAX_ANSWER_BYTES))
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Unreachable(
+            raise AnswerLost(
                 f"the host agent's answer to {method} {path} did not arrive: {error}",
                 hint="systemctl status vgpuctl-agent; vgpuctl log shows what was done",
             ) from error
         finally:
             connection.close()
         if not isinstance(answer, dict):
-            raise Unreachable(f"the host agent answered {method} {path} with something that is no object")
+            raise AnswerLost(f"the host agent answered {method} {path} with something that is no object")
         return response.status, answer
 
     def _follow(self, call: LibraryCall, operation: str) -> Mapping[str, Any]:
         """Pass an operation's progress on until it has ended. An interruption cancels it, and its undo is awaited."""
         last = 0
+        progress: Progress = self._progress
         while True:
             try:
-                for number, kind, data in self._events(operation, last):
+                for number, kind, data in self._events(operation, last, progress):
                     last = number
                     if kind == RESULT_EVENT:
-                        return data
-                    _pass_on(self._progress, kind, data)
+                        return data if isinstance(data, dict) else {}
+                    _pass_on(progress, kind, data)
             except (Interrupted, KeyboardInterrupt):
+                progress = self._settings.progress  # the watched one would raise, and so cancel, at each event again
                 self._request("DELETE", f"/{API_VERSION}/operations/{operation}")
-            except OSError as error:
+            except (OSError, KeyError, TypeError) as error:
                 raise ResultUnknown(
                     f"the connection to the host agent broke while {call.name} ran: {error}",
                     hint=f"curl --unix-socket {SOCKET_PATH} http://agent/{API_VERSION}/operations/{operation}",
                     operation=operation,
                 ) from error
 
-    def _events(self, operation: str, last: int) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    def _events(self, operation: str, last: int, progress: Any) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
         """Yield an operation's events after the number `last`.
 
         Raises:
@@ -252,10 +274,10 @@ class AgentHost(GpuHost):
             response = connection.getresponse()
             for fields in read_stream(response):
                 if fields is None:
-                    self._progress.on_wait()
+                    progress.on_wait()
                 else:
                     yield int(fields["id"]), fields["event"], json.loads(fields["data"])
-        except (http.client.HTTPException, ValueError, KeyError) as error:
+        except (http.client.HTTPException, ValueError) as error:
             raise OSError(f"it sent {error!r}") from error
         finally:
             connection.close()
@@ -293,13 +315,19 @@ def _arguments_of(
 
 
 def _is_named(path: str, arguments: Mapping[str, object], files: Mapping[str, str]) -> bool:
-    """Return whether a request names a file: as an argument, also as a pattern, or in a text that it sent.
+    """Return whether a request names a file: an argument that takes one, or the spec file that it sent.
 
     A host that asks for another file is hostile: it would get what only the caller can read.
     """
-    texts = [value for value in arguments.values() if isinstance(value, str)]
-    patterns = (_PLACEHOLDER.sub(r"[0-9]+", re.escape(text)) for text in texts)
-    return any(re.fullmatch(pattern, path) for pattern in patterns) or any(path in text for text in files.values())
+    named = [arguments.get(name) for name in ("file", "path", "cloud_init", "network_config")]
+    file = arguments.get("file")
+    if isinstance(file, str) and file in files:
+        for shape in (VM_SHAPE, NUMBERED_VM_SHAPE):
+            with suppress(VgpuctlError):  # no spec, such as a host.yaml: it names no files
+                spec = parse_vm_spec(files[file], file, shape)
+                named += [spec.get("cloud_init"), spec.get("network_config")]
+    texts = [text for text in named if isinstance(text, str)]
+    return any(re.fullmatch(_PLACEHOLDER.sub(r"[0-9]+", re.escape(text)), path) for text in texts)
 
 
 def _result_in(call: LibraryCall, document: Mapping[str, Any]) -> Any:
@@ -330,7 +358,7 @@ def error_of(
         error = Interrupted(failure.message, signal_number=max(1, failure.status - 128), hint=failure.hint)
     else:
         error = kind(failure.message, hint=failure.hint)
-        error.status = failure.status
+        error.status = failure.status if 1 <= failure.status <= 255 else 1
     if error.code != failure.code:
         error.code = failure.code  # type: ignore[misc]  # an error that this version does not know
     error.facts = dict(failure.facts)

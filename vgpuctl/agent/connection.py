@@ -20,6 +20,7 @@ SSH_SECONDS = 365 * 86400.0
 ANSWER_SECONDS = 660.0
 """The agent sends something within this time: a read of a host ends long before, and a stream sends beats."""
 MAX_LINE_BYTES = 64 << 20
+MAX_FIELDS = 16
 
 
 class AgentConnection(http.client.HTTPConnection):
@@ -88,12 +89,19 @@ def _unreachable(path: str, error: OSError) -> VgpuctlError:
 
 
 def read_stream(response: http.client.HTTPResponse) -> Iterator[dict[str, str] | None]:
-    """Yield the fields of each server-sent event; None for a beat, which says that the other side lives."""
+    """Yield the fields of each server-sent event; None for a beat, which says that the other side lives.
+
+    Raises:
+        ValueError: it is no such stream.
+        OSError: the connection broke.
+    """
     fields: dict[str, str] = {}
     while line := response.readline(MAX_LINE_BYTES):
         name, _, value = line.decode().rstrip("\n").partition(": ")
         if name:
             fields[name] = value
+            if len(fields) > MAX_FIELDS:
+                raise ValueError(f"an event with more than {MAX_FIELDS} fields")
             continue
         yield fields if "event" in fields else None
         fields = {}

@@ -8,8 +8,10 @@ import contextlib
 import grp
 import logging
 import os
+import resource
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from socket import socket
 
@@ -43,6 +45,9 @@ def run(
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     snapshots = SnapshotCache(HostClock())
     directory = Path(state or os.environ.get("STATE_DIRECTORY") or STATE_DIRECTORY)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    log.debug("it may open %s files instead of %s", hard, soft)
     with server.only_agent(directory):
         listening = _listen(path)
         ports = library.open_ports(host, root=root, connect=connect)
@@ -88,20 +93,23 @@ async def _serve(agent: server.Agent, listening: socket) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    beating = asyncio.create_task(_beat())
+    beating: list[asyncio.Task[None]] = []
 
-    def ready() -> None:
+    def ready(answers: Callable[[], bool]) -> None:
         systemd.notify("READY=1")
+        beating.append(asyncio.create_task(_beat(answers)))
 
     try:
         await server.serve(agent, listening, stop, ready)
     finally:
-        beating.cancel()
+        for task in beating:
+            task.cancel()
 
 
-async def _beat() -> None:
-    """Tell systemd that the loop answers, twice in the time after which it would restart the agent."""
+async def _beat(answers: Callable[[], bool]) -> None:
+    """Tell systemd that the loop and the sources of events answer, twice in the time after which it restarts us."""
     seconds = systemd.watchdog_seconds()
     while seconds is not None:
-        systemd.notify("WATCHDOG=1")
+        if answers():
+            systemd.notify("WATCHDOG=1")
         await asyncio.sleep(seconds / 2)

@@ -6,10 +6,10 @@ A file has no argument of its call: those may have passwords. A request is recog
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
-import os
 import re
 import secrets
 import time
@@ -25,6 +25,8 @@ from vgpuctl.value import Value, replace
 
 log = logging.getLogger("vgpuctl.agent")
 
+_SECRET_BYTES = 32
+MAX_FILE_BYTES = 64 << 20
 KEPT_SECONDS = 7 * 86400.0
 _FILE_NAME = re.compile(r"[0-9a-f]{32}\.json")
 State = Literal["waiting", "running", "finished", "interrupted"]
@@ -77,10 +79,13 @@ class OperationStore:
                 path.replace(path.with_suffix(".damaged"))
                 continue
             if stored.document is None:
+                # not written: until `recover` has begun reconcile-host, the next start must find it again
                 stored = replace(stored, state="interrupted", finished=time.time(), document=_interrupted(stored))
-                self.write(stored)
                 if stored.started is not None:
                     self._lost.append(stored.id)
+                else:
+                    with contextlib.suppress(OSError):  # a full disk: the next start does the same
+                        self.write(stored)
             self._finished[stored.id] = stored.finished or stored.created
             kept.append(stored)
         return kept
@@ -93,7 +98,7 @@ class OperationStore:
         """
         path = self._directory / f"{operation_id}.json"
         try:
-            content = json.loads(read_regular_file(str(path)))
+            content = json.loads(read_regular_file(str(path), MAX_FILE_BYTES))
             stored: StoredOperation = read_value(StoredOperation, content, path.name)
         except (ValueError, Mismatch) as error:
             raise OSError(errno.EIO, f"it is damaged: {error}", str(path)) from error
@@ -117,20 +122,22 @@ class OperationStore:
     def remove_old(self) -> list[str]:
         """Remove the files of operations that ended long ago; return their ids."""
         limit = time.time() - KEPT_SECONDS
-        old = [operation_id for operation_id, finished in self._finished.items() if finished < limit]
-        for operation_id in old:
-            del self._finished[operation_id]
-            (self._directory / f"{operation_id}.json").unlink(missing_ok=True)
+        old = [operation_id for operation_id, finished in list(self._finished.items()) if finished < limit]
+        self.remove(old)
         return old
 
+    def remove(self, ids: list[str]) -> None:
+        """Remove operations' files."""
+        for operation_id in ids:
+            self._finished.pop(operation_id, None)
+            (self._directory / f"{operation_id}.json").unlink(missing_ok=True)
+
     def _read_secret(self, path: Path) -> bytes:
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return path.read_bytes()
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(32))
-        return path.read_bytes()
+        with contextlib.suppress(FileNotFoundError):
+            if len(secret := path.read_bytes()) == _SECRET_BYTES:
+                return secret
+        write_file(path, secret := secrets.token_bytes(_SECRET_BYTES))
+        return secret
 
 
 def _interrupted(stored: StoredOperation) -> Mapping[str, object]:

@@ -12,9 +12,10 @@ import logging
 import signal
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Lock
 
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
@@ -34,6 +35,11 @@ log = logging.getLogger("vgpuctl.agent")
 MAX_RUNNING, MAX_WAITING = 8, 200
 RENEW_SECONDS = 1.0
 """A request that waited longer is checked again: its user may have left the group, and host.yaml may have changed."""
+MAX_OF_ACCOUNT, MAX_KEPT_OF_ACCOUNT = 40, 1000
+"""So many operations of an account that is not root's are not over, and so many are kept."""
+MAX_RUNNING_WAITS = 32
+WAITING_CALLS = frozenset({"wait"})
+"""Reads that wait for something on the host: they are operations, with progress, and can be cancelled."""
 MAX_PROGRESS = 2000
 """So many lines of progress of an operation are kept for who reads them later; a plan has a few hundred at most."""
 MAX_IN_MEMORY = 200
@@ -73,7 +79,7 @@ class AgentOperation:
         self._lock = Lock()
         self._next_number = 1
         self._readers: set[asyncio.Event] = set()
-        self.signals = 0
+        self.signals = self.noticed = 0
         """How often it was cancelled: once undoes it, twice stops that too."""
 
     @property
@@ -94,6 +100,7 @@ class AgentOperation:
 
     def is_cancelled(self) -> bool:
         """Return whether it is to stop."""
+        self.noticed = max(self.noticed, min(self.signals, 1))
         return self.signals > 0
 
     def add(self, kind: str, data: object, *, replaces_same: bool = False) -> None:
@@ -126,6 +133,8 @@ class AgentOperation:
                 woken.clear()
                 with self._lock:
                     new = [event for event in self.events if event[0] > after]
+                    if not new and self.events and self.events[-1][1] == RESULT_EVENT:
+                        new = [self.events[-1]]
                 for event in new:
                     after = event[0]
                     yield event
@@ -168,6 +177,8 @@ class _Recorder(NoProgress):
     def on_step_undo(self, text: str) -> None:
         """Record that a step is undone."""
         self.operation.add("step-undo", {"text": text})
+        if self.operation.signals > 1:
+            raise KeyboardInterrupt
 
     def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
         """Record that one of several VMs is finished."""
@@ -181,10 +192,14 @@ class AgentOperations:
         self._open_host = open_host
         self._store = store
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(MAX_RUNNING, thread_name_prefix="operation")
+        self._queue: list[AgentOperation] = []
+        self._running: set[AgentOperation] = set()
+        self._threads = ThreadPoolExecutor(MAX_RUNNING + MAX_RUNNING_WAITS + 8, thread_name_prefix="operation")
         self._operations: dict[str, AgentOperation] = {}
         self._keys: dict[tuple[str, str], str] = {}
         self._is_stopping = False
+        self._unwritten: set[str] = set()
+        """Operations whose file is not as they are, for instance on a full disk: memory keeps their results."""
         self.on_begin: Callable[[StoredOperation], None] = lambda _: None
         self.on_end: Callable[[StoredOperation], None] = lambda _: None
         for stored in store.load():
@@ -211,8 +226,9 @@ class AgentOperations:
                 )
         if self._is_stopping:
             raise Stopping("the agent stops: it begins nothing new", hint="try again in a few seconds")
-        waiting = sum(operation.stored.state == "waiting" for operation in self._operations.values())
-        if waiting >= MAX_WAITING:
+        waiting = len(self._queue)
+        own = sum(one.stored.account == request.caller.account for one in (*self._queue, *self._running))
+        if waiting >= MAX_WAITING or (own >= MAX_OF_ACCOUNT and request.caller.uid != 0):
             raise TooMany(
                 f"{waiting} operations wait for their turn, and {MAX_RUNNING} run",
                 hint="try again later",
@@ -231,15 +247,46 @@ class AgentOperations:
         self._store.write(stored)
         operation = AgentOperation(stored, self._loop, request)
         self._remember(operation)
-        self._loop.run_in_executor(self._threads, self._perform, operation)
+        self._queue.append(operation)
+        self._dispatch()
         return operation
+
+    def cancel(self, operation: AgentOperation) -> None:
+        """Cancel an operation; one that waits is over at once."""
+        operation.cancel()
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Begin what waits, the oldest first, a few of each account at once: nobody takes all turns."""
+        for operation in list(self._queue):
+            if operation.signals or self._has_turn(operation.stored):
+                self._queue.remove(operation)
+                self._running.add(operation)
+                done = self._loop.run_in_executor(self._threads, self._perform, operation)
+                done.add_done_callback(partial(self._note_done, operation))
+
+    def _note_done(self, operation: AgentOperation, _: object) -> None:
+        self._running.discard(operation)
+        self._dispatch()
+
+    def _has_turn(self, stored: StoredOperation) -> bool:
+        is_wait = stored.call in WAITING_CALLS
+        limit = MAX_RUNNING_WAITS if is_wait else MAX_RUNNING
+        running = [one.stored for one in self._running if (one.stored.call in WAITING_CALLS) is is_wait]
+        if stored.uid == 0:
+            return len(running) < limit
+        return len(running) < limit - 1 and sum(one.account == stored.account for one in running) < limit // 2
 
     def recover(self) -> None:
         """Finish or undo what operations of a former agent left, by `reconcile-host`; they name that operation."""
         lost = [self._operations[operation_id] for operation_id in self._store.lost()]
         if not lost:
             return
-        reconcile = self.begin(CallRequest(CALLS["reconcile-host"], {}, RequestOptions(), ROOT)).stored.id
+        try:
+            reconcile = self.begin(CallRequest(CALLS["reconcile-host"], {}, RequestOptions(), ROOT)).stored.id
+        except (OSError, VgpuctlError) as error:  # a full disk: the next start finds them again
+            log.error("what the former agent left is not reconciled: %s", error)
+            return
         for operation in lost:
             document = to_json_value(operation.stored.document)
             document["error"]["facts"]["reconcile"] = reconcile
@@ -269,9 +316,9 @@ class AgentOperations:
     async def stop(self, seconds: float) -> None:
         """Begin nothing new; let the running ones end for so long, then undo them; wait until all have ended."""
         self._is_stopping = True
-        for operation in self._operations.values():
+        for operation in list(self._queue):
             if operation.stored.state == "waiting":
-                operation.cancel()
+                self.cancel(operation)
         running = [operation for operation in self._operations.values() if not operation.has_ended]
         end = self._loop.time() + seconds
         for operation in running:
@@ -293,11 +340,22 @@ class AgentOperations:
 
     def _forget_old(self) -> None:
         """Forget what is no longer kept on disk, and of all but the newest operations what is there, too."""
-        for operation_id in self._store.remove_old():
-            operation = self._operations.pop(operation_id, None)
-            if operation is not None and operation.stored.key is not None:
-                self._keys.pop((operation.stored.account, operation.stored.key), None)
-        ended = [operation for operation in self._operations.values() if operation.stored.document is not None]
+        kept: Counter[str] = Counter()
+        too_many: list[str] = []
+        for operation in sorted(self._operations.values(), key=lambda one: one.stored.created, reverse=True):
+            kept[operation.stored.account] += 1
+            if operation.has_ended and kept[operation.stored.account] > MAX_KEPT_OF_ACCOUNT:
+                too_many.append(operation.stored.id)
+        self._store.remove(too_many)
+        for operation_id in (*self._store.remove_old(), *too_many):
+            old = self._operations.pop(operation_id, None)
+            if old is not None and old.stored.key is not None:
+                self._keys.pop((old.stored.account, old.stored.key), None)
+        ended = [
+            operation
+            for operation in self._operations.values()
+            if operation.stored.document is not None and operation.stored.id not in self._unwritten
+        ]
         for operation in sorted(ended, key=lambda one: one.stored.created)[:-MAX_IN_MEMORY]:
             operation.events.clear()
             operation.stored = replace(operation.stored, document=None)
@@ -305,9 +363,10 @@ class AgentOperations:
     def _perform(self, operation: AgentOperation) -> None:
         """Carry out an operation, in a thread of its own."""
         request = operation.take_request()
-        operation.stored = replace(operation.stored, state="running", started=time.time())
-        self._write(operation.stored)
-        self.on_begin(operation.stored)
+        if not operation.signals:
+            operation.stored = replace(operation.stored, state="running", started=time.time())
+            self._write(operation.stored)
+            self.on_begin(operation.stored)
         document = to_json_value(self._document(operation, request))
         stored = replace(operation.stored, state="finished", finished=time.time(), document=document)
         self._write(stored)
@@ -339,19 +398,19 @@ class AgentOperations:
     def _write(self, stored: StoredOperation) -> None:
         try:
             self._store.write(stored)
+            self._unwritten.discard(stored.id)
         except OSError as error:
+            self._unwritten.add(stored.id)
             log.error("operation %s cannot be written to the disk: %s", stored.id, error)
 
 
 def _stop_waits_of(operation: AgentOperation) -> Callable[[], None]:
     """Return what ends a wait of an operation, once when it is cancelled and once when its undo is stopped."""
-    seen = 0
 
     def stop() -> None:
-        nonlocal seen
-        if operation.signals > seen:
-            seen = operation.signals
-            if seen > 1:
+        if operation.signals > operation.noticed:
+            operation.noticed = operation.signals
+            if operation.signals > 1:
                 raise KeyboardInterrupt
             raise Interrupted("the caller cancelled it", signal_number=signal.SIGINT)
 

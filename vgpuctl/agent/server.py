@@ -16,10 +16,11 @@ import os
 import socket
 import stat
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h11
 import uvicorn
@@ -46,6 +47,10 @@ HEADER_SECONDS = 10.0
 STOP_SECONDS = 60.0
 """So long a running operation may go on after SIGTERM; then it is undone."""
 BACKLOG = 128
+MAX_CONNECTIONS_OF_USER = 64
+"""So many connections a user who is not root has at once: others must get in, too."""
+DRAIN_SECONDS = 5.0
+"""So long a client that does not read its answer can hold up the end."""
 _PEER = struct.Struct("3i")
 
 
@@ -53,6 +58,8 @@ class PeerProtocol(H11Protocol):
     """HTTP on a Unix socket. The scope's `client` is the peer's user id and pid, which the kernel proves."""
 
     _header_timer: asyncio.TimerHandle | None = None
+    _uid = -1
+    _connections: ClassVar[Counter[int]] = Counter()
 
     def connection_made(self, transport: Any) -> None:
         """Learn who it is."""
@@ -60,6 +67,12 @@ class PeerProtocol(H11Protocol):
         peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         pid, uid, _ = _PEER.unpack(peer)
         self.client = (str(uid), pid)
+        self._uid = uid
+        self._connections[uid] += 1
+        if uid not in (0, os.geteuid()) and self._connections[uid] > MAX_CONNECTIONS_OF_USER:
+            transport.abort()
+            return
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; close the connection if a header does not become whole."""
@@ -73,6 +86,7 @@ class PeerProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer."""
         self._stop_timer()
+        self._connections[self._uid] -= 1
         super().connection_lost(exc)
 
     def _stop_timer(self) -> None:
@@ -202,9 +216,9 @@ class Agent(Value):
 
 
 async def serve(
-    agent: Agent, listening: socket.socket, stop: asyncio.Event, ready: Callable[[], None] = lambda: None
+    agent: Agent, listening: socket.socket, stop: asyncio.Event, ready: Callable[[Callable[[], bool]], None]
 ) -> None:
-    """Answer until `stop` is set. `ready` is called when it answers.
+    """Answer until `stop` is set. `ready` is called when it answers, with what says whether its sources still do.
 
     Raises:
         FileFailed: the state directory cannot be read or written.
@@ -226,7 +240,9 @@ async def serve(
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     watching = asyncio.create_task(watcher.run())
     operations.recover()
-    ready()
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    ready(watcher.answers)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     log.info("the agent stops")
@@ -238,6 +254,8 @@ async def serve(
         await asyncio.to_thread(delivery.close)
     await api.close()
     server.should_exit = True
+    await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
+    server.force_exit = True
     await serving
 
 
