@@ -36,7 +36,7 @@ from vgpuctl.agent.protocol import (
     RequestOptions,
     read_options,
 )
-from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception
+from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception, stale_error
 from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.documents import failure_document, failure_of, success_body, to_json_value
@@ -56,6 +56,8 @@ READERS = 16
 """So many reads look at the host at once."""
 WAITING_CALLS = frozenset({"wait"})
 """Reads that wait for something on the host: they are operations, with progress, and can be cancelled."""
+NEW_VM_CALLS = frozenset({"create-vm"})
+"""Calls that name one VM, which does not exist yet."""
 
 _STATUSES = {0: 200, 2: 400, 3: 409, 4: 409, 5: 500, 6: 501, 7: 200, 75: 503, 130: 409, 143: 409}
 """HTTP's status for an exit status; 500 for any other."""
@@ -234,12 +236,33 @@ class Api:
             raise InvalidInput("Idempotency-Key: 1 to 200 characters")
         caller = replace(caller, address=options.address, on_behalf_of=options.on_behalf_of)
         todo = Request(call, arguments, options, caller, key)
+        if options.if_generation is not None and self._operations.known(todo) is None:
+            await self._in_thread(self._refuse_stale, todo, options.if_generation)
         if call.changes or call.name in WAITING_CALLS:
             operation = self._operations.begin(todo)
             return _json(
                 _shown(operation.stored), 202, {"Location": f"/{API_VERSION}/operations/{operation.stored.id}"}
             )
         return await self._in_thread(self._read, todo)
+
+    def _refuse_stale(self, request: Request, expected: int) -> None:
+        """Refuse a request for a VM that was changed since the caller read it; the operation checks that again.
+
+        Raises:
+            InvalidInput: the call changes no VM that exists, or more than one.
+            NotFound: there is no such VM.
+            Stale: its record has another generation.
+        """
+        name = request.arguments.get("name")
+        if request.call.about != "vm" or request.call.name in NEW_VM_CALLS or not isinstance(name, str):
+            raise InvalidInput(
+                f"{REQUEST_KEY}: if_generation belongs to a change of one VM, which the argument name names",
+                hint=f"leave it out of {request.call.name}",
+            )
+        self._looks.begin_read(fresh=True)
+        vm = self._reader.show_vm(name).data
+        if vm.generation != expected:
+            raise stale_error(vm.name, vm.generation, expected)
 
     def _read(self, request: Request) -> Response:
         """Make a call that changes nothing, in a reader's thread. The header `Age` says how old its look is."""

@@ -22,8 +22,8 @@ from threading import Lock
 from typing import Any
 
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
-from vgpuctl.agent.protocol import RESULT_EVENT, RequestOptions, confirmation_key
-from vgpuctl.errors import Busy, Interrupted, NeedsConfirmation, NotFound, Refused, VgpuctlError, explain_exception
+from vgpuctl.agent.protocol import RESULT_EVENT, KeyReused, RequestOptions, Stopping, TooMany, confirmation_key
+from vgpuctl.errors import Interrupted, NeedsConfirmation, NotFound, VgpuctlError, explain_exception
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
 from vgpuctl.library.call_table import CALLS, LibraryCall
@@ -43,24 +43,6 @@ MAX_IN_MEMORY = 200
 ROOT = Caller(0, "root", Rights.ROOT)
 """Who asks for what the agent does by itself."""
 OpenHost = Callable[[CallSettings, HostClock | None], GpuHost]
-
-
-class KeyReused(Refused):
-    """The same idempotency key came with another request (HTTP 409)."""
-
-    code = "key-reused"
-
-
-class TooMany(Busy):
-    """So many operations wait that the agent takes no other one (HTTP 429)."""
-
-    code = "too-many"
-
-
-class Stopping(Busy):
-    """The agent stops, and begins nothing new (HTTP 503)."""
-
-    code = "stopping"
 
 
 class Request:
@@ -92,6 +74,7 @@ class Request:
             CallSettings(progress=progress, cancelled=progress.operation.is_cancelled, command_line=command_line),
             files=self.options.files,
             caller=self.caller,
+            if_generation=self.options.if_generation,
             confirm=self._confirm if self.options.ask else confirm_everything,
             **({} if self.options.wait_seconds is None else {"wait_seconds": self.options.wait_seconds}),
         )
@@ -227,6 +210,23 @@ class Operations:
         for stored in store.load():
             self._remember(Operation(stored, self._loop, None))
 
+    def known(self, request: Request) -> Operation | None:
+        """Return the operation that the same request with the same key began; None: there is none.
+
+        Raises:
+            KeyReused: the key came with another request.
+        """
+        if request.key is None:
+            return None
+        known = self._operations.get(self._keys.get((request.caller.account, request.key), ""))
+        if known is None or known.stored.digest == request.digest(self._store.secret):
+            return known
+        raise KeyReused(
+            f"the idempotency key {request.key} belongs to another request: operation {known.stored.id}",
+            hint="use a new key for each request",
+            operation=known.stored.id,
+        )
+
     def begin(self, request: Request) -> Operation:
         """Begin an operation, or return the one that the same request with the same key began.
 
@@ -235,17 +235,9 @@ class Operations:
             TooMany, Stopping: no other one can begin now.
             FileFailed: it cannot be written to the disk.
         """
-        digest = request.digest(self._store.secret)
-        if request.key is not None:
-            known = self._operations.get(self._keys.get((request.caller.account, request.key), ""))
-            if known is not None:
-                if known.stored.digest == digest:
-                    return known
-                raise KeyReused(
-                    f"the idempotency key {request.key} belongs to another request: operation {known.stored.id}",
-                    hint="use a new key for each request",
-                    operation=known.stored.id,
-                )
+        known = self.known(request)
+        if known is not None:
+            return known
         if self._is_stopping:
             raise Stopping("the agent stops: it begins nothing new", hint="try again in a few seconds")
         waiting = sum(operation.stored.state == "waiting" for operation in self._operations.values())
@@ -263,7 +255,7 @@ class Operations:
             state="waiting",
             created=time.time(),
             key=request.key,
-            digest=digest,
+            digest=request.digest(self._store.secret),
         )
         self._store.write(stored)
         operation = Operation(stored, self._loop, request)
