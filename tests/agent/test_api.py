@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from tests.agent.conftest import RunningAgent
+from tests.agent.conftest import RunningAgent, running
+from vgpuctl import library
 from vgpuctl.agent import openapi, operations
+from vgpuctl.agent.operations import MAX_RUNNING
 from vgpuctl.agent.protocol import MAX_BODY_BYTES
 from vgpuctl.cli import schemas
+from vgpuctl.host.processes import HostClock
+from vgpuctl.library import GpuHost
+from vgpuctl.model.outcome import CallSettings
 
 GPU = "0000:3b:00.0"
+AT_0 = {"request": {"if_generation": 0}}
 
 
 def events_of(agent: RunningAgent, operation: str, last: int = 0) -> list[tuple[int, str, dict[str, Any]]]:
@@ -87,6 +95,46 @@ def test_a_read_after_a_change_sees_it_and_says_how_old_its_look_is(agent: Runni
     assert answer.headers["age"] == "0"
 
 
+def test_a_request_for_a_generation_changes_no_vm_that_was_changed_since(agent: RunningAgent) -> None:
+    assert agent.change("create-vm", name="vdi-1", profile="A100-4C")["data"]["generation"] == 0
+    body = {"name": "vdi-1", "owner": "ada", **AT_0}
+    first = agent.ask("POST", "/v1/set-vm", body, Idempotency_Key="k").document["id"]
+    assert agent.ended(first)["data"]["generation"] == 1
+    late = agent.ask("POST", "/v1/set-vm", {"name": "vdi-1", "owner": "bob", **AT_0})
+    assert (late.status, late.document["error"]["code"], late.document["error"]["exit_status"]) == (409, "stale", 3)
+    assert late.document["error"]["facts"] == {"vm": "vdi-1", "generation": 1, "expected": 0}
+    assert agent.ask("POST", "/v1/set-vm", body, Idempotency_Key="k").document["id"] == first
+    shown = agent.ask("GET", "/v1/show-vm?name=vdi-1").document["data"]
+    assert (shown["owner"], shown["generation"]) == ("ada", 1)
+    gone = agent.ask("POST", "/v1/ensure-vm", {"name": "gone", **AT_0})
+    assert (gone.status, gone.document["error"]["code"]) == (404, "not-found")
+    assert len(agent.ask("GET", "/v1/operations").document["operations"]) == 2
+
+
+def test_a_queued_operation_is_stale_when_it_begins(tmp_path: Path) -> None:
+    """Two changes for the same generation wait behind eight operations, then run one after the other."""
+    permits, make = threading.Semaphore(1), library.opener("sim:a100-40")
+
+    def open_host(settings: CallSettings, clock: HostClock | None) -> GpuHost:
+        if settings.if_generation is None:
+            assert permits.acquire(timeout=60)
+        return make(settings, clock)
+
+    with running("sim:a100-40", tmp_path, open_host=open_host) as agent:
+        agent.change("create-vm", name="vdi-1", profile="A100-4C")
+        for _ in range(MAX_RUNNING):
+            agent.ask("POST", "/v1/start-vm", {"name": "vdi-1"})
+        queued = [
+            agent.ask("POST", "/v1/set-vm", {"name": "vdi-1", "labels": {"by": by}, **AT_0}) for by in ("ada", "bob")
+        ]
+        assert [(answer.status, answer.document["state"]) for answer in queued] == [(202, "waiting")] * 2
+        permits.release()
+        first, second = (agent.ended(answer.document["id"]) for answer in queued)
+        permits.release(MAX_RUNNING - 1)
+        assert (first["data"]["labels"], first["data"]["generation"]) == ({"by": "ada"}, 1)
+        assert (second["error"]["code"], second["error"]["facts"]["generation"]) == ("stale", 1)
+
+
 def test_a_question_is_answered_by_the_caller(agent: RunningAgent) -> None:
     agent.change("create-vm", name="vdi-1", profile="A100-4C")
     asked = agent.change("delete-vm", name="vdi-1", request={"ask": True})
@@ -109,6 +157,13 @@ def test_a_question_is_answered_by_the_caller(agent: RunningAgent) -> None:
         ("POST", "/v1/show-vm", {"name": 5}, 400, "name is a number"),
         ("POST", "/v1/show-vm", {"name": "x", "request": {"colour": 1}}, 422, "colour"),
         ("POST", "/v1/show-vm", {"name": "x", "request": 5}, 400, "request"),
+        ("POST", "/v1/set-vm", {"name": "x", **AT_0, "colour": 1}, 422, "colour"),
+        ("POST", "/v1/set-vm", {"name": "x", "request": {"if_generation": "0"}}, 400, "if_generation is text"),
+        ("POST", "/v1/set-vm", {"name": "x", **AT_0}, 404, "no VM x"),
+        ("POST", "/v1/create-vm", {"name": "x", "profile": "A100-4C", **AT_0}, 400, "a change of one VM"),
+        ("POST", "/v1/create-vms", {"pattern": "x-{}", "count": 2, "profile": "A100-4C", **AT_0}, 400, "of one VM"),
+        ("POST", "/v1/cordon", {"gpu": GPU, **AT_0}, 400, "a change of one VM"),
+        ("POST", "/v1/show-vm", {"name": "x", **AT_0}, 400, "a change of one VM"),
         ("POST", "/v1/create-vm", b" " * (MAX_BODY_BYTES + 1), 413, "larger"),
         ("GET", "/v1/create-vm?profile=A100-4C", None, 405, "POST"),
         ("GET", "/v1/nothing", None, 404, "nothing"),

@@ -38,7 +38,7 @@ from vgpuctl.agent.protocol import (
 )
 from vgpuctl.agent.request import CallRequest
 from vgpuctl.agent.snapshot_cache import SnapshotCache
-from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception
+from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception, stale_error
 from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
@@ -57,6 +57,8 @@ MAX_WAIT_SECONDS = 60.0
 MAX_ARGUMENT_CHARACTERS = 1 << 16
 READERS = 16
 """So many reads are answered at once."""
+NEW_VM_CALLS = frozenset({"create-vm"})
+"""Calls that name one VM, which does not exist yet."""
 
 _STATUSES = {0: 200, 2: 400, 3: 409, 4: 409, 5: 500, 6: 501, 7: 200, 75: 503, 130: 409, 143: 409}
 """HTTP's status for an exit status; 500 for any other."""
@@ -260,6 +262,8 @@ class Api:
         todo = CallRequest(
             call, arguments, options, caller, key, partial(self._checked_again, call, read, options, caller)
         )
+        if options.if_generation is not None and self._operations.known(todo) is None:
+            await self._in_thread(self._refuse_stale, todo, options.if_generation)
         if call.changes or call.name in WAITING_CALLS:
             operation = self._operations.begin(todo)
             return _json(
@@ -277,6 +281,25 @@ class Api:
         """
         now = replace(self._policy.caller_of(before.uid), address=before.address, on_behalf_of=before.on_behalf_of)
         return CallRequest(call, self._policy.check(now, call, given, options.files), options, now)
+
+    def _refuse_stale(self, request: CallRequest, expected: int) -> None:
+        """Refuse a request for a VM that was changed since the caller read it; the operation checks that again.
+
+        Raises:
+            InvalidInput: the call changes no VM that exists, or more than one.
+            NotFound: there is no such VM.
+            Stale: its record has another generation.
+        """
+        name = request.arguments.get("name")
+        if request.call.about != "vm" or request.call.name in NEW_VM_CALLS or not isinstance(name, str):
+            raise InvalidInput(
+                f"{REQUEST_KEY}: if_generation belongs to a change of one VM, which the argument name names",
+                hint=f"leave it out of {request.call.name}",
+            )
+        self._snapshots.begin_read(fresh=True)
+        vm = self._reader.show_vm(name).data
+        if vm.generation != expected:
+            raise stale_error(vm.name, vm.generation, expected)
 
     def _read(self, request: CallRequest) -> Response:
         """Make a call that changes nothing, in a reader's thread. The header `Age` says how old its snapshot is."""

@@ -19,9 +19,9 @@ from functools import partial
 from threading import Lock
 
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
-from vgpuctl.agent.protocol import RESULT_EVENT, RequestOptions
+from vgpuctl.agent.protocol import RESULT_EVENT, KeyReused, RequestOptions, Stopping, TooMany
 from vgpuctl.agent.request import CallRequest
-from vgpuctl.errors import Busy, Interrupted, NotFound, Refused, VgpuctlError, explain_exception
+from vgpuctl.errors import Interrupted, NotFound, VgpuctlError, explain_exception
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
 from vgpuctl.library.call_table import CALLS
@@ -48,24 +48,6 @@ MAX_IN_MEMORY = 200
 ROOT = Caller(0, "root", Rights.ROOT)
 """Who asks for what the agent does by itself."""
 OpenHost = Callable[[CallSettings, HostClock | None], GpuHost]
-
-
-class KeyReused(Refused):
-    """The same idempotency key came with another request (HTTP 409)."""
-
-    code = "key-reused"
-
-
-class TooMany(Busy):
-    """So many operations wait that the agent takes no other one (HTTP 429)."""
-
-    code = "too-many"
-
-
-class Stopping(Busy):
-    """The agent stops, and begins nothing new (HTTP 503)."""
-
-    code = "stopping"
 
 
 class AgentOperation:
@@ -205,6 +187,23 @@ class AgentOperations:
         for stored in store.load():
             self._remember(AgentOperation(stored, self._loop, None))
 
+    def known(self, request: CallRequest) -> AgentOperation | None:
+        """Return the operation that the same request with the same key began; None: there is none.
+
+        Raises:
+            KeyReused: the key came with another request.
+        """
+        if request.key is None:
+            return None
+        known = self._operations.get(self._keys.get((request.caller.account, request.key), ""))
+        if known is None or known.stored.digest == request.digest(self._store.secret):
+            return known
+        raise KeyReused(
+            f"the idempotency key {request.key} belongs to another request: operation {known.stored.id}",
+            hint="use a new key for each request",
+            operation=known.stored.id,
+        )
+
     def begin(self, request: CallRequest) -> AgentOperation:
         """Begin an operation, or return the one that the same request with the same key began.
 
@@ -213,17 +212,9 @@ class AgentOperations:
             TooMany, Stopping: no other one can begin now.
             FileFailed: it cannot be written to the disk.
         """
-        digest = request.digest(self._store.secret)
-        if request.key is not None:
-            known = self._operations.get(self._keys.get((request.caller.account, request.key), ""))
-            if known is not None:
-                if known.stored.digest == digest:
-                    return known
-                raise KeyReused(
-                    f"the idempotency key {request.key} belongs to another request: operation {known.stored.id}",
-                    hint="use a new key for each request",
-                    operation=known.stored.id,
-                )
+        known = self.known(request)
+        if known is not None:
+            return known
         if self._is_stopping:
             raise Stopping("the agent stops: it begins nothing new", hint="try again in a few seconds")
         waiting = len(self._queue)
@@ -242,7 +233,7 @@ class AgentOperations:
             state="waiting",
             created=time.time(),
             key=request.key,
-            digest=digest,
+            digest=request.digest(self._store.secret),
         )
         self._store.write(stored)
         operation = AgentOperation(stored, self._loop, request)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import Busy, InvalidInput, Refused
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.result_reader import Mismatch, read_value
 from vgpuctl.value import EMPTY_MAPPING, Value
@@ -22,6 +22,24 @@ RESULT_EVENT = "result"
 """The last event of an operation's stream; its data is the document that `--json` would print."""
 
 
+class KeyReused(Refused):
+    """The same idempotency key came with another request (HTTP 409)."""
+
+    code = "key-reused"
+
+
+class TooMany(Busy):
+    """So many operations wait that the agent takes no other one (HTTP 429)."""
+
+    code = "too-many"
+
+
+class Stopping(Busy):
+    """The agent stops, and begins nothing new (HTTP 503)."""
+
+    code = "stopping"
+
+
 class RequestOptions(Value):
     """What a request has besides the arguments of its call.
 
@@ -29,6 +47,7 @@ class RequestOptions(Value):
     unless `confirmed` has it: the question and its lines, joined by newlines. `files`: the texts of files that the
     arguments name, by path; the agent reads no file for a caller. `command_line`: what the caller typed, for the audit
     journal. `fresh`: a read observes the host again; without it, a snapshot of a moment ago may serve.
+    `if_generation`: the generation that the record of the call's VM must have; None: any.
     `address`, `on_behalf_of`: where the request comes from and for whom, for the audit journal; nothing proves them.
     """
 
@@ -40,6 +59,7 @@ class RequestOptions(Value):
     fresh: bool = False
     address: str | None = None
     on_behalf_of: str | None = None
+    if_generation: int | None = None
 
 
 def read_options(given: object) -> RequestOptions:

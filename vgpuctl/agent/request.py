@@ -53,6 +53,7 @@ class CallRequest:
             CallSettings(progress=progress, cancelled=cancelled, command_line=command_line),
             files=self.options.files,
             caller=self.caller,
+            if_generation=self.options.if_generation,
             confirm=self._confirm if self.options.ask else confirm_everything,
             **({} if self.options.wait_seconds is None else {"wait_seconds": self.options.wait_seconds}),
         )

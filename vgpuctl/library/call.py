@@ -145,6 +145,7 @@ class Calls:
             dry_run,
             self._confirm,
             self._settings.caller,
+            self._settings.if_generation,
         )
 
     @property
@@ -249,6 +250,7 @@ def query(method: Callable[Concatenate[AnyCalls, P], Result]) -> Callable[Concat
         return self._query(method, args, kwargs)
 
     call.changes = False  # type: ignore[attr-defined]  # read by library/call_table.py
+    call.about = None  # type: ignore[attr-defined]
     return call
 
 
@@ -268,6 +270,7 @@ def change(
             return self._change(command, about, method, args, kwargs)
 
         call.changes = True  # type: ignore[attr-defined]  # read by library/call_table.py
+        call.about = about  # type: ignore[attr-defined]
         return call
 
     return decorate

@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Required, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, Required, get_args, get_origin, get_type_hints, is_typeddict
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library import GpuHost, fields
@@ -50,11 +50,15 @@ class Parameter(Value):
 
 
 class LibraryCall(Value):
-    """One call. `changes`: it may change the host; then it is an operation, with steps, progress and an audit entry."""
+    """One call. `changes`: it may change the host; then it is an operation, with steps, progress and an audit entry.
+
+    `about`: what its first argument names, where that is one VM or one GPU.
+    """
 
     name: str
     method: Callable[..., Any]
     changes: bool
+    about: Literal["vm", "gpu"] | None = None
 
     @property
     def summary(self) -> str:
@@ -123,7 +127,7 @@ def _resolve(annotation: object) -> Any:
 def _find_calls() -> Mapping[str, LibraryCall]:
     methods = {name: getattr(GpuHost, name) for name in dir(GpuHost) if not name.startswith("_")}
     return {
-        name.replace("_", "-"): LibraryCall(name.replace("_", "-"), method, method.changes)
+        name.replace("_", "-"): LibraryCall(name.replace("_", "-"), method, method.changes, method.about)
         for name, method in methods.items()
         if hasattr(method, "changes")
     }

@@ -143,7 +143,8 @@ class Context(Value):
 
     `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down. `subjects`: gets the VMs and GPUs that
     the operation changes, for the audit entry. `dry_run`: it only plans. `confirm` is asked before something is lost.
-    `caller`: for whom it works, who may change only some VMs; None: for root.
+    `caller`: for whom it works, who may change only some VMs; None: for root. `if_generation`: the generation that the
+    VM's record must have until the operation itself changes it; None: any.
     """
 
     progress: Progress
@@ -152,6 +153,7 @@ class Context(Value):
     dry_run: bool = False
     confirm: Confirm = confirm_everything
     caller: Caller | None = None
+    if_generation: int | None = None
 
 
 class Subjects:
@@ -250,7 +252,8 @@ class CallSettings(Value):
     stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_subjects`: the
     call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
     `caller`: for whom the calls work; None: for the user that runs this process. `files`: the texts of files that a
-    caller elsewhere names, by path; None: they are read on this machine.
+    caller elsewhere names, by path; None: they are read on this machine. `if_generation`: as of `Context`, for a call
+    that changes one VM.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
@@ -261,3 +264,4 @@ class CallSettings(Value):
     batch_subjects: Subjects | None = None
     files: Mapping[str, str] | None = None
     caller: Caller | None = None
+    if_generation: int | None = None

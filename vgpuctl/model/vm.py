@@ -117,6 +117,7 @@ class VmRecord(Value):
     the domain XML does not show, as JSON. `created_vm` False: somebody else created the VM and vgpuctl only gave it
     vGPUs, so vgpuctl never removes it. `reserve`: "always" reserves the slots of its vGPUs also while the VM is off,
     "running" only while it runs. `account`: the user of the host agent who made the VM; None: root made it.
+    `generation`: how often vgpuctl changed the VM's record or definition. Version 0.2 writes none, which counts as 0.
     """
 
     state: RecordState
@@ -128,6 +129,7 @@ class VmRecord(Value):
     reserve: str = "always"
     created_vm: bool = True
     account: str | None = None
+    generation: int = 0
 
     @property
     def spread_group(self) -> str | None:

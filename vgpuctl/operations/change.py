@@ -37,7 +37,8 @@ from vgpuctl.operations.guards import (
     find_vm,
     find_vm_to_change,
     refuse_busy_vm,
-    refuse_others_vm,
+    refuse_change,
+    refuse_changed_vm,
     refuse_stuck_gpus,
     refuse_unfinished,
     refuse_vgpus_in_other_vms,
@@ -135,6 +136,10 @@ def _change_labels(host: Host, context: Context, request: VmRequest, fields: Set
     with Transaction(host, context) as tx:
         tx.note(vm.name, vm.uuid)
         refuse_busy_vm(host, vm)
+        if context.if_generation is not None:  # of two requests for the same generation one gets the claims
+            held = replace(record, vgpus=with_slot(snapshot, vm, record))
+            tx.take_over(claims_of_record(host, vm.name, held), include_missing=False)
+            refuse_changed_vm(host, context, vm)
         tx.carry_out(Plan((step,)))
     return report_vm(host, result, steps)
 
@@ -293,7 +298,7 @@ def require_changeable_vm(context: Context, snapshot: Snapshot, name: str, what:
     """Return a VM that may be changed now, and its record."""
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
-    refuse_others_vm(context, vm)
+    refuse_change(context, vm)
     record = own_record(vm, "change")
     refuse_unfinished(vm, record)
     if vm.state not in STOPPED_STATES:

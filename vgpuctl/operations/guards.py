@@ -10,13 +10,24 @@ from collections.abc import Iterable
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotAllowed, NotFound, NotYours, Refused
+from vgpuctl.errors import (
+    Busy,
+    FileFailed,
+    HostCannot,
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    NotYours,
+    Refused,
+    stale_error,
+)
 from vgpuctl.model import hint_commands
 from vgpuctl.model.caller import Rights
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, RecordState, Vm, VmRecord, VmState
+from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.observe.claims import gpu_setup_error, living_operations, read_claims, refuse_concurrent_command
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.placement.constraints import select_gpus
@@ -147,13 +158,37 @@ def find_vm_to_change(context: Context, snapshot: Snapshot, name: str) -> Vm:
 
     Raises:
         NotFound, HostCannot: as `find_vm` and `require_system_libvirt`.
-        NotYours: as `refuse_others_vm`.
+        NotYours, Stale: as `refuse_change`.
     """
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     context.subjects.add_vm(vm.name, vm.uuid)
-    refuse_others_vm(context, vm)
+    refuse_change(context, vm)
     return vm
+
+
+def refuse_change(context: Context, vm: Vm) -> None:
+    """Refuse to change a VM of another account, or one that was changed since the caller read it.
+
+    Raises:
+        NotYours: as `refuse_others_vm`.
+        Stale: its record has not the generation that the caller expects.
+    """
+    refuse_others_vm(context, vm)
+    expected, generation = context.if_generation, None if vm.record is None else vm.record.generation
+    if expected is not None and generation != expected:
+        raise stale_error(vm.name, generation, expected)
+
+
+def refuse_changed_vm(host: Host, context: Context, vm: Vm) -> None:
+    """Look again at a VM that has no claim to keep others away, if the caller expects a generation.
+
+    Raises:
+        NotFound: it was deleted.
+        NotYours, Stale: as `refuse_change`.
+    """
+    if context.if_generation is not None:
+        refuse_change(context, find_vm(observe(host, scope_of_vm(vm.uuid)), vm.uuid))
 
 
 def refuse_others_vms(context: Context, snapshot: Snapshot, names: Iterable[str]) -> None:

@@ -4,9 +4,8 @@
 A carrier is what carries a vGPU: an mdev, a VF or a whole function. A slot is a free carrier with its placement.
 
 The work under the host lock takes milliseconds: read the devices again, choose, write the claims. Nothing else happens
-there: no libvirt call, no NVML call, no write to a device. If a GPU filled up between the first look and the lock, the
-host is read again, so "no capacity" is reported only when it is true. When a driver refuses although it reported room,
-what was made is undone, and everything is tried again without that GPU.
+there: no libvirt call, no NVML call, no write to a device. If a GPU filled up meanwhile, the host is read again: "no
+capacity" is only reported when it is true. When a driver refuses in spite of room, all is undone and tried without it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from vgpuctl.operations.claim import (
     with_type_id,
 )
 from vgpuctl.operations.execute import as_vgpuctl_error, execute_plan
-from vgpuctl.operations.guards import refuse_others_vm
+from vgpuctl.operations.guards import refuse_change
 from vgpuctl.operations.limits import refuse_over_limits
 from vgpuctl.operations.plans.choose import refuse_unapplied_settings
 from vgpuctl.operations.steps.claims import TakeClaim
@@ -184,7 +183,7 @@ class Transaction:
         seen, owner = making.seen, making.owner
         if owner.vm is not None:
             self._context.subjects.add_vm(owner.vm.name, owner.vm.uuid)
-            refuse_others_vm(self._context, owner.vm)
+            refuse_change(self._context, owner.vm)
 
         def choose(current: Snapshot) -> tuple[AssignedVgpu, ...]:
             chosen = making.choose(current)
@@ -324,10 +323,10 @@ class Transaction:
 
         Raises:
             NotFound: it was deleted.
-            NotYours: it is another account's.
+            NotYours, Stale: as `refuse_change`, before and after.
             Busy: another vgpuctl works on the VM, or has changed it.
         """
-        refuse_others_vm(self._context, vm)
+        refuse_change(self._context, vm)
         self.take_over(claims_of_record(self._host, vm.name, held), snapshot=seen, leaving=leaving)
         if self._vms is not None:  # what libvirt must not be asked is not compared
             return self.look(scope)
@@ -336,6 +335,7 @@ class Transaction:
         current_vm = current.vm(vm.uuid)
         if current_vm is None:
             raise deleted_meanwhile(vm)
+        refuse_change(self._context, current_vm)
         if _fingerprint(current_vm) != _fingerprint(vm):
             raise Busy(f"{vm.name} was changed or started in the meantime", hint="run the command again", vm=vm.name)
         return current

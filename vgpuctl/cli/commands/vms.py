@@ -109,9 +109,10 @@ def list_vms(settings: Settings) -> int:
 _FIRST_FIELDS = ("ownership", "owner", "account", "record", "vcpus", "firmware", "reserve", "spread_group")
 _IN_OWN_WORDS = frozenset({
     "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
-    "network_config", "labels", "vgpus", "disks",
+    "network_config", "labels", "vgpus", "disks", "generation",
 })  # fmt: skip
-"""The fields that a VM's page has in words of its own. Fields that are in neither list come after the first."""
+"""The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
+neither list come after the first."""
 
 
 def _vm(data: VmResult) -> Page:

@@ -157,8 +157,9 @@ class VmRowResult(Value):
     """A VM in a list. `reserve` is null for one without a record.
 
     `ownership`: whether vgpuctl manages it. `owner`: the person or team that uses it, null if none is set. `account`:
-    the user of the host agent who made it, null if root did. `image`: the image that its first disk is a clone or a
-    full copy of, null without one.
+    the user of the host agent who made it, null if root did. `generation`: grows with each change that vgpuctl makes of
+    its record or definition, null without a record. `image`: the image that its first disk is a clone or a full copy
+    of, null without one.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -169,6 +170,7 @@ class VmRowResult(Value):
     ownership: VmOwnershipWord
     owner: str | None
     account: str | None
+    generation: int | None
     labels: Mapping[str, str]
     memory_mib: int
     vcpus: int
@@ -183,8 +185,8 @@ class VmResult(Value):
     `spread_group`: the group whose VMs are on different GPUs, null for none. `hugepages`: the size of its memory's huge
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
-    console. `owner`, `account`, `ownership`, `image`: as in `VmRowResult`. `cloud_init`, `network_config`: the files
-    that its seed for cloud-init was made from, null without one.
+    console. `owner`, `account`, `generation`, `ownership`, `image`: as in `VmRowResult`. `cloud_init`,
+    `network_config`: the files that its seed for cloud-init was made from, null without one.
     """
 
     name: str
@@ -193,6 +195,7 @@ class VmResult(Value):
     ownership: VmOwnershipWord
     owner: str | None
     account: str | None
+    generation: int | None
     labels: Mapping[str, str]
     record: RecordState | None
     memory_mib: int
