@@ -19,7 +19,7 @@ from tests.agent.conftest import ROOT, RunningAgent, running
 from tests.agent.examples import EXAMPLES, HOSTS, SOCKET, command
 from tests.agent.test_commands import prepare
 from vgpuctl.agent import openapi
-from vgpuctl.agent.api import WAITING_CALLS
+from vgpuctl.agent.operations import WAITING_CALLS
 from vgpuctl.cli import entry
 from vgpuctl.library.call_table import CALLS
 

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
-from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
@@ -25,36 +24,32 @@ from starlette.routing import Route
 
 from vgpuctl.agent import openapi
 from vgpuctl.agent.events import EventLog, EventReader
+from vgpuctl.agent.http_input import read_body, read_query, read_seconds, refuse_long
+from vgpuctl.agent.operation import AgentOperation, wait_for_end
 from vgpuctl.agent.operation_store import StoredOperation
-from vgpuctl.agent.operations import WAITING_CALLS, AgentOperation, AgentOperations, OpenHost
+from vgpuctl.agent.operations import WAITING_CALLS, AgentOperations, OpenHost
 from vgpuctl.agent.protocol import (
     API_VERSION,
     EVENT_STREAM,
-    MAX_BODY_BYTES,
     REQUEST_KEY,
-    RESULT_EVENT,
     RequestOptions,
     read_options,
 )
 from vgpuctl.agent.request import CallRequest
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception, stale_error
-from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
+from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import CallSettings, Outcome, QueryResult
-from vgpuctl.model.result_reader import Mismatch
 from vgpuctl.value import replace
 from vgpuctl.version import __version__
 
 Result = TypeVar("Result")
 
-BODY_SECONDS = 30.0
-"""A body arrives within this time."""
 BEAT_SECONDS = 10.0
 """A stream says at least this often that it lives."""
 MAX_WAIT_SECONDS = 60.0
-MAX_ARGUMENT_CHARACTERS = 1 << 16
 READERS = 16
 """So many reads are answered at once."""
 NEW_VM_CALLS = frozenset({"create-vm"})
@@ -90,10 +85,6 @@ class Policy(Protocol):
         Raises:
             NotAllowed: the caller may not make this call.
         """
-
-
-class NotAnObject(InvalidInput):
-    """A request's body is not a JSON object."""
 
 
 class Api:
@@ -193,10 +184,10 @@ class Api:
 
     async def _show_operation(self, request: HttpRequest, caller: Caller) -> Response:
         operation = self._operations.find(request.path_params["id"])
-        seconds = min(_number(request.query_params, "wait"), MAX_WAIT_SECONDS)
+        seconds = min(read_seconds(request.query_params, "wait"), MAX_WAIT_SECONDS)
         if seconds and not operation.has_ended:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(_wait_for_end(operation), seconds)
+                await asyncio.wait_for(wait_for_end(operation), seconds)
         stored = operation.stored
         if not _is_open_to(caller, stored):  # what a guest's agent or a console told is in it, and what it was asked
             stored = replace(stored, document=None, key=None)
@@ -245,14 +236,14 @@ class Api:
                 f"there is no call {request.path_params['call']}", hint=f"GET /{API_VERSION} lists the calls"
             )
         if request.method == "POST":
-            given = await _read_body(request)
+            given = await read_body(request)
             options = read_options(given.pop(REQUEST_KEY, None))
         else:
             if call.changes:
                 raise HTTPException(405, f"{call.name} changes the host: use POST", headers={"Allow": "POST"})
             fresh = request.query_params.get("fresh", "0") not in ("", "0", "false")
-            given, options = _read_query(call, request.query_params), RequestOptions(fresh=fresh)
-        _refuse_long(given)
+            given, options = read_query(call, request.query_params), RequestOptions(fresh=fresh)
+        refuse_long(given)
         read = call.read_arguments(given)
         arguments = await self._in_thread(self._policy.check, caller, call, read, options.files)
         key = request.headers.get("idempotency-key")
@@ -325,85 +316,10 @@ def _is_open_to(caller: Caller, stored: StoredOperation) -> bool:
     return caller.rights is Rights.OPERATOR and stored.uid != 0
 
 
-async def _wait_for_end(operation: AgentOperation) -> None:
-    async for _, kind, _data in operation.read():
-        if kind == RESULT_EVENT:
-            return
-
-
 def _shown(stored: StoredOperation) -> object:
     """Return an operation as the API shows it."""
     record = to_json_value(stored)
     return {name: value for name, value in record.items() if name != "digest"}
-
-
-async def _read_body(request: HttpRequest) -> dict[str, Any]:
-    """Return the JSON object in a request's body.
-
-    Raises:
-        NotAnObject: it is something else.
-        HTTPException: it is too large, or does not arrive.
-    """
-    body_bytes = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.stream():
-                body_bytes += chunk
-                if len(body_bytes) > MAX_BODY_BYTES:
-                    raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
-    except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
-    try:
-        body = json.loads(bytes(body_bytes) or b"{}")
-    except (ValueError, RecursionError) as error:
-        raise NotAnObject(f"the body is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise NotAnObject("the body is not a JSON object with the call's arguments")
-    return body
-
-
-def _refuse_long(arguments: Mapping[str, object]) -> None:
-    """Refuse an argument that no call needs so long: what an operation names is kept with its result.
-
-    Raises:
-        InvalidInput: naming it.
-    """
-    for name, value in arguments.items():
-        if len(json.dumps(value)) > MAX_ARGUMENT_CHARACTERS:
-            raise InvalidInput(f"{name}: it is longer than {MAX_ARGUMENT_CHARACTERS} characters")
-
-
-def _read_query(call: LibraryCall, given: QueryParams) -> dict[str, Any]:
-    """Return the arguments in a URL, each as the JSON value that its type takes. `fresh` belongs to the request."""
-    arguments: dict[str, Any] = {}
-    for name in dict.fromkeys(given.keys()):
-        if name == "fresh":
-            continue
-        texts = given.getlist(name)
-        parameter = call.parameters.get(name)
-        arguments[name] = texts[0] if parameter is None else _value_of(parameter, texts)
-    return arguments
-
-
-def _value_of(parameter: Parameter, texts: list[str]) -> object:
-    candidates: list[object] = [texts] if len(texts) > 1 or parameter.several else []
-    with contextlib.suppress(ValueError, RecursionError):
-        candidates.append(json.loads(texts[0]))
-    for candidate in (*candidates, texts[0], texts):
-        with contextlib.suppress(Mismatch):
-            parameter.read(candidate)
-            return candidate
-    return texts[0]
-
-
-def _number(given: QueryParams, name: str) -> float:
-    try:
-        value = float(given.get(name, "0"))
-    except ValueError:
-        raise InvalidInput(f"{name}: {given[name]} is not a number of seconds") from None
-    if not 0 <= value < float("inf"):
-        raise InvalidInput(f"{name}: {given[name]} is not a number of seconds")
-    return value
 
 
 def _text(value: object) -> str:

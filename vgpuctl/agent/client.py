@@ -30,6 +30,7 @@ from vgpuctl.agent.protocol import (
     RESULT_EVENT,
     confirmation_key,
 )
+from vgpuctl.agent.remote_errors import error_of
 from vgpuctl.config.arguments import require_seconds
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, parse_vm_spec
 from vgpuctl.errors import (
@@ -46,7 +47,7 @@ from vgpuctl.library import GpuHost
 from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.library.text_file import read_text
 from vgpuctl.model.agent_service import SOCKET_PATH
-from vgpuctl.model.documents import Failure, read_failure, to_json_value
+from vgpuctl.model.documents import read_failure, to_json_value
 from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import (
     DEFAULT_WAIT_SECONDS,
@@ -60,7 +61,6 @@ from vgpuctl.model.outcome import (
     never_cancelled,
 )
 from vgpuctl.model.result_reader import Mismatch, read_result, read_value
-from vgpuctl.value import EMPTY_MAPPING
 
 Result = TypeVar("Result")
 Data = TypeVar("Data")
@@ -346,44 +346,6 @@ def _result_in(call: LibraryCall, document: Mapping[str, Any]) -> Any:
             f"{call.name}: the host agent's answer has another form: {mismatch}",
             hint="the agent is of another version: systemctl restart vgpuctl-agent",
         ) from mismatch
-
-
-def error_of(
-    failure: Failure, call: LibraryCall | None = None, document: Mapping[str, Any] = EMPTY_MAPPING
-) -> VgpuctlError:
-    """Return the error that a document of a call reports, of the class that the library would raise."""
-    error: VgpuctlError
-    kind = _ERRORS.get(failure.code, VgpuctlError)
-    if failure.code == Interrupted.code:
-        error = Interrupted(failure.message, signal_number=max(1, failure.status - 128), hint=failure.hint)
-    else:
-        error = kind(failure.message, hint=failure.hint)
-        error.status = failure.status if 1 <= failure.status <= 255 else 1
-    if error.code != failure.code:
-        error.code = failure.code  # type: ignore[misc]  # an error that this version does not know
-    error.facts = dict(failure.facts)
-    error.undone, error.left = list(failure.undone), list(failure.left)
-    error.changed = document.get("changed") is True
-    if call is not None and "data" in document:
-        try:
-            error.result = read_result(call.result_type, document)
-        except Mismatch:
-            error.result = None
-    return error
-
-
-def _all_errors(kind: type[VgpuctlError]) -> Iterator[type[VgpuctlError]]:
-    for subclass in kind.__subclasses__():
-        yield subclass
-        yield from _all_errors(subclass)
-
-
-def _classes_by_code() -> dict[str, type[VgpuctlError]]:
-    classes: list[type[VgpuctlError]] = [VgpuctlError, *_all_errors(VgpuctlError)]
-    return {one.code: one for one in reversed(classes) if one is not Interrupted}
-
-
-_ERRORS = _classes_by_code()
 
 
 def _pass_on(progress: Any, kind: str, data: Mapping[str, Any]) -> None:
