@@ -36,7 +36,7 @@ PACKAGES_VENV = ROOT / ".venv-packages"
 PYTHON = "/usr/bin/python3"
 IN_PARALLEL = ("-n", "2", "--dist", "worksteal")
 PLACEMENT = "tests/bench/placement"
-UNIT = ("tests/unit", "tests/contract", "tests/fuzz")
+UNIT = ("tests/unit", "tests/agent", "tests/contract", "tests/fuzz")
 NOT_WITH_LOWEST = (
     # The types of the newest libraries are checked, and HiGHS 1.10 finds another one of two plans with as many moves.
     "tests/unit/test_structure.py::test_mypy_finds_nothing",
@@ -51,6 +51,7 @@ TEST_PACKAGES = (
     "libvirt0",
     "python3-apt",
     "acl",
+    "curl",
     "qemu-utils",
     "mdevctl",
     "git",
@@ -62,6 +63,7 @@ TEST_PACKAGES = (
     "openssh-server",
     "iproute2",
     "graphviz",
+    "systemd",
 )
 
 

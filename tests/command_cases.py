@@ -103,8 +103,9 @@ CASES = {
     "install-host": CommandCase(),
     "uninstall-host": CommandCase(),
     "completion": CommandCase("bash"),
+    "events": CommandCase(),
 }
-"""By the command's name, in the order of `--help`; the commands of `sim` are for simulated hosts alone."""
+"""By the command's name, in the order of `--help`; the commands of `agent` and `sim` have tests of their own."""
 
 
 def lines(command: str, vm: str, *, off: str | None = None, cloned: str | None = None, spec: object = "-") -> list[str]:

@@ -141,6 +141,8 @@ def open_sim_host(
         vendor_commands=sim.vendor,
         system_log=sim.kernel_log,
         unfinished_files=open_unfinished_files(state, sim.run_dir, sim.host_file, processes),
+        domain_events=sim.domain_events,
+        kernel_messages=sim.kernel_messages,
     )
     return SimulatedHost(ports, sim, directory, scenario)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
@@ -93,6 +94,12 @@ class NotFound(InvalidInput):
     code = "not-found"
 
 
+class FileNeeded(InvalidInput):
+    """The host agent reads no file that a caller names: the caller sends its text; `facts` has the `path`."""
+
+    code = "file-needed"
+
+
 class NeedsConfirmation(InvalidInput):
     """The command needs a confirmation and nobody can answer: rerun with --yes."""
 
@@ -116,6 +123,24 @@ class Unmanaged(Refused):
     """vgpuctl did not create the object, so it does not change it."""
 
     code = "unmanaged"
+
+
+class NotYours(Refused):
+    """Another account made the VM, or root did, and the caller may change only VMs of his own."""
+
+    code = "not-yours"
+
+
+class Stale(Refused):
+    """The VM was changed since the caller read it; `facts` has its `generation` and the one that is `expected`."""
+
+    code = "stale"
+
+
+class NotAllowed(Refused):
+    """The caller may not do this on this host; `facts["rule"]` names the key of host.yaml that would allow it."""
+
+    code = "not-allowed"
 
 
 class Exists(Refused):
@@ -259,6 +284,22 @@ def unreadable_error(path: str, error: OSError) -> FileFailed:
         hint=f"run this as root; ls -ld {path}",
         path=path,
         errno=error.errno,
+    )
+
+
+def stale_error(vm: str, generation: int | None, expected: int) -> Stale:
+    """Return the error for a VM whose `generation` is not the one that a request expects; None: it has no record."""
+    if generation is None:
+        text = f"{vm} has no record of vgpuctl, and so no generation"
+    else:
+        text = f"{vm} was changed: it is at generation {generation}"
+    name = shlex.quote(vm)
+    return Stale(
+        f"{text}, and the request is for generation {expected}",
+        hint=f"vgpuctl show-vm {name} --json shows it as it is now; vgpuctl log --vm {name} shows who changed it",
+        vm=vm,
+        generation=generation,
+        expected=expected,
     )
 
 

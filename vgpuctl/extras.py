@@ -13,6 +13,7 @@ PACKAGE_PYTHON = f"{PACKAGE_PREFIX}/bin/python3"
 LOCAL_LIBRARIES = "/usr/local/lib/vgpuctl"
 """The Debian package also loads libraries from here, where pip may install some that Debian lacks."""
 EXTRAS = {
+    "agent": ("starlette", "uvicorn"),
     "host": ("libvirt", "libvirtmod", "pynvml"),
     "ssh": ("paramiko", "bcrypt", "cryptography", "invoke", "nacl"),
     "solver": ("highspy",),
@@ -39,6 +40,13 @@ _DEBIAN_PACKAGES_PATH = "/usr/lib/python3/dist-packages"
 def find_extra(library: str) -> str | None:
     """Return the extra that brings a library; None for one that vgpuctl always needs."""
     return next((extra for extra, libraries in EXTRAS.items() if library in libraries), None)
+
+
+def missing_libraries(extra: str) -> tuple[str, ...]:
+    """Return which libraries of an extra this Python does not have."""
+    from importlib import util  # libvirt's hook imports this module
+
+    return tuple(library for library in EXTRAS[extra] if util.find_spec(library) is None)
 
 
 def describe_sources(library: str) -> str:

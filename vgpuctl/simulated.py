@@ -61,6 +61,8 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
         unfinished_files=open_unfinished_files(
             sim_host.run_dir.parent, sim_host.run_dir, sim_host.host_file, processes
         ),
+        domain_events=sim_host.domain_events,
+        kernel_messages=sim_host.kernel_messages,
         close=sim_host.close,
     )
 

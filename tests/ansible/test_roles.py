@@ -52,6 +52,20 @@ def test_the_role_uses_the_running_kernel_and_not_a_cached_fact(site: Site) -> N
     assert f"linux-headers-{platform.release()}" in done.result["msg"]["build"]
 
 
+@pytest.mark.parametrize(("agent", "words"), [(False, []), (True, ["--agent"]), ("yes", ["--agent"])])
+def test_the_host_agent_is_installed_only_where_it_is_asked_for(
+    site: Site, agent: bool | str, words: list[str]
+) -> None:
+    """The stand-in for the program notes its arguments; a role in check mode still asks what would change."""
+    program, noted = site.directory / "vgpuctl", site.directory / "arguments"
+    result = json.dumps({"changed": True, "data": {"notes": []}})
+    program.write_text(f"#!/bin/sh\necho \"$@\" >> {noted}\necho '{result}'\n")
+    program.chmod(0o755)
+    ran = run(site, "vgpuctl", "install_host", facts=DEBIAN, vgpuctl_path=str(program), vgpuctl_agent=agent)
+    assert ran.status == 0, ran.output
+    assert noted.read_text().split() == ["install-host", "--json", *words, "--dry-run"]
+
+
 @pytest.mark.parametrize(
     ("role", "part", "option"),
     [

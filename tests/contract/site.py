@@ -7,6 +7,7 @@ In the lab, VGPUCTL_CONTRACT names the form of the lab's card. Elsewhere, a scen
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -87,6 +88,13 @@ class Site:
             subprocess.run(["virsh", "-q", "undefine", domain], check=True)
         else:
             self.ports.hypervisor.make_transient(domain)
+
+    def kill_guest(self, domain: DomainInfo) -> None:
+        """Kill a running domain's QEMU, as the kernel does when memory runs out."""
+        if self.real:
+            os.kill(int(Path(f"/run/libvirt/qemu/{domain.name}.pid").read_text()), signal.SIGKILL)
+        else:
+            self.ports.hypervisor.crash(domain.uuid)
 
     def remove(self, device: str) -> None:
         """Remove an mdev that nobody uses."""

@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.site import Site, libvirt_refuses, new_uuid
 from vgpuctl.errors import Exists, Failed, LibvirtFailed, NoSpace
+from vgpuctl.model.port_values import ResolvedPath
 
 EXTENT = 4 << 20
 pytestmark = pytest.mark.forms("mdev-pf")
@@ -57,6 +58,8 @@ def test_an_image_and_its_backing_file_are_identified_by_every_path(site: Site) 
         lower, upper, by_other_path = files[base.path], files[clone.path], files[other_path]
         assert (lower.backing_path, upper.backing_path, by_other_path.identity) == (None, base.path, lower.identity)
         assert upper.identity != lower.identity
+        assert storage.resolve(other_path) == storage.resolve(base.path) == ResolvedPath(base.path)
+        assert (storage.resolve(folder), storage.resolve(missing)) == (ResolvedPath(folder), None)
         image = storage.image(clone.path)
         assert image is not None
         assert (image.backing_chain, image.unsafe_reason) == ((upper, lower), None)

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.packaging.build import ROOT
+from vgpuctl.operations.plans.agent_units import AGENT_UNITS
 from vgpuctl.operations.plans.installation import HOOK_PATH, UNIT_PATH, UNIT_WANTS_LINK
 from vgpuctl.remote import bootstrap, bootstrap_script
 from vgpuctl.version import __version__
@@ -76,7 +77,7 @@ def try_all(wheel: Path, deb: Path) -> None:
     """Run every trial in every root, print a line for each, and exit if one fails."""
     failed = []
     for suite, (name, python) in SUITES.items():
-        trials = [fresh, over_old_files, brought, upgrade, removal, pip_without_compiler]
+        trials = [fresh, over_old_files, brought, upgrade, removal, agent, pip_without_compiler]
         trials += [by_ansible] if suite == "trixie" else []  # Debian 12's ansible-core is too old
         for trial in trials:
             started = time.monotonic()
@@ -154,10 +155,7 @@ def upgrade(root: BareRoot, deb: Path) -> None:
     host_file = root.file("/etc/vgpuctl/host.yaml")
     host_file.write_text("version: 1\n")
     root.file(UNIT_WANTS_LINK).unlink()
-    newer = root.run(
-        "dpkg-deb -R /packages/*.deb /tmp/tree && sed -i 's/^Version: .*/Version: 99-1/' /tmp/tree/DEBIAN/control && "
-        "dpkg-deb --root-owner-group -b /tmp/tree /packages/newer.deb >/dev/null && echo /packages/newer.deb"
-    ).strip()
+    newer = _make_newer(root)
     hold = (
         "mkdir -p -m 700 /run/vgpuctl/operations; cd /run/vgpuctl/operations; "
         """echo '{"pid": 4711, "command": "create-vm vdi-009"}' >0123456789abcdef; """
@@ -192,6 +190,34 @@ def removal(root: BareRoot, deb: Path) -> None:
     assert root.run(left) == ""
 
 
+def agent(root: BareRoot, deb: Path) -> None:
+    """The host agent comes disabled; install-host --agent enables it, an upgrade keeps that, a removal ends it."""
+    root.run("groupadd --gid 4711 vgpuctl-view")
+    _install(root, deb)
+    groups = dict(line.split(":")[::2] for line in root.file("/etc/group").read_text().splitlines())
+    assert groups["vgpuctl-view"] == "4711"
+    assert int(groups["vgpuctl"]) < 1000
+    links = [root.file(unit.wants_link) for unit in AGENT_UNITS]
+    assert not any(link.is_symlink() for link in links)
+    assert "-I -m vgpuctl agent run" in root.file(AGENT_UNITS[-1].package_path).read_text()
+    refused = root.run("vgpuctl install-host --agent 2>&1", status=6)
+    assert "apt install python3-starlette && apt install python3-uvicorn" in refused, refused
+    root.run(f"{INSTALL} python3-starlette python3-uvicorn; vgpuctl install-host --agent")
+    assert [os.readlink(link) for link in links] == [unit.package_path for unit in AGENT_UNITS]
+    assert "nothing to do" in root.run("vgpuctl install-host --agent").lower()
+    root.run(f"dpkg -i {_make_newer(root)}")
+    assert all(link.is_symlink() for link in links)
+    root.run("mkdir /var/lib/vgpuctl-agent")
+    root.run(f"{APT} remove vgpuctl")
+    assert not any(link.is_symlink() for link in links)
+    assert root.file("/var/lib/vgpuctl-agent").is_dir()
+    _install(root, deb)
+    assert not any(link.is_symlink() for link in links)
+    root.run(f"{APT} purge vgpuctl")
+    assert not root.file("/var/lib/vgpuctl-agent").exists()
+    assert "vgpuctl-view:x:4711:" in root.file("/etc/group").read_text()
+
+
 def pip_without_compiler(root: BareRoot, deb: Path) -> None:
     """The wheel, installed by pip as an ordinary user without a compiler, runs the quickstart and names its extras."""
     root.run(f"{INSTALL} python3-venv")
@@ -221,6 +247,16 @@ def by_ansible(root: BareRoot, deb: Path) -> None:
     assert root.run("vgpuctl --version") == f"vgpuctl {__version__}\n"
     shutil.rmtree(root.file("/packages/collections"))
     assert " changed=0 " in root.run(play)
+
+
+def _make_newer(root: BareRoot) -> str:
+    """Return the path of the same package with a higher version."""
+    output = root.run(
+        "rm -rf /tmp/tree; dpkg-deb -R /packages/*_all.deb /tmp/tree && "
+        "sed -i 's/^Version: .*/Version: 99-1/' /tmp/tree/DEBIAN/control && "
+        "dpkg-deb --root-owner-group -b /tmp/tree /packages/newer.deb >/dev/null && echo /packages/newer.deb"
+    )
+    return output.strip()
 
 
 def _install(root: BareRoot, deb: Path) -> str:

@@ -25,7 +25,9 @@ from pathlib import Path
 from tests.packaging import man_pages
 from vgpuctl import extras
 from vgpuctl.cli import command, shells
+from vgpuctl.model import agent_service
 from vgpuctl.operations.plans import installation
+from vgpuctl.operations.plans.agent_units import AGENT_UNITS
 from vgpuctl.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,11 +47,12 @@ from vgpuctl.__main__ import main
 sys.exit(main())
 """
 DEPENDS = (
-    "python3 (>= 3.11)", "python3-click (>= 8.1.3)", "python3-jinja2 (>= 3.1.2)", "python3-libvirt",
+    "passwd", "python3 (>= 3.11)", "python3-click (>= 8.1.3)", "python3-jinja2 (>= 3.1.2)", "python3-libvirt",
     "python3-lxml (>= 4.9.2)", "python3-pycdlib",
 )  # fmt: skip
 RECOMMENDS = (
-    "libvirt-daemon-system", "ovmf", "python3-paramiko (>= 2.12)", "qemu-system-x86", "qemu-utils",
+    "libvirt-daemon-system", "ovmf", "python3-paramiko (>= 2.12)", "python3-starlette (>= 0.26)",
+    "python3-uvicorn (>= 0.17.1)", "qemu-system-x86", "qemu-utils",
 )  # fmt: skip
 CONTROL = """\
 Package: vgpuctl
@@ -69,7 +72,8 @@ Description: Give virtual machines on libvirt/KVM hosts a slice of a GPU
  .
  It handles mediated devices (mdev) of any maker, NVIDIA's vendor-specific
  VFIO, plain SR-IOV virtual functions and whole GPUs. A boot unit and a hook of
- libvirt create the vGPUs again that a reboot of the host takes away.
+ libvirt create the vGPUs again that a reboot of the host takes away. A host
+ agent, off until it is enabled, serves users of two groups without root.
  .
  The Ansible collection vgpuctl.vgpuctl is in /usr/share/ansible/collections.
 """
@@ -198,6 +202,10 @@ def _stage_environment(wheel: Path, stage: Path, epoch: int) -> None:
 def _stage_files(tree: Path, stage: Path, version: str, epoch: int) -> None:
     _write(stage / "usr/bin/vgpuctl", PROGRAM, 0o755)
     _write(stage / installation.PACKAGE_UNIT_PATH[1:], installation.unit_text(extras.PACKAGE_PYTHON))
+    for unit in AGENT_UNITS:
+        _write(stage / unit.package_path[1:], unit.text(extras.PACKAGE_PYTHON))
+    groups = "".join(f"g {name} - -\n" for name in agent_service.GROUPS)
+    _write(stage / "usr/lib/sysusers.d/vgpuctl.conf", f"# Those who may use vgpuctl's host agent\n{groups}")
     for shell, ((directory, name), *_) in installation.COMPLETION_DIRECTORIES.items():
         script = shells.script(command.cli, shell, command.PROGRAM, command.COMPLETE_VARIABLE)
         _write(stage / directory[1:] / name, f"{script.rstrip()}\n")

@@ -23,6 +23,11 @@ NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE, PORTED, LIAR, ENDLESS 
     "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown", "mute", "ported", "liar",
     "endless",
 )  # fmt: skip
+DIALLED = "dialled"
+DIAL_ONLY = """#!/bin/sh
+[ "$*" = "agent dial" ] || { echo "only the agent can be reached" >&2; exit 1; }
+exec "${0%/*}/../../python/bin/python" -m vgpuctl agent dial --socket "$HOME/agent.sock"
+"""
 FRESH, EMPTY, HALTED = "fresh", "empty", "halted"
 """Hosts without vgpuctl."""
 TARDY = "tardy"
@@ -78,6 +83,7 @@ def network() -> Iterator[Network]:
         Host(LIAR, commands={"vgpuctl": LIAR_VGPUCTL}),
         Host(ENDLESS, bashrc="exec yes\n"),
         Host(TARDY, program=TARDY_PROGRAM),
+        Host(DIALLED, commands={"vgpuctl": DIAL_ONLY}),
         *(Host(name, fresh=True) for name in (FRESH, EMPTY, HALTED)),
         Host(
             MUTE,

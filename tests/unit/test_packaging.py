@@ -24,9 +24,15 @@ def test_the_package_depends_on_what_the_program_needs_or_has_it_inside() -> Non
         name: f"python3-{name.removesuffix('-python')}" for name in needed if name.replace(".", "-") not in bundled
     }
     declared = {line.partition(" ")[0]: line for line in build.DEPENDS}
-    assert set(names.values()) | {"python3"} == declared.keys()
+    assert set(names.values()) | {"python3", "passwd"} == declared.keys()
     for name in set(names) & {"click", "jinja2", "lxml"}:
         assert declared[names[name]] == f"{names[name]} (>= {needed[name]})"
+
+
+def test_the_package_recommends_what_the_agent_needs() -> None:
+    lines = PROJECT["optional-dependencies"]["agent"]
+    names = [re.sub(r"^([a-z]+)>=([\d.]+)$", r"python3-\1 (>= \2)", line) for line in lines]
+    assert set(names) <= set(build.RECOMMENDS)
 
 
 @pytest.mark.parametrize("name", ["preinst", "postinst", "prerm", "postrm", "rtupdate"])

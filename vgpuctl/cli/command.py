@@ -230,10 +230,10 @@ def load_command(name: str) -> click.Command:
 
 def find_command(kind: str) -> Command | None:
     """Import the command of a kind of documents: `list-gpus`, `sim-reset`; None if there is none."""
-    name = "sim" if kind.startswith("sim-") else kind
+    group, _, rest = kind.partition("-")
+    name = group if group in command_table.GROUPS else kind
     command = load_command(name) if name in command_table.COMMANDS else None
     if isinstance(command, LazyGroup):
-        rest = kind.removeprefix("sim-")
         command = command.load(rest) if rest in command.help_texts else None
     return command if isinstance(command, Command) else None
 

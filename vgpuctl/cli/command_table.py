@@ -95,6 +95,8 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "install-host": Entry("host", "Install the boot unit, libvirt's hook and completion."),
         "uninstall-host": Entry("host", "Remove what install-host installed."),
         "completion": Entry("host", "Print the completion script of a shell."),
+        "events": Entry("events", "Show what happens on this host, as the host agent sees it.", "event monitor"),
+        "agent": Entry("agent", "Run the host agent, or reach it through SSH.", "daemon serve"),
         "sim": Entry("sim", "Reboot or reset a simulated host, or list scenarios."),
     },
 }
@@ -107,6 +109,14 @@ SIM_COMMANDS: dict[str, Entry] = {
     "reset": Entry("sim", "Forget everything that happened on the host."),
     "list-scenarios": Entry("sim", "List the built-in simulated hosts."),
 }
+
+AGENT_COMMANDS: dict[str, Entry] = {
+    "run": Entry("agent", "Run the agent of this host."),
+    "dial": Entry("agent", "Join stdin and stdout to the agent's socket."),
+}
+
+GROUPS: dict[str, dict[str, Entry]] = {"agent": AGENT_COMMANDS, "sim": SIM_COMMANDS}
+"""The commands that are groups of others."""
 
 SYNONYMS: dict[str, str] = {
     "label": "set-vm VM --label KEY=VALUE",

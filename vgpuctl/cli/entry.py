@@ -62,6 +62,12 @@ class SignalGuard:
             raise self._interrupted()
         return False
 
+    def restore_handlers(self) -> None:
+        """Leave the signals to what runs from here on, which handles them itself."""
+        for number in self.handled_signals:
+            signal.signal(number, signal.SIG_DFL)
+        self.handled_signals = ()
+
     def ignore_signals(self) -> None:
         """Ignore signals from here on, even while the interpreter exits."""
         for number in self.handled_signals:
@@ -173,6 +179,7 @@ def _report_without_click(exc: ImportError, args: list[str]) -> int:
     """Report that a library is missing which is needed to read the command line."""
     from vgpuctl.cli import document, streams
     from vgpuctl.errors import missing_library_error
+    from vgpuctl.model import documents
 
     missing = missing_library_error(exc)
     if missing is None:
@@ -182,7 +189,7 @@ def _report_without_click(exc: ImportError, args: list[str]) -> int:
             "code": missing.code, "message": missing.message, "hint": missing.hint, "facts": missing.facts,
             "exit_status": missing.status, "undone": [], "left": [],
         }  # fmt: skip
-        streams.write_out(document.text(document.failure_body("vgpuctl", error, changed=False)))
+        streams.write_out(document.text(documents.failure_body("vgpuctl", error, changed=False)))
     else:
         streams.write_err(f"vgpuctl: {missing.message}   [{missing.code}]\n  hint: {missing.hint}")
     return missing.status

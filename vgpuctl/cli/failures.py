@@ -9,24 +9,22 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import click
 
-from vgpuctl.cli import document, output, result_reader, run, streams, usage
+from vgpuctl.cli import document, output, run, streams, usage
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.errors import (
-    FileFailed,
-    Interrupted,
     OutputLost,
     VgpuctlError,
     exception_chain,
     explain_exception,
-    mount_point,
 )
+from vgpuctl.model import result_reader
+from vgpuctl.model.documents import LEFT_HINT, Failure, failure_document, failure_of
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.outcome import AnyResult, Outcome, QueryResult
 from vgpuctl.model.results.host import DoctorFindingResult
+from vgpuctl.value import replace
 
 MULTILINE_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of complete sentences."""
@@ -45,24 +43,6 @@ _EXPLAINABLE_STATUSES = (1, 4, 5, 6, 75)
 _WITHOUT_DOCTOR = ("doctor", "restore-host")
 
 MAX_FACT_LENGTH = 200
-LEFT_HINT = "'vgpuctl reconcile-host' finishes or undoes what is left"
-
-
-@dataclass
-class Failure:
-    """What is reported about a failure, as text and as JSON."""
-
-    code: str
-    message: str
-    status: int
-    hint: str | None = None
-    facts: dict[str, object] = field(default_factory=dict)
-    undone: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    traceback: str | None = None
-    changed: bool = False
-    result: AnyResult | None = None
-    """What succeeded before it failed."""
 
 
 def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> int:
@@ -98,15 +78,6 @@ def print_failure(settings: Settings, failure: Failure, document: str | None) ->
     streams.write_err("\n".join(text_lines(failure, verbose=settings.verbose)))
 
 
-def failure_document(failure: Failure, kind: str) -> dict[str, object]:
-    """Return the JSON document of a failure."""
-    changed = failure.changed or bool(failure.left)
-    if failure.result is None:
-        return document.failure_body(kind, _error_object(failure), changed=changed)
-    data, warnings = document.result_data(failure.result), failure.result.warnings
-    return document.failure_body(kind, _error_object(failure), changed=changed, data=data, warnings=warnings)
-
-
 def failure_from_exception(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> Failure:
     """Return the failure to report for any exception."""
     exc = explain_exception(exc)
@@ -123,19 +94,10 @@ def failure_from_exception(exc: BaseException, settings: Settings, *, signal_sta
 
 
 def _from_vgpuctl_error(exc: VgpuctlError, settings: Settings) -> Failure:
-    """Return the failure of a vgpuctl error, with its own data; -v adds the traceback if the error has a cause."""
-    status, hint = exc.status, exc.hint
-    if isinstance(exc, Interrupted):
-        status = 128 + exc.signal_number
-        hint = hint or (LEFT_HINT if exc.left else None)
-    failure = Failure(exc.code, exc.message, status, hint, _json_facts(exc), list(exc.undone), list(exc.left))
-    failure.changed = exc.changed
-    failure.result = exc.result if isinstance(exc.result, (Outcome, QueryResult)) else None
-    path = exc.facts.get("path")
-    if isinstance(exc, FileFailed) and isinstance(path, str) and path.startswith("/"):
-        failure.facts["file_system"] = mount_point(path)
+    """Return the failure of a vgpuctl error; -v adds the traceback if the error has a cause."""
+    failure = failure_of(exc)
     if settings.verbose and exc.__cause__ is not None:
-        failure.traceback = "".join(traceback.format_exception(exc))
+        return replace(failure, traceback="".join(traceback.format_exception(exc)))
     return failure
 
 
@@ -199,11 +161,6 @@ def _list_lines(title: str, items: Sequence[str]) -> Iterator[str]:
         yield from (f"    {streams.sanitize(item)}" for item in items)
 
 
-def _json_facts(exc: VgpuctlError) -> dict[str, object]:
-    """Return the facts of an error as JSON values."""
-    return {name: document.to_json_value(value) for name, value in exc.facts.items()}
-
-
 def _undone_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
     """Yield how much was undone; each step was already reported when it happened."""
     number = len(failure.undone)
@@ -243,18 +200,6 @@ def _fact_text(value: object) -> str:
     return str(value)
 
 
-def _error_object(failure: Failure) -> dict[str, object]:
-    return {
-        "code": failure.code,
-        "message": failure.message,
-        "hint": failure.hint,
-        "facts": failure.facts,
-        "exit_status": failure.status,
-        "undone": failure.undone,
-        "left": failure.left,
-    }
-
-
 def _from_interrupt(exc: BaseException, status: int) -> Failure:
     """Explain a second signal. The errors in its chain list what could not be undone."""
     undone: list[str] = []
@@ -263,7 +208,9 @@ def _from_interrupt(exc: BaseException, status: int) -> Failure:
         if isinstance(error, VgpuctlError):
             undone += [item for item in error.undone if item not in undone]
             left += [item for item in error.left if item not in left]
-    return Failure("interrupted", "stopped", status, LEFT_HINT if left else None, undone=undone, left=left)
+    return Failure(
+        "interrupted", "stopped", status, LEFT_HINT if left else None, undone=tuple(undone), left=tuple(left)
+    )
 
 
 def _from_unexpected_error(exc: BaseException, settings: Settings) -> Failure:

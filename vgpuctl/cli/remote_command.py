@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vgpuctl.remote.session import Target
 
 LOCAL_ONLY_COMMANDS = {
+    "agent": "vgpuctl-agent.service runs it there, and --host ssh:// reaches it by itself",
     "completion": "it works on this shell",
     "sim": "a simulated host is on this machine; VGPUCTL_HOST in the environment there names one",
 }
@@ -32,7 +33,7 @@ READ_ONLY_COMMANDS = frozenset(
     {
         "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff",
         "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "wait",
-        "log",
+        "log", "events",
     }
 )  # fmt: skip
 """Commands that change nothing: they may be run again if a reply was lost."""

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.cli import document, failures, listings, output, run, streams
-from vgpuctl.cli.failures import Failure
-from vgpuctl.cli.result_reader import Mismatch, read_result
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.schemas import HOSTS, result_type
 from vgpuctl.cli.shown import Block
 from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError, worst_status
+from vgpuctl.model import documents
 from vgpuctl.model.outcome import AnyResult, QueryResult
+from vgpuctl.model.result_reader import Mismatch, read_result
 from vgpuctl.model.results.host import HostAnswerResult, HostsResult, HostTextResult
 from vgpuctl.model.results.vms import XmlResult
 from vgpuctl.value import Value, replace
@@ -63,7 +63,9 @@ def print_reply(settings: Settings, reply: HostReply, stopped: int) -> int:
         if result is not None and not settings.json:
             output.print_page(settings, result)
         failures.print_failure(
-            settings, parse_failure(body["error"]), document.text(body, settings.output) if settings.json else None
+            settings,
+            documents.read_failure(body["error"]),
+            document.text(body, settings.output) if settings.json else None,
         )
         return parsed.status
     if settings.json:
@@ -119,31 +121,13 @@ def _print_failures(settings: Settings, rows: Sequence[HostRow]) -> None:
         streams.write_err(streams.sanitize(f"vgpuctl: {_summary(rows, failed)}   [{SOME_FAILED}]"))
 
 
-def parse_failure(error: Mapping[str, Any]) -> Failure:
-    """Return the failure that a document reports; another vgpuctl made it, so no field of it is certain."""
-    hint, facts, status = error.get("hint"), error.get("facts"), error.get("exit_status")
-    return Failure(
-        str(error.get("code", "failed")),
-        str(error.get("message", "")),
-        status if isinstance(status, int) else 1,
-        None if hint is None else str(hint),
-        dict(facts) if isinstance(facts, dict) else {},
-        _string_list(error.get("undone")),
-        _string_list(error.get("left")),
-    )
-
-
-def _string_list(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []
-
-
 def _host_row(settings: Settings, reply: HostReply, result: AnyResult | None, stopped: int) -> HostRow:
     target, parsed = reply.target, reply.parsed
     if parsed is not None:
         body, status = parsed.document, parsed.status
     else:
         failure = failures.failure_from_exception(_reply_error(reply), settings, signal_status=stopped or 130)
-        body, status = failures.failure_document(failure, settings.kind), failure.status
+        body, status = documents.failure_document(failure, settings.kind), failure.status
     body = _narrow_document(settings, body, result)
     narrowed = None if result is None else _narrow_result(settings, result)
     return HostRow(HostAnswerResult(target.name, _ssh_url(target), status, reply.seconds, body), body, narrowed)
@@ -190,7 +174,7 @@ def _hosts_document(
     hosts = HostsResult(command, tuple(row.answer for row in rows))
     failed = [row for row in rows if not row.document["ok"]]
     if not failed:
-        return document.success_body(HOSTS, QueryResult(hosts, tuple(warnings), changed))
+        return documents.success_body(HOSTS, QueryResult(hosts, tuple(warnings), changed))
     error = {
         "code": SOME_FAILED,
         "message": _summary(rows, failed),
@@ -199,10 +183,12 @@ def _hosts_document(
         "exit_status": status,
         "undone": [],
         "left": [
-            f"{row.answer.host}: {left}" for row in failed for left in _string_list(row.document["error"].get("left"))
+            f"{row.answer.host}: {left}"
+            for row in failed
+            for left in documents.texts_of(row.document["error"].get("left"))
         ],
     }
-    return document.failure_body(HOSTS, error, changed=changed, data=hosts, warnings=warnings)
+    return documents.failure_body(HOSTS, error, changed=changed, data=hosts, warnings=warnings)
 
 
 def _summary(rows: Sequence[HostRow], failed: Sequence[HostRow]) -> str:
@@ -254,7 +240,7 @@ def _shape_error(kind: str, target: Target, body: Mapping[str, Any], mismatch: s
     error = ResultUnknown(
         f"{target.name}: {kind} is done there, and {problem}",
         hint=f"{install_hint}; then {output.inspect_command(kind, data, address)}",
-        lines=_string_list(data.get("steps")) if isinstance(data, dict) else [],
+        lines=list(documents.texts_of(data.get("steps"))) if isinstance(data, dict) else [],
         here=__version__,
     )
     error.changed = True
@@ -277,7 +263,7 @@ def _host_page(host: str, result: AnyResult, blocks: Sequence[Block], stderr_lin
 
 
 def _print_failure(settings: Settings, row: HostRow) -> None:
-    failure = parse_failure(row.document["error"])
+    failure = documents.read_failure(row.document["error"])
     if not failure.message.startswith(f"{row.answer.host}: "):
-        failure.message = f"{row.answer.host}: {failure.message}"
+        failure = replace(failure, message=f"{row.answer.host}: {failure.message}")
     streams.write_err("\n".join(failures.text_lines(failure, verbose=settings.verbose)))

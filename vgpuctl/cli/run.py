@@ -6,6 +6,7 @@ The work is done under the signal guard.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -14,12 +15,16 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
+    from vgpuctl.agent.client import AgentHost
     from vgpuctl.cli.entry import SignalGuard
     from vgpuctl.cli.global_options import Settings
     from vgpuctl.library import GpuHost
     from vgpuctl.model.outcome import AnyResult, Confirm, Progress
 
     Result = TypeVar("Result", bound=AnyResult)
+
+
+AGENT, LOCAL = "agent", "local"
 
 
 class CommandOutput(Value):
@@ -49,6 +54,8 @@ def open_host(
 
     if settings.is_remote:
         raise InvalidInput("this command works only on this machine", hint="omit --host ssh://")
+    if _agent_of(settings) is not None:
+        return open_agent(settings, progress=progress, confirm=confirm, cancelled=cancelled)
     return library.open_host(
         settings.host,
         root=settings.root,
@@ -59,6 +66,52 @@ def open_host(
         cancelled=cancelled or library.never_cancelled,
         command_line=("vgpuctl", *settings.args),
     )
+
+
+def open_agent(
+    settings: Settings,
+    *,
+    progress: Progress | None = None,
+    confirm: Confirm | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> AgentHost:
+    """Return the host behind the agent that --host names, or behind this host's.
+
+    Raises:
+        InvalidInput: --host names no agent, and not this host.
+    """
+    from vgpuctl import library
+    from vgpuctl.agent import client
+
+    name = _agent_of(settings) or (AGENT if settings.host == LOCAL else None)
+    if name is None:
+        raise InvalidInput(
+            f"--host {settings.host}: only the host agent knows this",
+            hint=f"vgpuctl --host {settings.host} agent run --socket /PATH/agent.sock --state DIR runs one; then "
+            "--host agent:/PATH/agent.sock",
+        )
+    return client.connect(
+        name,
+        wait_seconds=settings.wait,
+        progress=progress,
+        confirm=confirm or library.confirm_everything,
+        cancelled=cancelled or library.never_cancelled,
+        command_line=("vgpuctl", *settings.args),
+    )
+
+
+def _agent_of(settings: Settings) -> str | None:
+    """Return the name of the host agent that makes the calls; None if this process makes them itself.
+
+    --host names one, or the caller is not root and may use this host's: what changes the host needs root or the agent.
+    """
+    if settings.host == AGENT or settings.host.startswith(f"{AGENT}:"):
+        return settings.host
+    if settings.host != LOCAL or settings.root != "/" or settings.connect is not None or os.geteuid() == 0:
+        return None
+    from vgpuctl.model.agent_service import SOCKET_PATH
+
+    return AGENT if os.access(SOCKET_PATH, os.R_OK | os.W_OK) else None
 
 
 def call(
@@ -114,12 +167,13 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
         OutputLost: it could not be written, and it reports a change.
     """
     from vgpuctl.cli import document, output, streams
+    from vgpuctl.model import documents
 
     result, raw = _narrow(settings, command_output.result), command_output.raw
 
     def write() -> None:
         if settings.json:
-            streams.write_out(document.text(document.success_body(settings.kind, result), settings.output))
+            streams.write_out(document.text(documents.success_body(settings.kind, result), settings.output))
         elif raw is not None:
             write_raw(raw)
         elif settings.output in ("csv", "name"):

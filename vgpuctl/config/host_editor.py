@@ -17,6 +17,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.nodes import MappingNode, ScalarNode
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
+from vgpuctl.config.agent_spec import dump_agent
 from vgpuctl.config.host_spec import FORMAT_VERSION, BootSpec, HostSpec, dump_keys, dump_value, parse_host_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.names import normalize_pci
@@ -284,6 +285,9 @@ def render_host_file(
         values = _render_entry(getattr(host, section))
         if values and getattr(host, section) != BootSpec():
             document[section] = values
+    agent = dump_agent(host.agent)
+    if agent:
+        document["agent"] = _render_value(agent)
     if host.gpus:
         document["gpus"] = entries = CommentedMap()
         for key, entry in host.gpus.items():

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vgpuctl.config import rules
+from vgpuctl.config.agent_spec import AGENT_SHAPE, AgentSpec, parse_agent
 from vgpuctl.config.arguments import GPU_MODES
 from vgpuctl.config.gpu_spec import (
     MIG_JSON_SCHEMA,
@@ -119,7 +120,7 @@ class BootSpec(Value):
 class HostSpec(Value):
     """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, model or "all", `vgpus` by name.
 
-    `placement`: on which GPU new vGPUs go, of those with room.
+    `placement`: on which GPU new vGPUs go, of those with room. `agent`: what members of the group vgpuctl may do.
     """
 
     version: int
@@ -128,6 +129,7 @@ class HostSpec(Value):
     vgpus: Mapping[str, VgpuSpec] = EMPTY_MAPPING
     boot: BootSpec = BootSpec()
     placement: PlacementSpec = PlacementSpec()
+    agent: AgentSpec = AgentSpec()
 
 
 def parse_host_spec(text: str, path: str) -> HostSpec:
@@ -294,6 +296,7 @@ HOST_SHAPE = Shape(
         Key("vgpus", _parse_vgpus, "vGPUs without a VM, by name", map_value_shape=VGPU_SHAPE),
         Key("boot", _parse_boot, "restoring after a boot", nested_shape=BOOT_SHAPE),
         Key("placement", _parse_placement, "how the GPU for a new vGPU is chosen", nested_shape=PLACEMENT_SHAPE),
+        Key("agent", parse_agent, "what members of the group vgpuctl may do", nested_shape=AGENT_SHAPE),
     ),
 )
 

@@ -115,7 +115,7 @@ class VmRequest(DeclaredFields):
     These have no declaration: `sources`: the source of each field's value: "command-line", "host.yaml" or "default";
     only "command-line" fields are compared with an existing VM. `seed`: the files in `cloud_init` and `network_config`,
     read. `label_changes`: instead of `labels`, labels to set on a VM that exists, and to remove from it (None); its
-    other labels stay.
+    other labels stay. `account`: who makes the VM, which only the operation sets.
     """
 
     name: str | None = vm_field(
@@ -495,6 +495,7 @@ class VmRequest(DeclaredFields):
     sources: Mapping[str, str] = EMPTY_MAPPING
     seed: CloudInit | None = None
     label_changes: Mapping[str, str | None] = EMPTY_MAPPING
+    account: str | None = None
 
     @property
     def constraints(self) -> GpuConstraints:

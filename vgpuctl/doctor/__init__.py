@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 
-from vgpuctl.doctor import gpu_settings, gpus, nvidia, own_files, virtualization, vms
+from vgpuctl.doctor import agent, gpu_settings, gpus, nvidia, own_files, virtualization, vms
 from vgpuctl.doctor.check import Check, Finding, Verdict
 from vgpuctl.errors import NotFound
 
@@ -20,6 +20,7 @@ CHECKS: tuple[Check, ...] = (
     *virtualization.SECURITY_CHECKS,
     *vms.CHECKS,
     *own_files.CHECKS,
+    *agent.CHECKS,
 )
 """All checks in the order in which people read them: a check comes after those that it depends on."""
 _WORST_FIRST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN, Verdict.OK, Verdict.NOT_APPLICABLE)

@@ -31,6 +31,8 @@ class Verdict(StrEnum):
 
 NVIDIA_SERVICES = ("nvidia-vgpud", "nvidia-vgpu-mgr")
 """The systemd services of NVIDIA's driver for vGPUs: one reports the types and exits, the other starts each vGPU."""
+SLICE_DIRECTORIES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")
+"""The cgroups of services: with cgroup v2, and in systemd's own hierarchy with v1."""
 
 
 class Finding(Value):

@@ -22,6 +22,7 @@ from bisect import bisect
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
     NVIDIA_SERVICES,
+    SLICE_DIRECTORIES,
     Check,
     CheckContext,
     Finding,
@@ -48,8 +49,6 @@ from vgpuctl.scheduler.registry_dword import MODULE_VERSION, PROC_VERSION, parse
 from vgpuctl.value import Value
 
 VGPUD, VGPU_MGR = NVIDIA_SERVICES
-SLICE_DIRECTORIES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")
-"""The cgroups of services: with cgroup v2, and in systemd's own hierarchy with v1."""
 LIBRARY_DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 FIRMWARE_OPTION = "NVreg_EnableGpuFirmware"
 NO_NVIDIA_GPU = "no GPU here has NVIDIA's driver"

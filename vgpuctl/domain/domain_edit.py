@@ -100,6 +100,18 @@ def edit_domain(xml: str, edit: DomainEdit) -> str:
     return etree.tostring(root, encoding="unicode")
 
 
+def with_next_generation(xml: str) -> str:
+    """Return a definition with the next generation in the VM's own record; without one, as it is."""
+    from lxml import etree
+
+    root = parse_root(xml, keep_comments=True)
+    uuid = (root.findtext("uuid") or "").strip().lower()
+    own = [element for element in root.iterfind(f"metadata/{ROOT_TAG}") if element.get("vm-uuid") == uuid]
+    for element in own:
+        element.set("generation", str((parse_integer(element.get("generation", "0")) or 0) + 1))
+    return etree.tostring(root, encoding="unicode") if own else xml
+
+
 def _change_guest(root: etree._Element, edit: DomainEdit) -> None:
     """Change what a guest has beside disks and vGPUs."""
     if edit.nics is not None:

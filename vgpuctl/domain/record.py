@@ -22,6 +22,7 @@ from vgpuctl.model.gpu import Backend
 from vgpuctl.model.names import format_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, HostdevRef, ManagedDisk, RecordState, VmRecord
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -62,6 +63,8 @@ def record_to_xml(record: VmRecord) -> str:
             "machine-id": record.machine_id,
             "reserve": record.reserve,
             "made-vm": None if record.created_vm else "no",
+            "account": record.account,
+            "generation": _number_text(record.generation or None),
         },
     )
     for vgpu in record.vgpus:
@@ -105,6 +108,11 @@ def _add_vgpu(parent: etree._Element, vgpu: AssignedVgpu) -> None:
     )
 
 
+def record_after(record: VmRecord, previous: VmRecord | None) -> VmRecord:
+    """Return a record as it is written in the place of `previous`: with the next generation. None: the VM had none."""
+    return replace(record, generation=0 if previous is None else previous.generation + 1)
+
+
 def record_from_xml(text: str) -> VmRecord:
     """Read the element as `record_to_xml` writes it, or as virDomainGetMetadata returns it: without namespace.
 
@@ -141,7 +149,7 @@ def _number_text(number: int | None) -> str | None:
     return None if number is None else str(number)
 
 
-__all__ = ["NAMESPACE", "ROOT_TAG", "parse_record", "record_from_xml", "record_to_xml"]
+__all__ = ["NAMESPACE", "ROOT_TAG", "parse_record", "record_after", "record_from_xml", "record_to_xml"]
 
 
 NAMESPACE = "urn:vgpuctl:1"
@@ -180,6 +188,8 @@ def parse_record(root: Element) -> VmRecord:
         request_json=next((child.text or "" for child in children if child.tag == f"{namespace_prefix}spec"), ""),
         reserve=_require_attribute(root, "reserve"),
         created_vm=root.get("made-vm") != "no",
+        account=_optional_attribute(root, "account"),
+        generation=0 if root.get("generation") is None else _require_number(root, "generation"),
     )
 
 

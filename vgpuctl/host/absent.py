@@ -22,6 +22,7 @@ from vgpuctl.model.port_values import (
     NvmlGuest,
     NvmlStatus,
     PoolInfo,
+    ResolvedPath,
     VolumeInfo,
 )
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
@@ -200,6 +201,10 @@ class AbsentStorage(_Absent):
         self._raise_absent()
 
     def remove_volume(self, pool: str, name: str) -> None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def resolve(self, path: str) -> ResolvedPath | None:
         """Raise HostCannot."""
         self._raise_absent()
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 RUN_DIR = Path("/run/vgpuctl")
 _MAX_FILE_BYTES = 65536
+_HOUR_SECONDS = 3600.0
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FIELD_TYPES: tuple[tuple[str, type | tuple[type, ...]], ...] = (
     *((key, str) for key in ("gpu", "function", "vm", "vm_uuid", "command")),
@@ -73,6 +74,7 @@ class ClaimStore:
         self._stuck = run_dir / "stuck"
         self._drained = run_dir / "drained"
         self._in_progress = run_dir / "working"
+        self._removals = run_dir / "removals"
         self._processes = processes
         self._operations = operations
         self._read_only = read_only
@@ -134,7 +136,7 @@ class ClaimStore:
         _require_file_name(claim.carrier)
         self._prepare_write()
         with self._lock_directory(self._claims):
-            _write_json(self._claims / claim.carrier, as_dict(claim))
+            _write_json(self._claims / claim.carrier, _claim_fields(claim))
 
     def replace(self, claim: Claim) -> None:
         """Replace the VM's own claim, or write a missing one; FileExistsError as `add`."""
@@ -146,7 +148,7 @@ class ClaimStore:
                 current = _parse_claim(claim.carrier, _read_or_empty(path))
                 if current is None or current.vm_uuid != claim.vm_uuid:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-            _write_json(path, as_dict(claim), overwrite=True)
+            _write_json(path, _claim_fields(claim), overwrite=True)
 
     def set_permissions(self, mode: int) -> None:
         """Set the permission bits of the directory itself."""
@@ -226,6 +228,21 @@ class ClaimStore:
         """Remove the entry of a write that has returned."""
         self._remove_note(self._stuck, str(write.process.pid))
 
+    def count_removal(self, uid: int, limit: int, now: float) -> bool:
+        """Count that a user removes a VM now; False after `limit` in an hour. One file for each user has the times."""
+        self._require_writable()
+        path = self._removals / str(uid)
+        with self._lock_directory(self._removals):
+            text = _read_or_empty(path)
+            times = parse_json(text) if text else []
+            if not isinstance(times, list):
+                return False  # unknown is not zero
+            recent = [time for time in times if isinstance(time, float | int) and now - _HOUR_SECONDS < time <= now]
+            if len(recent) >= limit:
+                return False
+            write_file(path, json.dumps([*recent, now]).encode(), overwrite=True, durable=False)
+        return True
+
     def _write_note(self, directory: Path, name: str, note: DrainedVm | VmInProgress | StuckWrite) -> None:
         """Write an entry atomically, over an earlier one."""
         _require_file_name(name)
@@ -268,6 +285,11 @@ class ClaimStore:
             raise PermissionError(errno.EROFS, "this host is read-only", str(self._claims.parent))
 
 
+def _claim_fields(claim: Claim) -> dict[str, object]:
+    """Return what a claim's file has; the account only where there is one."""
+    return {name: value for name, value in as_dict(claim).items() if name != "account" or value is not None}
+
+
 def _parse_claim(name: str, text: bytes) -> Claim | None:
     """Return the claim in a file of that name, or None: a claim is never parsed in part."""
     data = parse_json(text)
@@ -279,7 +301,8 @@ def _parse_claim(name: str, text: bytes) -> Claim | None:
             return None
         if not (isinstance(data.get("type_id"), str | None) and isinstance(data.get("placement_id"), int | None)):
             return None
-        if not isinstance(data.get("leaving", False), bool) or not isinstance(data.get("spread_group"), str | None):
+        texts = (data.get("spread_group"), data.get("account"))
+        if not isinstance(data.get("leaving", False), bool) or not all(isinstance(t, str | None) for t in texts):
             return None
         if not isinstance(data.get("operation"), str | None):
             return None

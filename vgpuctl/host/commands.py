@@ -69,8 +69,10 @@ def find_command(name: str) -> str | None:
     return next((p for d in _DIRECTORIES if os.access(p := f"{d}/{name}", os.X_OK)), None)
 
 
-def run_command(argv: Sequence[str], *, deadline_seconds: float, stdin: str | None = None) -> CompletedCommand:
-    """Run a command to its end.
+def run_command(
+    argv: Sequence[str], *, deadline_seconds: float, stdin: str | None = None, keep_output: bool = True
+) -> CompletedCommand:
+    """Run a command to its end. Without `keep_output` nobody reads what it prints, however much that is.
 
     Raises:
         OSError: it could not be started.
@@ -83,8 +85,8 @@ def run_command(argv: Sequence[str], *, deadline_seconds: float, stdin: str | No
     child = subprocess.Popen(  # noqa: S603 - a list and no shell, by absolute path
         list(argv),
         stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE if keep_output else subprocess.DEVNULL,
+        stderr=subprocess.PIPE if keep_output else subprocess.DEVNULL,
         text=True,
         errors="replace",
         env={"LC_ALL": "C", "PATH": _PATH},
@@ -98,7 +100,7 @@ def run_command(argv: Sequence[str], *, deadline_seconds: float, stdin: str | No
     except BaseException:
         _kill(child)
         raise
-    return CompletedCommand(child.returncode, stdout, stderr)
+    return CompletedCommand(child.returncode, stdout or "", stderr or "")
 
 
 def run_watched(argv: Sequence[str], report: Callable[[str], None]) -> CompletedCommand:

@@ -18,6 +18,7 @@ from vgpuctl.host.commands import HostVendorCommands, find_command
 from vgpuctl.host.files import HostFiles, read_machine_id, resolve_below
 from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
 from vgpuctl.host.images import ImageInspector
+from vgpuctl.host.kernel_messages import HostKernelMessages
 from vgpuctl.host.logs import HostKernelLog, JournalSocket
 from vgpuctl.host.nvml import HostNvml
 from vgpuctl.host.operation_files import OperationFiles
@@ -27,8 +28,10 @@ from vgpuctl.host.system_files import HostScratch, HostSystem
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
 from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
+from vgpuctl.host.virt.events import LibvirtDomainEvents
 from vgpuctl.host.virt.storage import LibvirtStorage
 from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.devices import Nvml
@@ -56,9 +59,9 @@ def open_local_host(
     claims = ClaimStore(run_dir, processes, operations, clock=clock, read_only=captured, wait_seconds=wait_seconds)
     writer = None if captured else UninterruptibleWriter(claims, processes)
     nvml: Nvml = AbsentNvml("--root") if captured else HostNvml()
-    hypervisor, storage, close_libvirt = _open_libvirt(connect, clock, claims, captured=captured)
+    hypervisor, storage, domain_events, close_libvirt = _open_libvirt(connect, clock, claims, captured=captured)
     machine_id = read_machine_id(root)
-    return Host(
+    host = Host(
         name=root if captured else "local",
         sysfs=HostFiles(root, lock_held=lambda: claims.is_locked, writer=writer),
         nvml=nvml,
@@ -70,20 +73,30 @@ def open_local_host(
         clock=clock,
         machine_id=machine_id or "",
         new_uuid=new_uuid or _random_uuid,
-        scratch=None if captured else HostScratch(run_dir / "scratch"),
         read_only_reason=_read_only_reason(root, captured, machine_id),
-        unprivileged_user=None if captured else _unprivileged_user(os.geteuid() if euid is None else euid),
-        audit_log=None if captured else JournalSocket(),
-        system=None if captured else HostSystem(),
-        host_file=None
-        if captured
-        else HostFileOnDisk(lock_held=lambda: claims.is_locked, clock=clock, wait_seconds=wait_seconds),
-        vendor_commands=None
-        if captured
-        else HostVendorCommands(lock_held=lambda: claims.is_locked, store=claims, processes=processes),
-        system_log=None if captured else HostKernelLog(),
-        unfinished_files=None if captured else open_unfinished_files(Path(root), RUN_DIR, HOST_FILE_PATH, processes),
+        domain_events=domain_events,
         close=close_libvirt,
+    )
+    if captured:
+        return host
+    host = replace(host, unprivileged_user=_unprivileged_user(os.geteuid() if euid is None else euid))
+    return _with_own_ports(host, run_dir, claims, processes, wait_seconds)
+
+
+def _with_own_ports(
+    host: Host, run_dir: Path, claims: ClaimStore, processes: HostProcesses, wait_seconds: float
+) -> Host:
+    """Add the ports that only the host itself has, and no captured tree."""
+    return replace(
+        host,
+        scratch=HostScratch(run_dir / "scratch"),
+        audit_log=JournalSocket(),
+        system=HostSystem(),
+        host_file=HostFileOnDisk(lock_held=lambda: claims.is_locked, clock=host.clock, wait_seconds=wait_seconds),
+        vendor_commands=HostVendorCommands(lock_held=lambda: claims.is_locked, store=claims, processes=processes),
+        system_log=HostKernelLog(),
+        unfinished_files=open_unfinished_files(Path("/"), RUN_DIR, HOST_FILE_PATH, processes),
+        kernel_messages=HostKernelMessages(),
     )
 
 
@@ -106,10 +119,10 @@ def _run_dir(root: str) -> Path:
 
 def _open_libvirt(
     connect: str | None, clock: HostClock, claims: ClaimStore, *, captured: bool
-) -> tuple[Hypervisor, Storage, Callable[[], None] | None]:
-    """Return the hypervisor and storage ports of one connection and what closes it, or their absent versions."""
+) -> tuple[Hypervisor, Storage, LibvirtDomainEvents | None, Callable[[], None] | None]:
+    """Return the ports of one libvirt and what closes its connection, or their absent versions."""
     if captured and not connect:
-        return AbsentHypervisor("--root"), AbsentStorage("--root"), None
+        return AbsentHypervisor("--root"), AbsentStorage("--root"), None, None
     connection = LibvirtConnection(connect, lambda: claims.is_locked)
 
     def find_qemu_user() -> QemuUser | None:
@@ -122,7 +135,7 @@ def _open_libvirt(
 
     images = ImageInspector(find_qemu_user, find_tool)
     storage = LibvirtStorage(connection, clock, images.inspect)
-    return LibvirtHypervisor(connection, clock), storage, connection.close
+    return LibvirtHypervisor(connection, clock), storage, LibvirtDomainEvents(connection), connection.close
 
 
 def _read_only_reason(root: str, captured: bool, identity: str | None) -> str | None:

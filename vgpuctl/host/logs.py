@@ -9,7 +9,7 @@ and vgpuctl still works on a host without systemd.
 
 vgpuctl's own entries are read with `journalctl -o json`, which also works without root. Any local user may write to the
 journal. So who ran a command is read from the fields that journald itself adds (_UID, _AUDIT_LOGINUID), and what sudo
-said counts only for a process of root.
+said, or the host agent of its users, counts only for a process of root.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _AUDIT_DEADLINE_SECONDS = 30.0
 _SHOWN_FIELDS = (
     "PRIORITY", "_UID", "_AUDIT_LOGINUID", "VGPUCTL_COMMAND", "VGPUCTL_ARGUMENTS", "VGPUCTL_HOST", "VGPUCTL_SUDO_USER",
     "VGPUCTL_RESULT", "VGPUCTL_EXIT_STATUS", "VGPUCTL_CHANGED", "VGPUCTL_DURATION_SECONDS", "VGPUCTL_ERROR",
-    "VGPUCTL_LEFT", "VGPUCTL_VM", "VGPUCTL_GPU", "VGPUCTL_SPEC",
+    "VGPUCTL_LEFT", "VGPUCTL_VM", "VGPUCTL_GPU", "VGPUCTL_SPEC", "VGPUCTL_UID", "VGPUCTL_ACCOUNT", "VGPUCTL_VIA",
+    "VGPUCTL_ADDRESS", "VGPUCTL_ON_BEHALF_OF",
 )  # fmt: skip
 """What journalctl prints besides the time: the plan of a command is long, and not shown."""
 _WARNING_PRIORITY = "4"
@@ -142,6 +143,9 @@ def _parse_entry(fields: dict[str, tuple[str, ...]], user_name: Callable[[int], 
     login_uid = number("_AUDIT_LOGINUID")
     login_uid = None if login_uid == _UNSET_UID else login_uid
     sudo_user = text("VGPUCTL_SUDO_USER") if uid == 0 else None
+    account, account_uid = (text("VGPUCTL_ACCOUNT"), number("VGPUCTL_UID")) if uid == 0 else (None, None)
+    if account is not None:
+        uid, login_uid = uid if account_uid is None else account_uid, None
     return AuditEntry(
         command=command,
         arguments=text("VGPUCTL_ARGUMENTS") or "",
@@ -159,7 +163,11 @@ def _parse_entry(fields: dict[str, tuple[str, ...]], user_name: Callable[[int], 
         gpus=fields.get("VGPUCTL_GPU", ()),
         spec=text("VGPUCTL_SPEC"),
         time=microseconds / 1e6,
-        user=user_name(login_uid) if login_uid is not None else sudo_user or user_name(uid),
+        user=account or (user_name(login_uid) if login_uid is not None else sudo_user or user_name(uid)),
+        account=account,
+        via=text("VGPUCTL_VIA"),
+        address=text("VGPUCTL_ADDRESS"),
+        on_behalf_of=text("VGPUCTL_ON_BEHALF_OF"),
     )
 
 
@@ -273,7 +281,7 @@ def journal_fields(entry: AuditEntry) -> dict[str, str]:
     result = (
         f"{entry.result}, exit status {entry.exit_status}" if not ok else "ok" if entry.changed else "nothing to do"
     )
-    user = entry.sudo_user or f"uid {entry.uid}"
+    user = entry.account or entry.sudo_user or f"uid {entry.uid}"
     return {
         "MESSAGE": f"{user}: {entry.arguments}: {result}",
         "MESSAGE_ID": MESSAGE_ID,
@@ -285,6 +293,10 @@ def journal_fields(entry: AuditEntry) -> dict[str, str]:
         "VGPUCTL_UID": str(entry.uid),
         "VGPUCTL_LOGIN_UID": "" if entry.login_uid is None else str(entry.login_uid),
         "VGPUCTL_SUDO_USER": entry.sudo_user or "",
+        "VGPUCTL_ACCOUNT": entry.account or "",
+        "VGPUCTL_VIA": entry.via or "",
+        "VGPUCTL_ADDRESS": entry.address or "",
+        "VGPUCTL_ON_BEHALF_OF": entry.on_behalf_of or "",
         "VGPUCTL_RESULT": entry.result,
         "VGPUCTL_EXIT_STATUS": str(entry.exit_status),
         "VGPUCTL_CHANGED": "1" if entry.changed else "0",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.host.file_lock import make_private_directories
 from vgpuctl.model.vm import Operation
+from vgpuctl.ports.run_directory import OperationsState
 
 if TYPE_CHECKING:
     from vgpuctl.host.processes import HostProcesses
@@ -124,6 +125,13 @@ class OperationFiles:
             return frozenset(name for name in names if name is not None and not _is_locked(name, descriptor))
         finally:
             os.close(descriptor)
+
+    def state(self) -> OperationsState:
+        """Return when an operation last began or ended, by the directory's time, and how many there are."""
+        try:
+            return OperationsState(os.stat(self._directory).st_mtime_ns, len(os.listdir(self._directory)))
+        except FileNotFoundError:
+            return OperationsState(0, 0)
 
     def remove_ended(self) -> None:
         """Remove the files of dead operations."""

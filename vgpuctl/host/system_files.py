@@ -6,8 +6,8 @@ rename(2) replaces each file whole.
 
 from __future__ import annotations
 
+import grp
 import os
-import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -17,10 +17,13 @@ from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.commands import find_command, run_command
 from vgpuctl.host.file_lock import make_private_directories
 from vgpuctl.regular_file import read_regular_file
+from vgpuctl.sd_notify import notify
 
 MAX_BYTES = 1 << 20
 """Units and hooks take a few pages at most."""
 _DEADLINE_SECONDS = 90.0
+_GROUPS_FILE = "/etc/group"
+_SIMULATED_GROUP_ID = 970
 
 
 class HostSystem:
@@ -98,29 +101,46 @@ class HostSystem:
 
     def notify_ready(self, status: str) -> bool:
         """Send READY to the socket that systemd names; False if there is none or it cannot be reached."""
-        address = os.environ.get("NOTIFY_SOCKET", "")
-        if not self._allow_systemctl or not address:
-            return False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, suppress(OSError):
-            notify.connect(address.replace("@", "\0", 1) if address.startswith("@") else address)
-            notify.sendall(f"READY=1\nSTATUS={status}\n".encode())
-            return True
-        return False
+        return self._allow_systemctl and notify("READY=1", f"STATUS={status}")
 
-    def systemctl(self, *words: str) -> None:
+    def systemctl(self, *words: str, deadline_seconds: float) -> None:
         """Run systemctl; raises Failed with its error line."""
-        status, error_line = self._run_systemctl(*words)
+        status, error_line = self._run_systemctl(*words, deadline_seconds=deadline_seconds)
         if status != 0:
             command = f"systemctl {' '.join(words)}"
             raise Failed(f"{command} failed: {error_line}", hint=f"{command}", status=status)
+
+    def has_group(self, name: str) -> bool:
+        """Return whether getgrnam(3) finds a group; below another root only that root's /etc/group counts."""
+        if self._allow_systemctl:
+            with suppress(KeyError):
+                return grp.getgrnam(name).gr_name == name
+            return False
+        return any(line.partition(":")[0] == name for line in (self.read(_GROUPS_FILE) or "").splitlines())
+
+    def add_group(self, name: str) -> None:
+        """Create a group with systemd-sysusers, or with groupadd where that is missing; both leave an existing one."""
+        if self.has_group(name):
+            return
+        if not self._allow_systemctl:
+            text = self.read(_GROUPS_FILE) or ""
+            self.put(_GROUPS_FILE, f"{text}{name}:x:{_SIMULATED_GROUP_ID + text.count(chr(10))}:\n", 0o644)
+            return
+        sysusers = find_command("systemd-sysusers")
+        groupadd = [find_command("groupadd") or "/usr/sbin/groupadd", "--system", name]
+        argv = groupadd if sysusers is None else [sysusers, "--inline", f"g {name} - -"]
+        result = run_command(argv, deadline_seconds=_DEADLINE_SECONDS)
+        if result.status != 0:
+            hint = f"groupadd --system {name}"
+            raise Failed(f"the group {name} cannot be created: {result.error_line}", hint=hint, status=result.status)
 
     @staticmethod
     def _find_systemctl() -> str | None:
         return find_command("systemctl")
 
-    def _run_systemctl(self, *words: str) -> tuple[int, str]:
+    def _run_systemctl(self, *words: str, deadline_seconds: float = _DEADLINE_SECONDS) -> tuple[int, str]:
         result = run_command(
-            [self._find_systemctl() or "/usr/bin/systemctl", *words], deadline_seconds=_DEADLINE_SECONDS
+            [self._find_systemctl() or "/usr/bin/systemctl", *words], deadline_seconds=deadline_seconds
         )
         return result.status, result.error_line
 

@@ -23,13 +23,15 @@ from vgpuctl.library.targets import NameCalls, TargetCalls
 from vgpuctl.library.vms import VmCalls
 from vgpuctl.library.whole_host import HostCalls
 from vgpuctl.model.outcome import DEFAULT_WAIT_SECONDS, CallSettings, NoProgress, confirm_everything, never_cancelled
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.host.processes import HostClock
+    from vgpuctl.model.caller import Caller
     from vgpuctl.model.outcome import Confirm, Progress
-    from vgpuctl.ports.host import Host
+    from vgpuctl.ports.host import Host, Snapshots
 
-__all__ = ["LOCAL", "GpuHost", "confirm_everything", "never_cancelled", "open_host", "open_ports"]
+__all__ = ["LOCAL", "GpuHost", "confirm_everything", "never_cancelled", "open_host", "open_ports", "opener"]
 
 LOCAL = "local"
 _SIMULATED_PREFIX = "sim:"
@@ -50,13 +52,15 @@ def open_host(
     confirm: Confirm = confirm_everything,
     cancelled: Callable[[], bool] = never_cancelled,
     command_line: tuple[str, ...] | None = None,
+    caller: Caller | None = None,
 ) -> GpuHost:
     """Open a host: `local`, a simulated one (`sim:NAME`, `sim:FILE`), or the captured files below `root`.
 
     `connect`: the URI of a libvirt on this host. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts
     down. `confirm` is called before something is lost and raises to refuse; without it the answer is yes. `cancelled`
     is called before each step: if it returns True, the work stops and is undone; of several VMs the finished ones
-    stay. `command_line`: the command line in the audit journal; default: the process's own.
+    stay. `command_line`: the command line in the audit journal; default: the process's own. `caller`: the user for whom
+    a process of root works; the calls then refuse to change the VMs of others.
 
     Threads may share the host: each call is an operation of its own. They share `progress`, `confirm` and `cancelled`,
     too. `close` or a `with` block closes it.
@@ -65,13 +69,28 @@ def open_host(
         InvalidInput, NotFound: there is no such host, or the arguments contradict each other.
         HostCannot, FileFailed: it cannot be opened.
     """
-    require_seconds("wait_seconds", wait_seconds)
+    settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line, caller=caller)
+    return opener(name, root=root, connect=connect)(settings, None)
+
+
+def opener(
+    name: str = LOCAL, *, root: str = "/", connect: str | None = None, snapshots: Snapshots | None = None
+) -> Callable[[CallSettings, HostClock | None], GpuHost]:
+    """Return what opens a host, named as for `open_host`, for calls with these settings that wait with this clock.
+
+    `snapshots`: keeps what was read for the next call, for calls that change nothing.
+
+    Raises, when it opens:
+        InvalidInput, NotFound, HostCannot, FileFailed: as `open_host`.
+    """
 
     def open_with(settings: CallSettings, clock: HostClock | None = None) -> GpuHost:
+        require_seconds("wait_seconds", settings.wait_seconds)
         ports = open_ports(name, root=root, connect=connect, clock=clock, wait_seconds=settings.wait_seconds)
+        ports = replace(ports, given_files=settings.files, snapshots=snapshots)
         return GpuHost(ports, settings, None if os.path.abspath(root) == "/" else root, open_with)
 
-    return open_with(CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line))
+    return open_with
 
 
 def open_ports(

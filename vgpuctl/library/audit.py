@@ -16,17 +16,21 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, Interrupted, VgpuctlError
 from vgpuctl.host.processes import is_secret_key, redact_command, redact_text
+from vgpuctl.model.names import is_visible
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.port_values import AuditEntry, AuditQuery
 from vgpuctl.model.results.host import LogEntryResult
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vgpuctl.model.caller import Caller
     from vgpuctl.model.outcome import Outcome, Subjects
     from vgpuctl.ports.host import Host
 
 MAX_TEXT_LENGTH = 4000
+MAX_TOLD_LENGTH = 200
 UNSET_LOGIN_UID = 2**32 - 1
 """What /proc/self/loginuid contains for a process without a login user (proc(5))."""
 _OTHER_FAILURES: dict[type[BaseException], tuple[str, int]] = {KeyboardInterrupt: ("interrupted", 130)}
@@ -34,12 +38,16 @@ _BUG = ("bug", 1)
 
 
 class Call:
-    """A call that may change the host; `arguments` is its command line, `subjects` what it changes."""
+    """A call that may change the host; `arguments` is its command line, `subjects` what it changes.
 
-    def __init__(self, command: str, arguments: str, subjects: Subjects) -> None:
+    `caller`: for whom it works; None: for the user that runs this process.
+    """
+
+    def __init__(self, command: str, arguments: str, subjects: Subjects, caller: Caller | None = None) -> None:
         self._command = command
         self._arguments = arguments
         self._subjects = subjects
+        self._caller = caller
         self._started = time.monotonic()
 
     def succeeded(self, host: Host, outcome: Outcome[object]) -> None:
@@ -67,14 +75,13 @@ class Call:
 
     def _entry(self, host: Host, steps: tuple[str, ...], error: BaseException | None, *, changed: bool) -> AuditEntry:
         result, status = ("ok", 0) if error is None else _code_and_status(error)
-        login_uid, sudo_user = _login_uid(), os.environ.get("SUDO_USER")
-        return AuditEntry(
+        entry = AuditEntry(
             command=self._command,
             arguments=self._arguments,
             host=host.name,
             uid=os.getuid(),
-            login_uid=login_uid,
-            sudo_user=sudo_user,
+            login_uid=None,
+            sudo_user=None,
             result=result,
             exit_status=status,
             changed=changed,
@@ -87,8 +94,35 @@ class Call:
             gpus=self._subjects.gpus,
             time=time.time(),
             spec=_spec_text(self._subjects.spec),
-            user=sudo_user or _user_name(os.getuid() if login_uid is None else login_uid),
         )
+        return _by_this_process(entry) if self._caller is None else _by_caller(entry, self._caller)
+
+
+def _by_this_process(entry: AuditEntry) -> AuditEntry:
+    login_uid, sudo_user = _login_uid(), os.environ.get("SUDO_USER")
+    user = sudo_user or _user_name(entry.uid if login_uid is None else login_uid)
+    return replace(entry, login_uid=login_uid, sudo_user=sudo_user, user=user)
+
+
+def _by_caller(entry: AuditEntry, caller: Caller) -> AuditEntry:
+    """Return the entry of a request to the agent, whose own process says nothing about who made it."""
+    return replace(
+        entry,
+        arguments=_one_line(entry.arguments),
+        message=None if entry.message is None else _one_line(entry.message),
+        vms=tuple(map(_one_line, entry.vms)),
+        uid=caller.uid,
+        user=caller.account,
+        account=caller.account,
+        via=_one_line(caller.via),
+        address=None if caller.address is None else _one_line(caller.address[:MAX_TOLD_LENGTH]),
+        on_behalf_of=None if caller.on_behalf_of is None else _one_line(caller.on_behalf_of[:MAX_TOLD_LENGTH]),
+    )
+
+
+def _one_line(text: str) -> str:
+    """Return a text of a client without characters that could forge another line of a log, or control a terminal."""
+    return "".join(character if is_visible(character) else "?" for character in text)
 
 
 def join(words: Sequence[str]) -> str:

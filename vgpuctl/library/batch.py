@@ -29,7 +29,7 @@ from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import CallSettings, NoProgress, Outcome, QueryResult, confirm_everything
 from vgpuctl.model.results import TallyResult, TargetErrorResult, TargetResult, TargetsResult
 from vgpuctl.operations.worker_pool import Workers
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Confirm, Progress
@@ -124,14 +124,7 @@ class Batch(Workers[str], Generic[WorkerT, Data]):
         return self._skips and _is_impossible(error)
 
     def _worker_settings(self) -> CallSettings:
-        return CallSettings(
-            self._settings.wait_seconds,
-            self.job_progress(),
-            self._ask,
-            self._is_stopped,
-            self._settings.command_line,
-            self._settings.batch_subjects,
-        )
+        return replace(self._settings, progress=self.job_progress(), confirm=self._ask, cancelled=self._is_stopped)
 
     def _ask(self, question: str, details: tuple[str, ...]) -> None:
         self._confirm(self._local.name)(question, details)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from copy import copy
 from functools import wraps
 from threading import Lock
-from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exception
 from vgpuctl.model.outcome import CallSettings, Context, Outcome, Subjects
@@ -115,6 +115,14 @@ class Calls:
             call._ports = for_another_operation(self._ports)
             yield call
 
+    def with_settings(self: AnyCalls, settings: CallSettings) -> AnyCalls:
+        """Return this host for calls with other settings; both are closed together."""
+        other = copy(self)
+        other._settings = settings
+        other._confirm = _without_empty(settings.confirm)
+        other._ports = replace(self._ports, given_files=settings.files)
+        return other
+
     def close(self) -> None:
         """Close the host's files and its connection to libvirt. Running calls come to their end; no other one begins.
 
@@ -130,7 +138,15 @@ class Calls:
 
     def _context(self, *, dry_run: bool = False) -> Context:
         """Return how an operation of this call works."""
-        return Context(self._progress, self._settings.wait_seconds, self._subjects, dry_run, self._confirm)
+        return Context(
+            self._progress,
+            self._settings.wait_seconds,
+            self._subjects,
+            dry_run,
+            self._confirm,
+            self._settings.caller,
+            self._settings.if_generation,
+        )
 
     @property
     def name(self) -> str:
@@ -142,21 +158,60 @@ class Calls:
         from vgpuctl.library import audit
 
         if self._settings.batch_subjects is not None:
-            return call_library(self._ports, act)
+            return self._end_with(act)
         self._subjects.add_vms(named.vms)
         for gpu in named.gpus:
             self._subjects.add_gpu(gpu)
         words = self._settings.command_line
         call = audit.Call(
-            command, self._ports.operations.current().command if words is None else audit.join(words), self._subjects
+            command,
+            self._ports.operations.current().command if words is None else audit.join(words),
+            self._subjects,
+            self._settings.caller,
         )
         try:
-            outcome = call_library(self._ports, act)
+            outcome = self._end_with(act)
         except BaseException as exc:
             call.failed(self._ports, exc, self._progress.steps)
             raise
         call.succeeded(self._ports, outcome)
         return outcome
+
+    def _query(self, method: Callable[..., Result], args: tuple[Any, ...], named: Mapping[str, Any]) -> Result:
+        """Make a call that changes nothing. A client of the host agent sends it instead."""
+        with self._one_call() as host:
+            return host._end_with(lambda: method(host, *args, **named))
+
+    def _change(
+        self,
+        command: str,
+        about: Literal["vm", "gpu"] | None,
+        method: Callable[..., Outcome[Data]],
+        args: tuple[Any, ...],
+        named: Mapping[str, Any],
+    ) -> Outcome[Data]:
+        """Make a call that changes the host, or a dry run of it. A client of the host agent sends it instead."""
+        self._refuse_captured()
+        with self._one_call() as host:
+            if named.get("dry_run"):
+                return host._end_with(lambda: method(host, *args, **named))
+            return host._carry_out(command, _named(about, args, named), lambda: method(host, *args, **named))
+
+    def _end_with(self, act: Callable[[], Result]) -> Result:
+        """Return what `act` returns, and end the operation of this call.
+
+        Raises:
+            VgpuctlError: it failed, also for a library that is missing or a system error.
+        """
+        try:
+            return act()
+        except BaseException as exc:
+            error = explain_exception(exc)
+            if error is exc:
+                raise
+            raise error from exc
+        finally:
+            self._ports.operations.end()
 
     def _run_batch(
         self, request: BatchRequest[Self, Data], earlier_steps: tuple[str, ...] = ()
@@ -192,9 +247,10 @@ def query(method: Callable[Concatenate[AnyCalls, P], Result]) -> Callable[Concat
 
     @wraps(method)
     def call(self: AnyCalls, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        with self._one_call() as host:
-            return call_library(host._ports, lambda: method(host, *args, **kwargs))
+        return self._query(method, args, kwargs)
 
+    call.changes = False  # type: ignore[attr-defined]  # read by library/call_table.py
+    call.about = None  # type: ignore[attr-defined]
     return call
 
 
@@ -206,26 +262,26 @@ def change(
     `command`: what the audit journal calls it. `about`: what its first argument names, a VM or a GPU.
     """
 
-    def named(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Named:
-        value = args[0] if args else kwargs.get("gpu" if about == "gpu" else "name")
-        if about is None or not isinstance(value, str):
-            return Named()
-        return Named(gpus=(value,)) if about == "gpu" else Named((value,))
-
     def decorate(
         method: Callable[Concatenate[AnyCalls, P], Outcome[Data]],
     ) -> Callable[Concatenate[AnyCalls, P], Outcome[Data]]:
         @wraps(method)
         def call(self: AnyCalls, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[Data]:
-            self._refuse_captured()
-            with self._one_call() as host:
-                if kwargs.get("dry_run"):
-                    return call_library(host._ports, lambda: method(host, *args, **kwargs))
-                return host._carry_out(command, named(args, kwargs), lambda: method(host, *args, **kwargs))
+            return self._change(command, about, method, args, kwargs)
 
+        call.changes = True  # type: ignore[attr-defined]  # read by library/call_table.py
+        call.about = about  # type: ignore[attr-defined]
         return call
 
     return decorate
+
+
+def _named(about: Literal["vm", "gpu"] | None, args: tuple[object, ...], named: Mapping[str, object]) -> Named:
+    """Return what the arguments of a call name: the first one, if it is the VM or the GPU that the call is about."""
+    value = args[0] if args else named.get("gpu" if about == "gpu" else "name")
+    if about is None or not isinstance(value, str):
+        return Named()
+    return Named(gpus=(value,)) if about == "gpu" else Named((value,))
 
 
 class Named(Value):
@@ -233,23 +289,6 @@ class Named(Value):
 
     vms: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
-
-
-def call_library(ports: Host, act: Callable[[], Result]) -> Result:
-    """Return what `act` returns, and end its operation.
-
-    Raises:
-        VgpuctlError: it failed, also for a library that is missing or a system error.
-    """
-    try:
-        return act()
-    except BaseException as exc:
-        error = explain_exception(exc)
-        if error is exc:
-            raise
-        raise error from exc
-    finally:
-        ports.operations.end()
 
 
 class _WatchedProgress:

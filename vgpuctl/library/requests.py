@@ -19,7 +19,7 @@ from vgpuctl.config.vm_request import CHANGE_FIELDS, CONSTRAINT_FIELDS, FIELDS, 
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, Given, with_seed
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.fields import PlacementFields, VgpuFields, VmChangeFields, WholeGpuFields
-from vgpuctl.library.text_file import display_name, read_text
+from vgpuctl.library.text_file import display_name, read_given_text
 from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.value import replace
@@ -38,23 +38,23 @@ def build(host: Host, spec: Given, *, complete: bool = True) -> VmRequest:
         InvalidInput, NotFound: the spec, the user-data or host.yaml is wrong, or missing.
     """
     return vm_spec.build_request(
-        spec, read_spec_of_host(host).defaults, require_complete=complete, seed=_read_cloud_init(spec)
+        spec, read_spec_of_host(host).defaults, require_complete=complete, seed=_read_cloud_init(host, spec)
     )
 
 
-def _read_cloud_init(spec: Given) -> CloudInit | None:
+def _read_cloud_init(host: Host, spec: Given) -> CloudInit | None:
     user_data = network_config = None
     if "cloud_init" in spec:
-        user_data = parse_user_data(read_text(spec["cloud_init"], "user-data"), spec["cloud_init"])
+        user_data = parse_user_data(read_given_text(host, spec["cloud_init"], "user-data"), spec["cloud_init"])
     if "network_config" in spec:
-        network_config = _read_network_config(spec["network_config"])
+        network_config = _read_network_config(host, spec["network_config"])
     return CloudInit(user_data, network_config) if user_data or network_config else None
 
 
-def _read_network_config(config: str) -> CloudInitFile:
+def _read_network_config(host: Host, config: str) -> CloudInitFile:
     """Return a network configuration: a file's, or one in the spec, which its checksum names."""
     if is_path(config):
-        return parse_network_config(read_text(config, "network-config"), config)
+        return parse_network_config(read_given_text(host, config, "network-config"), config)
     return parse_network_config(config, f"network_config {_inline_name(config)}")
 
 
@@ -81,7 +81,7 @@ def from_file(
 
     `note` gets the spec that was read, before it is checked against this host.
     """
-    return build(host, _read_spec(file, fields, VM_SHAPE, note), complete=False)
+    return build(host, _read_spec(host, file, fields, VM_SHAPE, note), complete=False)
 
 
 def for_several(
@@ -104,11 +104,11 @@ def for_several(
         names = vm_spec.expand_names(pattern, count)
         spec = vm_spec.parse_options(**fields)
     else:
-        spec = _read_spec(file, fields, NUMBERED_VM_SHAPE, note)
+        spec = _read_spec(host, file, fields, NUMBERED_VM_SHAPE, note)
         names = vm_spec.expand_names(pattern or spec.get("name"), count)
     specs = _spec_of_each(spec, count)
     specs_by_paths = {_cloud_init_files(own): own for own in specs}
-    read = {paths: _read_cloud_init(own) for paths, own in specs_by_paths.items()}
+    read = {paths: _read_cloud_init(host, own) for paths, own in specs_by_paths.items()}
     seeds = {
         name: seed for name, own in zip(names, specs, strict=True) if (seed := read[_cloud_init_files(own)]) is not None
     }
@@ -210,8 +210,11 @@ def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest
     return replace(request, sources=sources, **{FIELDS[name].attribute: FIELDS[name].empty for name in removed})
 
 
-def _read_spec(file: str, fields: Mapping[str, object], shape: Shape, note: Callable[[Given], None] | None) -> Given:
-    spec = {**vm_spec.parse_vm_spec(read_text(file), display_name(file), shape), **vm_spec.parse_options(**fields)}
+def _read_spec(
+    host: Host, file: str, fields: Mapping[str, object], shape: Shape, note: Callable[[Given], None] | None
+) -> Given:
+    text = read_given_text(host, file)
+    spec = {**vm_spec.parse_vm_spec(text, display_name(file), shape), **vm_spec.parse_options(**fields)}
     if note is not None:
         note(spec)
     return spec

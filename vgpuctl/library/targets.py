@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_range
 from vgpuctl.errors import Interrupted, NotFound, VgpuctlError
-from vgpuctl.library.call import Calls, Named, call_library, query
+from vgpuctl.library.call import Calls, Named, query
 from vgpuctl.library.fields import VmChangeFields
 from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.outcome import Outcome, QueryResult
@@ -130,24 +130,24 @@ class TargetCalls(Calls):
                         error.result = host._with_states(error.result)
                     raise
 
-            return call_library(host._ports, act) if dry_run else host._carry_out(command, _named(command, names), act)
+            return host._end_with(act) if dry_run else host._carry_out(command, _named(command, names), act)
 
     def _with_states(self, result: Outcome[Any]) -> Outcome[Any]:
         """Return the result with the states that VMs have after a failure, from a new look; unknown ones stay null."""
-        from vgpuctl.operations import queries
-
         failed = [row.name for row in result.data.targets if row.error is not None]
         try:
-            states = {name: str(shown.data.state) for name, shown in queries.show_vms(self._ports, failed).items()}
-        except VgpuctlError:
-            return result
+            shown = self.show_vms(failed).data.targets
+        except VgpuctlError as error:
+            if not isinstance(error.result, QueryResult):
+                return result
+            shown = error.result.data.targets
+        states = {row.name: str(row.data.state) for row in shown if row.data is not None}
         rows = tuple(
             row if row.error is None else replace(row, error=replace(row.error, state=states.get(row.name)))
             for row in result.data.targets
         )
         return replace(result, data=replace(result.data, targets=rows))
 
-    @query
     def query_each(
         self, names: Sequence[str], call: Callable[[str], QueryResult[Data]], *, notes: tuple[str, ...] = ()
     ) -> QueryResult[TargetsResult[Data]]:

@@ -6,9 +6,13 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.errors import FileNeeded, InvalidInput, NotFound
 from vgpuctl.regular_file import MAX_BYTES, read_regular_file
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
 
 
 def display_name(path: str) -> str:
@@ -18,6 +22,24 @@ def display_name(path: str) -> str:
 
 STREAMED_KINDS = ("spec", "host.yaml", "import")
 """Kinds of files that may come from standard input or a pipe."""
+
+
+def read_given_text(host: Host, path: str, file_kind: str = "spec") -> str:
+    """Return the text of a file that the caller names: from this machine, or as a caller elsewhere sent it.
+
+    Raises:
+        FileNeeded: the caller has to send it.
+        InvalidInput, NotFound: it cannot be read.
+    """
+    if host.given_files is None:
+        return read_text(path, file_kind)
+    if path not in host.given_files:
+        raise FileNeeded(
+            f"{display_name(path)}: the {file_kind} file is not read on this host: send its text with the request",
+            path=path,
+            file_kind=file_kind,
+        )
+    return host.given_files[path].replace("\r\n", "\n")
 
 
 def read_text(path: str, file_kind: str = "spec") -> str:

@@ -66,14 +66,14 @@ class VmCalls(Calls):
         """Return where a VM's screen and serial console are."""
         from vgpuctl.operations import guest
 
-        return guest.read_console(self._ports, name)
+        return guest.read_console(self._ports, self._context(), name)
 
     @query
     def show_address(self, name: str) -> QueryResult[AddressesResult]:
         """Return a running VM's IP addresses, and who knows them. Busy: none is known yet."""
         from vgpuctl.operations import guest
 
-        return guest.read_addresses(self._ports, name)
+        return guest.read_addresses(self._ports, self._context(), name)
 
     @query
     def wait(

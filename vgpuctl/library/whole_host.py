@@ -12,7 +12,7 @@ from vgpuctl.config.arguments import DEFAULT_LOG_LINES, MAX_LOG_LINES, MAX_UNDO,
 from vgpuctl.errors import InvalidInput, NotFound, PartlyApplied
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import Texts
-from vgpuctl.library.text_file import display_name, read_text
+from vgpuctl.library.text_file import display_name, read_given_text, read_text
 from vgpuctl.model.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         RestoreResult,
         UninstalledResult,
     )
-    from vgpuctl.operations.desired_state import DesiredState
+    from vgpuctl.operations.desired_state import DesiredState, HostFileText
+    from vgpuctl.ports.host import Host
 
 
 class HostCalls(Calls):
@@ -69,11 +70,16 @@ class HostCalls(Calls):
 
         if undo is not None and file is not None:
             raise InvalidInput("undo and file cannot be combined: a saved version is a file already")
-        text = None if file is None else desired_state.HostFileText(read_text(file, "host.yaml"), display_name(file))
+        text = None if file is None else self._read_host_file(file)
         if undo is not None:
             require_range("undo", undo, 1, MAX_UNDO)
             text = desired_state.read_previous_version(self._ports, undo)
         return desired_state.read_desired_state(self._ports, text, as_texts("sets", sets))
+
+    def _read_host_file(self, file: str) -> HostFileText:
+        from vgpuctl.operations.desired_state import HostFileText
+
+        return HostFileText(read_given_text(self._ports, file, "host.yaml"), display_name(file))
 
     @query
     def export_host(self) -> QueryResult[HostTextResult]:
@@ -90,7 +96,7 @@ class HostCalls(Calls):
         """
         from vgpuctl.operations import import_host
 
-        return import_host.import_host(self._ports, _read_foreign_config(path, config))
+        return import_host.import_host(self._ports, _read_foreign_config(self._ports, path, config))
 
     @change("reconcile-host")
     def reconcile_host(self, *, dry_run: bool = False) -> Outcome[ReconcileResult]:
@@ -113,20 +119,21 @@ class HostCalls(Calls):
 
         return diagnose.fix_problems(self._ports, self._context(dry_run=dry_run), as_texts("checks", checks))
 
-    @query
     def explain_failure(self, error: VgpuctlError) -> list[DoctorFindingResult]:
         """Return what the checks found that can explain an error; an empty list if none of them can."""
+        check, cause = error.facts.get("check"), error.facts.get("cause")
+        code = cause if isinstance(error, PartlyApplied) and isinstance(cause, str) else error.code
+        return list(self.find_causes(code, check=check if isinstance(check, str) else None))
+
+    @query
+    def find_causes(self, code: str, *, check: str | None = None) -> tuple[DoctorFindingResult, ...]:
+        """Return what the checks found that can explain an error with this code, and this `check` in its facts."""
         from vgpuctl import doctor
         from vgpuctl.operations import diagnose
 
-        check, cause = error.facts.get("check"), error.facts.get("cause")
-        check_name = check if isinstance(check, str) else None
-        code = cause if isinstance(error, PartlyApplied) and isinstance(cause, str) else error.code
-        return (
-            diagnose.explain_failure(self._ports, code, check_name)
-            if doctor.find_explaining_checks(code, check_name)
-            else []
-        )
+        if not doctor.find_explaining_checks(code, check):
+            return ()
+        return tuple(diagnose.explain_failure(self._ports, code, check))
 
     @query
     def log(
@@ -184,12 +191,15 @@ class HostCalls(Calls):
         *,
         completions: Mapping[str, str] | None = None,
         restart_libvirt: bool = False,
+        agent: bool = False,
         dry_run: bool = False,
     ) -> Outcome[InstalledResult]:
         """Install the boot unit and libvirt's hook, for the Python that runs this.
 
-        `completions`: the completion script of each shell (bash, zsh, fish).
+        `completions`: the completion script of each shell (bash, zsh, fish). `agent`: also install, enable and start
+        the host agent.
         """
+        from vgpuctl import extras
         from vgpuctl.operations import installation
 
         return installation.install_host(
@@ -198,6 +208,8 @@ class HostCalls(Calls):
             python=sys.executable,
             completions=completions or {},
             restart_libvirt=restart_libvirt,
+            agent=agent,
+            missing_libraries=extras.missing_libraries("agent") if agent else (),
         )
 
     @change("uninstall-host")
@@ -208,11 +220,11 @@ class HostCalls(Calls):
         return installation.uninstall_host(self._ports, self._context(dry_run=dry_run), restart_libvirt=restart_libvirt)
 
 
-def _read_foreign_config(path: str, config: str | None) -> ImportedConfig:
+def _read_foreign_config(host: Host, path: str, config: str | None) -> ImportedConfig:
     from vgpuctl.config import import_formats
 
-    if path == "-" or not Path(path).is_dir():
-        return import_formats.parse_import(read_text(path, "import"), display_name(path), config)
+    if path == "-" or host.given_files is not None or not Path(path).is_dir():
+        return import_formats.parse_import(read_given_text(host, path, "import"), display_name(path), config)
     try:
         files = sorted(
             file

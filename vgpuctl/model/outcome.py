@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from vgpuctl.model.caller import Caller
 from vgpuctl.model.names import address_sort_key, normalize_pci
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, HOST_VGPU_CLAIM_PREFIX, Claim
 from vgpuctl.value import Value
@@ -142,6 +143,8 @@ class Context(Value):
 
     `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down. `subjects`: gets the VMs and GPUs that
     the operation changes, for the audit entry. `dry_run`: it only plans. `confirm` is asked before something is lost.
+    `caller`: for whom it works, who may change only some VMs; None: for root. `if_generation`: the generation that the
+    VM's record must have until the operation itself changes it; None: any.
     """
 
     progress: Progress
@@ -149,6 +152,8 @@ class Context(Value):
     subjects: Subjects
     dry_run: bool = False
     confirm: Confirm = confirm_everything
+    caller: Caller | None = None
+    if_generation: int | None = None
 
 
 class Subjects:
@@ -246,11 +251,17 @@ class CallSettings(Value):
     `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
     stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_subjects`: the
     call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
+    `caller`: for whom the calls work; None: for the user that runs this process. `files`: the texts of files that a
+    caller elsewhere names, by path; None: they are read on this machine. `if_generation`: as of `Context`, for a call
+    that changes one VM.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
     progress: Progress = NoProgress()
-    confirm: Confirm = confirm_everything
-    cancelled: Callable[[], bool] = never_cancelled
+    confirm: Confirm = staticmethod(confirm_everything)
+    cancelled: Callable[[], bool] = staticmethod(never_cancelled)
     command_line: tuple[str, ...] | None = None
     batch_subjects: Subjects | None = None
+    files: Mapping[str, str] | None = None
+    caller: Caller | None = None
+    if_generation: int | None = None

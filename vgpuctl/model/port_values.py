@@ -94,6 +94,51 @@ class DomainInfo(Value):
     persistent: bool = True
 
 
+class DomainEventKind(StrEnum):
+    """What libvirt reports about a domain: its lifecycle events (virDomainEventType), and `changed` for all others."""
+
+    DEFINED = "defined"
+    UNDEFINED = "undefined"
+    STARTED = "started"
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
+    STOPPED = "stopped"
+    SHUTDOWN = "shutdown"
+    PMSUSPENDED = "pmsuspended"
+    CRASHED = "crashed"
+    CHANGED = "changed"
+
+
+class DomainEvent(Value):
+    """One event of one domain. `reason`: libvirt's word for the event's detail, None where it has none.
+
+    `run_id`: libvirt's id of a domain that started, as in `DomainStatus`; None for other events.
+
+    QEMU that died without SHUTDOWN is `stopped` with reason `failed` (qemuProcessHandleMonitorEOF in libvirt's
+    qemu_process.c and qemu_driver.c); a guest that panicked is `crashed`, mostly followed by `stopped`, `crashed`.
+    """
+
+    kind: DomainEventKind
+    name: str
+    uuid: str
+    reason: str | None = None
+    run_id: int | None = None
+
+
+class DomainStatus(Value):
+    """A domain as it is listed when events begin to arrive.
+
+    `run_id`: libvirt's id of a running domain, another one after each start; None when it is off. `off_reason`: why it
+    is off (virDomainShutoffReason); None when it runs or nobody knows.
+    """
+
+    name: str
+    uuid: str
+    state: VmState
+    run_id: int | None = None
+    off_reason: str | None = None
+
+
 class DetachOutcome(StrEnum):
     """How a guest responded to the removal of a device."""
 
@@ -200,6 +245,13 @@ class ImageFile(Value):
     content_stamp: str
 
 
+class ResolvedPath(Value):
+    """Where a path leads: `path` has no links. `exposure`: why users other than root could make it lead elsewhere."""
+
+    path: str
+    exposure: str | None = None
+
+
 class ImageInfo(Value):
     """A disk image or ISO on the host. `firmware`: what its partition table needs to boot.
 
@@ -248,7 +300,9 @@ class AuditEntry(Value):
     command failed before it planned; `undone` and `left`: the steps undone, and what remains. `vms`, `gpus`: what it
     changed or was asked to change, and what its error names, by name and by address. `spec`: the fields of the spec
     file that the command read, as JSON; None if it read none. `time`: the end of the command, in seconds since the
-    epoch; None before it is written. `user`: who that was, as far as it is known.
+    epoch; None before it is written. `user`: who that was, as far as it is known. `account`: the user of the host agent
+    for whom a process of root worked, whose `uid` it is then; None without the agent. `via`: the interface of such a
+    request; `address`, `on_behalf_of`: where it came from and for whom, as the client said and nobody proved.
     """
 
     command: str
@@ -270,6 +324,10 @@ class AuditEntry(Value):
     spec: str | None = None
     time: float | None = None
     user: str | None = None
+    account: str | None = None
+    via: str | None = None
+    address: str | None = None
+    on_behalf_of: str | None = None
 
 
 class AuditQuery(Value):

@@ -116,7 +116,8 @@ class VmRecord(Value):
     VM or on another host; vgpuctl then shows the record and never acts on it. `request_json`: what was requested and
     the domain XML does not show, as JSON. `created_vm` False: somebody else created the VM and vgpuctl only gave it
     vGPUs, so vgpuctl never removes it. `reserve`: "always" reserves the slots of its vGPUs also while the VM is off,
-    "running" only while it runs.
+    "running" only while it runs. `account`: the user of the host agent who made the VM; None: root made it.
+    `generation`: how often vgpuctl changed the VM's record or definition. Version 0.2 writes none, which counts as 0.
     """
 
     state: RecordState
@@ -127,6 +128,8 @@ class VmRecord(Value):
     request_json: str
     reserve: str = "always"
     created_vm: bool = True
+    account: str | None = None
+    generation: int = 0
 
     @property
     def spread_group(self) -> str | None:
@@ -328,6 +331,7 @@ class Claim(Value):
     a mixed-size GPU, None where the driver chooses. `spread_group`: the VM's group, needed while no definition has it.
     `leaving`: its operation removes vGPUs from the VM, so nobody may start the VM with the remaining ones. `operation`:
     the id of the operation that wrote it; None is no living operation. `process`, `command`: who that was, for people.
+    `account`: that of the VM's record.
     """
 
     carrier: str
@@ -345,6 +349,7 @@ class Claim(Value):
     leaving: bool = False
     spread_group: str | None = None
     operation: str | None = None
+    account: str | None = None
 
     @property
     def holder_text(self) -> str:

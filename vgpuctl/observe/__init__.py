@@ -43,7 +43,13 @@ def scope_of_request(request: VmRequest) -> ReadScope:
 
 
 def observe(host: Host, scope: ReadScope) -> Snapshot:
-    """Return a snapshot of the whole host."""
+    """Return a snapshot of the whole host: a new one, but for a reader whose host keeps snapshots."""
+    if host.snapshots is None:
+        return _observe(host, scope)
+    return host.snapshots.get(scope, host.operations.state(), lambda: _observe(host, scope))
+
+
+def _observe(host: Host, scope: ReadScope) -> Snapshot:
     status = host.hypervisor.status()
     vms: tuple[Vm, ...] = ()
     warnings: list[str] = []

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.vm_request import VmRequest
+from vgpuctl.domain.record import record_after
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, Outcome
@@ -68,9 +69,8 @@ class Attachment(Value):
     def owner(self) -> Owner:
         """The VM; one that is off and reserves its slots only while it runs gets no claims."""
         held = with_slot(self.seen, self.vm, self.record)
-        return Owner(
-            self.vm.name, self.record, self.vm, held, reserves=self.live or not self.record.reserve_while_running
-        )
+        reserves = self.live or not self.record.reserve_while_running
+        return Owner(self.vm.name, self.record, self.vm, held, self.record.vgpus, reserves=reserves)
 
     def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
         """Return the new vGPUs; without a claim they may be tentative."""
@@ -103,7 +103,8 @@ class Attachment(Value):
         xml = read_domain_xml(self.host, self.vm, dry_run=self.dry_run)
         bars = read_bars_mib(self.host, record.vgpus)
         window, notes = whole_gpus.window_steps(seen, self.vm, record, xml, bars)
-        steps = change.attach_steps(seen, self.vm, self.record, (), vgpus, live=False, new_record=record)
+        vm = replace(self.vm, record=record_after(self.record, self.vm.record)) if window else self.vm
+        steps = change.attach_steps(seen, vm, self.record, (), vgpus, live=False, new_record=record)
         notes = (*topology_notes(self.seen, record.vgpus), *notes)
         return Plan((*window, *steps), notes=notes, vms_required_off=(self.vm.uuid,))
 

@@ -37,6 +37,8 @@ from vgpuctl.operations.guards import (
     find_vm,
     find_vm_to_change,
     refuse_busy_vm,
+    refuse_change,
+    refuse_changed_vm,
     refuse_stuck_gpus,
     refuse_unfinished,
     refuse_vgpus_in_other_vms,
@@ -94,7 +96,7 @@ def change_vm(
     def prepare(snapshot: Snapshot) -> VmUpdate:
         if assume_off:
             snapshot = _with_vm_off(snapshot, request, changed_fields)
-        return _build_update(host, snapshot, request, changed_fields, dry_run=context.dry_run)
+        return _build_update(host, context, snapshot, request, changed_fields)
 
     update = prepare(observe(host, replace(scope, vm=request.name)))  # enough to see whether anything changes
     if (
@@ -134,6 +136,10 @@ def _change_labels(host: Host, context: Context, request: VmRequest, fields: Set
     with Transaction(host, context) as tx:
         tx.note(vm.name, vm.uuid)
         refuse_busy_vm(host, vm)
+        if context.if_generation is not None:  # of two requests for the same generation one gets the claims
+            held = replace(record, vgpus=with_slot(snapshot, vm, record))
+            tx.take_over(claims_of_record(host, vm.name, held), include_missing=False)
+            refuse_changed_vm(host, context, vm)
         tx.carry_out(Plan((step,)))
     return report_vm(host, result, steps)
 
@@ -150,14 +156,16 @@ def move_vgpu(host: Host, context: Context, name: str, carrier: str, target: Mov
     require_writable(host, context)
 
     def prepare(snapshot: Snapshot) -> VmUpdate:
-        return build_move_update(host, snapshot, name, carrier, target)
+        return _build_move_update(host, context, snapshot, name, carrier, target)
 
     return _make_update(host, prepare, ReadScope(types=True), context)
 
 
-def build_move_update(host: Host, snapshot: Snapshot, name: str, carrier: str, target: MoveTarget) -> VmUpdate:
+def _build_move_update(
+    host: Host, context: Context, snapshot: Snapshot, name: str, carrier: str, target: MoveTarget
+) -> VmUpdate:
     """Return the checked VM update that moves a vGPU of a stopped VM; nothing is placed yet."""
-    vm, record = require_changeable_vm(snapshot, name, "place")
+    vm, record = require_changeable_vm(context, snapshot, name, "place")
     old = next((v for v in record.vgpus if v.carrier == carrier), None)
     if old is None or old.profile is None:
         raise Busy(f"{vm.name} no longer has {carrier}", hint="run the command again", vm=vm.name)
@@ -187,7 +195,11 @@ class _UpdateMaking(Value):
         """The VM; it gets claims if it reserves its slots after the change."""
         update = self.update
         held, leaving = update.vgpus_with_slot, bool(self.old_claims)
-        return Owner(update.vm.name, update.record, update.vm, held, leaving, reserves=update.reserves_slots)
+        begins_to_reserve = update.reserves_slots and update.record.reserve_while_running  # then all are chosen
+        keeps = () if begins_to_reserve else update.vgpu_changes.kept
+        return Owner(
+            update.vm.name, update.record, update.vm, held, keeps, leaving=leaving, reserves=update.reserves_slots
+        )
 
     def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
         """Return the vGPUs that it adds, if the definition with them is possible; else nothing is claimed."""
@@ -230,10 +242,10 @@ def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
 
 
 def _build_update(
-    host: Host, snapshot: Snapshot, request: VmRequest, fields: frozenset[str], *, dry_run: bool
+    host: Host, context: Context, snapshot: Snapshot, request: VmRequest, fields: frozenset[str]
 ) -> VmUpdate:
     """Read the VM and refuse what cannot be changed. A dry run reads the definition without its secrets."""
-    vm, record = require_changeable_vm(snapshot, request.name or "", ", ".join(sorted(fields)))
+    vm, record = require_changeable_vm(context, snapshot, request.name or "", ", ".join(sorted(fields)))
     request = with_all_labels(vm, request)
     if "networks" in fields:
         check_nics(snapshot, request.nics, read_guest_host(host, request), own_uuid=vm.uuid)
@@ -252,7 +264,7 @@ def _build_update(
         if changes.removed:
             refuse_managed_save(host, vm)
         request = _request_for_added(request, record, changes)
-    xml = read_domain_xml(host, vm, dry_run=dry_run)
+    xml = read_domain_xml(host, vm, dry_run=context.dry_run)
     reserve = request.reserve if "reserve" in fields else record.reserve
     frees_slots = "reserve" in fields and reserve == "running" and not read_domain_leftovers(host, vm).managed_save
     freed = changes.kept if frees_slots else ()
@@ -282,10 +294,11 @@ def _with_vm_off(snapshot: Snapshot, request: VmRequest, fields: frozenset[str])
     return replace(snapshot, vms=tuple(off if other.uuid == vm.uuid else other for other in snapshot.vms))
 
 
-def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm, VmRecord]:
+def require_changeable_vm(context: Context, snapshot: Snapshot, name: str, what: str) -> tuple[Vm, VmRecord]:
     """Return a VM that may be changed now, and its record."""
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
+    refuse_change(context, vm)
     record = own_record(vm, "change")
     refuse_unfinished(vm, record)
     if vm.state not in STOPPED_STATES:

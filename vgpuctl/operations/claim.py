@@ -145,6 +145,7 @@ def build_claims(name: str, record: VmRecord, operation: Operation) -> tuple[Cla
             placement_id=vgpu.placement_id,
             spread_group=record.spread_group,
             operation=operation.id,
+            account=record.account,
         )
         for vgpu in record.vgpus
     )

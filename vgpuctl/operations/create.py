@@ -24,7 +24,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.facts import gather_host_facts
-from vgpuctl.operations.guards import require_system_libvirt, require_writable
+from vgpuctl.operations.guards import require_system_libvirt, require_writable, with_account
 from vgpuctl.operations.plans.choose import choose_vgpus, disk_stem, disk_volume_name, make_steps, vm_name
 from vgpuctl.operations.plans.facts import (
     DEFAULT_POOL_PATH,
@@ -104,6 +104,7 @@ def design_domain(
         disks=managed_disks,
         request_json=request_fields_json(request, _request_addresses(request)),
         reserve=request.reserve,
+        account=request.account,
     )
     disks = [DesignDisk("disk", d.path, d.format) for d in managed_disks if d.role is DiskRole.DISK]
     for disk in request.disks:
@@ -338,6 +339,7 @@ def create_vm(
         VgpuctlError: the reason; everything created has been undone.
     """
     require_writable(host, context)
+    request = with_account(request, context)
 
     def prepare(tx: Transaction) -> PreparedVm:
         prepared = prepare_vm(host, tx.look, request, start=start)

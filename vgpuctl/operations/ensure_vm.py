@@ -30,7 +30,9 @@ from vgpuctl.operations.change import allowed_addresses, change_vm, must_be_off_
 from vgpuctl.operations.create import create_vm, reserves_slots
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import (
+    find_vm,
     find_vm_to_change,
+    refuse_change,
     refuse_unfinished,
     refuse_unresponsive_vm,
     require_libvirt,
@@ -76,6 +78,8 @@ def ensure_vm(
     vm = snapshot.vm(name)
     before = vm_result(snapshot, vm) if vm is not None else None
     if vm is None:
+        if context.if_generation is not None:
+            find_vm(snapshot, name)  # the caller read one, which is gone
         if state == "absent":
             return _absent_vm(name, snapshot, dry_run=context.dry_run)
         refuse_incomplete_request(request)
@@ -83,6 +87,7 @@ def ensure_vm(
         new = create_vm(host, context, request, start=start)
         created = reserves_slots(request, start=start)
         return _with_before_after(new, None, "started" if start else "stopped", created=created)
+    refuse_change(context, vm)
     if state == "absent":
         deleted = power.delete_vm(host, context, vm.name, keep_disks=False)
         return add_to_vm(deleted, before=before, after=None)
@@ -101,8 +106,9 @@ def _change_existing(
     if context.dry_run and vm.state in STOPPED_STATES:  # it would start on what it has after the change
         start = (StartDomain(vm.name, vm.uuid).describe(),) if state == "started" else ()
         return replace(changed, steps=(*changed.steps, *start))
+    after = replace(context, if_generation=None) if changed.changed else context  # this call changed it
     try:
-        reached = _apply_state(host, context, snapshot, vm, state)
+        reached = _apply_state(host, after, snapshot, vm, state)
     except VgpuctlError as error:
         error.changed = error.changed or not context.dry_run
         raise

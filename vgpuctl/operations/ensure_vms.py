@@ -42,7 +42,14 @@ from vgpuctl.operations.create import (
 )
 from vgpuctl.operations.ensure_vm import diff_request, profile_doubts, refuse_incomplete_request
 from vgpuctl.operations.facts import gather_host_facts
-from vgpuctl.operations.guards import require_libvirt, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import (
+    refuse_others_vms,
+    require_libvirt,
+    require_system_libvirt,
+    require_writable,
+    with_account,
+)
+from vgpuctl.operations.limits import refuse_over_limits
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_unapplied_settings
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
 from vgpuctl.operations.plans.reserve import hypothetical_empty
@@ -83,13 +90,16 @@ def ensure_vms(
     require_writable(host, context)
     snapshot = observe(host, scope_of_request(request))
     require_system_libvirt(snapshot)
+    request = with_account(request, context)
     requests = {name: with_seed(replace(request, name=name), seeds.get(name, request.seed)) for name in names}
+    refuse_others_vms(context, snapshot, names)
     missing = _missing_names(host, snapshot, requests)
     if not missing:
         return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=context.dry_run)
     refuse_incomplete_request(requests[missing[0]])
     _refuse_shared(request, len(missing))
     batch = _Batch(host, request, {name: requests[name] for name in missing}, snapshot, start=start)
+    refuse_over_limits(context, snapshot, records=[design.record for design in batch.designs])
     if context.dry_run:
         return batch.plan_outcome(names)
     with Transaction(host, context) as tx:

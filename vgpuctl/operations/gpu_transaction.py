@@ -301,7 +301,7 @@ def try_start_vm(host: Host, context: Context, vm: Vm, undone_steps: frozenset[s
     `undone_steps`: the steps that a signal undid. A guest that was asked to shut down does so after the signal too, so
     this waits for it.
     """
-    context = uninterrupted(context)
+    context = replace(uninterrupted(context), if_generation=None)  # it may have another one after the action
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds).describe()
     try:
         if stop in undone_steps:

@@ -7,20 +7,35 @@ import difflib
 import errno
 import re
 from collections.abc import Iterable
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound, Refused
+from vgpuctl.errors import (
+    Busy,
+    FileFailed,
+    HostCannot,
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    NotYours,
+    Refused,
+    stale_error,
+)
 from vgpuctl.model import hint_commands
+from vgpuctl.model.caller import Rights
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, RecordState, Vm, VmRecord, VmState
+from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.observe.claims import gpu_setup_error, living_operations, read_claims, refuse_concurrent_command
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
+    from vgpuctl.config.vm_request import VmRequest
     from vgpuctl.model.outcome import Context
     from vgpuctl.ports.host import Host
 
@@ -33,10 +48,16 @@ def require_writable(host: Host, context: Context) -> None:
     """Refuse a changing command on a read-only host, or for a user who may not change the host; a dry run may go on.
 
     Raises:
+        NotAllowed: the caller may only read.
         FileFailed: root is required.
         HostCannot: the host has no machine id.
         InvalidInput: with the reason.
     """
+    if context.caller is not None and context.caller.rights is Rights.VIEWER:
+        raise NotAllowed(
+            f"{context.caller.account} may look at this host, and not change it",
+            hint="members of the group vgpuctl may create VMs and change their own",
+        )
     if context.dry_run:
         return
     require_root(host)
@@ -133,13 +154,76 @@ def find_vm(snapshot: Snapshot, name: str) -> Vm:
 def find_vm_to_change(context: Context, snapshot: Snapshot, name: str) -> Vm:
     """Return the VM of that name or uuid, and record that the operation is about it.
 
+    Whatever the operation does afterwards it does to this VM's uuid, which no other VM gets.
+
     Raises:
         NotFound, HostCannot: as `find_vm` and `require_system_libvirt`.
+        NotYours, Stale: as `refuse_change`.
     """
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     context.subjects.add_vm(vm.name, vm.uuid)
+    refuse_change(context, vm)
     return vm
+
+
+def refuse_change(context: Context, vm: Vm) -> None:
+    """Refuse to change a VM of another account, or one that was changed since the caller read it.
+
+    Raises:
+        NotYours: as `refuse_others_vm`.
+        Stale: its record has not the generation that the caller expects.
+    """
+    refuse_others_vm(context, vm)
+    expected, generation = context.if_generation, None if vm.record is None else vm.record.generation
+    if expected is not None and generation != expected:
+        raise stale_error(vm.name, generation, expected)
+
+
+def refuse_changed_vm(host: Host, context: Context, vm: Vm) -> None:
+    """Look again at a VM that has no claim to keep others away, if the caller expects a generation.
+
+    Raises:
+        NotFound: it was deleted.
+        NotYours, Stale: as `refuse_change`.
+    """
+    if context.if_generation is not None:
+        refuse_change(context, find_vm(observe(host, scope_of_vm(vm.uuid)), vm.uuid))
+
+
+def refuse_others_vms(context: Context, snapshot: Snapshot, names: Iterable[str]) -> None:
+    """Refuse those of these VMs that exist and are another account's.
+
+    Raises:
+        NotYours: as `refuse_others_vm`, for the first one.
+    """
+    for name in names:
+        vm = snapshot.vm(name)
+        if vm is not None:
+            refuse_others_vm(context, vm)
+
+
+def with_account(request: VmRequest, context: Context) -> VmRequest:
+    """Return the request with the account that makes the VM, whatever the request says."""
+    return replace(request, account=None if context.caller is None else context.caller.recorded_account)
+
+
+def refuse_others_vm(context: Context, vm: Vm) -> None:
+    """Refuse a VM of another account; a VM without an account is root's.
+
+    Raises:
+        NotYours: naming the account, and what helps.
+    """
+    caller = context.caller
+    if caller is None or caller.may_change(vm):
+        return
+    record = vm.record
+    if record is None or not record.created_vm:
+        text, hint = f"{vm.name} was not created by vgpuctl: it is root's", f"as root: virsh dominfo {quote(vm.name)}"
+    else:
+        text = f"{vm.name} is {'root' if record.account is None else record.account}'s"
+        hint = f"agent: {{accounts: {{{caller.account}: operator}}}} in /etc/vgpuctl/host.yaml allows others' VMs"
+    raise NotYours(f"{text}, and {caller.account} may not change it", hint=hint, vm=vm.name)
 
 
 def refuse_unfinished(vm: Vm, record: VmRecord) -> None:

@@ -32,7 +32,7 @@ from vgpuctl.model.results.vms import (
 from vgpuctl.model.vm import NOT_RUNNING_STATES, Vm, VmState
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.observe.definition import read_vm
-from vgpuctl.operations.guards import find_vm
+from vgpuctl.operations.guards import find_vm, refuse_others_vm
 from vgpuctl.operations.transaction import deleted_meanwhile
 from vgpuctl.value import Value, replace
 
@@ -51,13 +51,14 @@ _GONE_OR_OFF = (42, 55)
 _STATES = {"running": VmState.RUNNING, "off": VmState.STOPPED}
 
 
-def read_console(host: Host, name: str) -> QueryResult[ConsoleResult]:
+def read_console(host: Host, context: Context, name: str) -> QueryResult[ConsoleResult]:
     """Return how a VM's screen and serial console are reached, from the running VM's own XML.
 
     Raises:
         NotFound: with similar names.
+        NotYours: it is another account's.
     """
-    domain = require_domain(host, name)
+    domain = _own_domain(host, context, name)
     consoles = parse_consoles(domain.live_xml or domain.xml)
     protected = host.hypervisor.password_protected_graphics(domain.uuid)
     uri = host.hypervisor.status().uri
@@ -79,15 +80,16 @@ def read_console(host: Host, name: str) -> QueryResult[ConsoleResult]:
     return QueryResult(data, () if domain.live_xml is not None else off_notes)
 
 
-def read_addresses(host: Host, name: str) -> QueryResult[AddressesResult]:
+def read_addresses(host: Host, context: Context, name: str) -> QueryResult[AddressesResult]:
     """Return a running guest's addresses by the first source that knows one: agent, DHCP lease, ARP.
 
     Raises:
         NotFound: with similar names.
+        NotYours: it is another account's.
         Refused: the VM is off.
         Busy: no source knows an address yet.
     """
-    domain = require_domain(host, name)
+    domain = _own_domain(host, context, name)
     if domain.live_xml is None or domain.state in NOT_RUNNING_STATES:
         raise Refused(
             f"{domain.name} is {domain.state}: it has no address",
@@ -167,6 +169,19 @@ def require_domain(host: Host, name: str) -> DomainInfo:
     return named_domain
 
 
+def _own_domain(host: Host, context: Context, name: str) -> DomainInfo:
+    """Return the domain of that name or uuid, whose guest the caller may reach.
+
+    Raises:
+        NotFound: with similar names.
+        NotYours: it is another account's.
+    """
+    domain = require_domain(host, name)
+    if context.caller is not None:
+        refuse_others_vm(context, read_vm(host, domain))
+    return domain
+
+
 class _Seen(Value):
     """A VM as it was read just now. `vm`: from its last definition, for one that is gone."""
 
@@ -195,11 +210,15 @@ def wait(
 
     Raises:
         NotFound: there is no such VM, or it was deleted meanwhile.
+        NotYours: the guest of another account's VM is waited for.
         Refused: a VM whose guest is waited for is off.
         Busy: the time was over; with the state of each VM that has not reached it.
     """
     domains = {domain.uuid: domain for domain in (require_domain(host, name) for name in names)}
     vms = tuple(read_vm(host, domain) for domain in domains.values())
+    if target not in _STATES:
+        for vm in vms:
+            refuse_others_vm(context, vm)
     seen = _poll(host, vms, target, timeout_seconds, context.progress.on_wait)
     return QueryResult(tuple(WaitedVmResult(s.vm.name, s.vm.uuid, s.state, s.guest) for s in seen))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Install and remove the systemd unit, libvirt's hook and the completion files.
+"""Install and remove the boot unit, libvirt's hook, the completion files and, where asked for, the host agent.
 
 A second run changes nothing. Files that were changed by hand or belong to somebody else are kept; a warning names them.
 Each file is replaced atomically, one after the other. Nothing is undone: a run that failed says what it did, and the
@@ -8,25 +8,22 @@ next one does the rest.
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from vgpuctl.errors import FileFailed, HostCannot, Interrupted, PartlyApplied, VgpuctlError
-from vgpuctl.model.outcome import Context, Outcome, Progress
+from vgpuctl.errors import HostCannot
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.host import InstalledResult, UninstalledResult
-from vgpuctl.operations.execute import as_vgpuctl_error
+from vgpuctl.operations import agent_installation
 from vgpuctl.operations.guards import require_root
+from vgpuctl.operations.installation_actions import Action, carry_out, link_unit, remove, systemctl, write_files
 from vgpuctl.operations.plans import installation as texts
 from vgpuctl.operations.plans.installation import InstalledFile
-from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
     from vgpuctl.ports.system import System
-
-AnyFiles = TypeVar("AnyFiles", bound=UninstalledResult)
 
 RESTART_NOTE = (
     "libvirt loads a new hook only after a restart, which keeps VMs running: use --restart-libvirt, or "
@@ -34,32 +31,29 @@ RESTART_NOTE = (
 )
 PACKAGE_NOTE = "the boot unit and the completion files belong to the Debian package, which removes them itself"
 AUTOSTART_NOTE = "virsh autostart NAME has libvirt start a VM at each boot, once its vGPUs exist"
-_MOUNTED_READ_ONLY = (
-    "a host whose /etc is read-only gets these files from its image; otherwise mount it writable: findmnt /etc"
-)
-AGAIN_HINT = "run the command again: it does the rest"
-
-
-class Action(Value):
-    """One change that is made: its line for people, the path, and what an error says that the path cannot be."""
-
-    line: str
-    path: str
-    verb: str
-    perform: Callable[[], object]
+_UNIT_PATHS = frozenset({texts.UNIT_PATH, texts.UNIT_WANTS_LINK, *agent_installation.UNIT_PATHS})
+"""systemd reads its units again after a change of one of these."""
 
 
 def install_host(
-    host: Host, context: Context, *, python: str, completions: Mapping[str, str], restart_libvirt: bool
+    host: Host,
+    context: Context,
+    *,
+    python: str,
+    completions: Mapping[str, str],
+    restart_libvirt: bool,
+    agent: bool = False,
+    missing_libraries: Sequence[str] = (),
 ) -> Outcome[InstalledResult]:
     """Write each file that is missing or comes from another version.
 
     `python`: the interpreter that has vgpuctl installed. `completions`: the script of each shell. Where the Debian
     package has put its unit and completion files on the host, only the hook is written, and the files that another
-    installation's install-host wrote are removed.
+    installation's install-host wrote are removed. `agent`: also install, enable and start the host agent;
+    `missing_libraries`: those of the agent that the interpreter lacks.
 
     Raises:
-        HostCannot: libvirt is too old for a second hook and already has one.
+        HostCannot: libvirt is too old for a second hook and already has one; or the agent's libraries are missing.
         Refused: the Debian package is installed, and this is another installation.
         Failed: the first file could not be written.
         PartlyApplied: a later one could not be written; those before it stay, and the error names them.
@@ -67,31 +61,31 @@ def install_host(
     system = _require_system(host)
     if not context.dry_run:
         require_root(host)  # a machine id is not needed: the image of a host, which is never booted, has none
+    if agent:
+        agent_installation.refuse_without_libraries(python, missing_libraries)
     version = host.hypervisor.status().libvirt_version
     hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK_PATH))
     package_unit = system.read(texts.PACKAGE_UNIT_PATH)
     texts.refuse_beside_package(python, package_unit)
     is_package = texts.is_package(python) and package_unit is not None  # a simulated host has only what we write
     others = [] if is_package else [texts.unit_file(python), *_completion_files(system, completions)]
-    files = [hook, *others]
-    actions: list[Action] = []
-    if not system.is_directory(texts.CONFIG_DIRECTORY):
-        make = partial(system.make_directory, texts.CONFIG_DIRECTORY)
-        actions.append(Action(f"create {texts.CONFIG_DIRECTORY}", texts.CONFIG_DIRECTORY, "created", make))
-    writes, kept_paths = _write_files(system, files)
-    actions += writes
-    if is_package:
-        hand_over, changed_paths = _hand_over_to_package(system)
-        actions += hand_over
-        kept_paths += changed_paths
-    elif system.readlink(texts.UNIT_WANTS_LINK) is None and texts.UNIT_PATH not in kept_paths:
-        actions.append(_link_unit(system, texts.UNIT_PATH))
-    if system.has_systemd and any(a.path in (texts.UNIT_PATH, texts.UNIT_WANTS_LINK) for a in actions):
-        actions.append(_systemctl(system, "daemon-reload"))
-    actions += _restarts(system) if restart_libvirt else []
+    writes, kept_paths = write_files(system, [hook, *others])
+    unit_changes, changed_paths = _hand_over_to_package(system) if is_package else _enable_boot_unit(system, kept_paths)
+    agent_changes = agent_installation.plan_installation(system, python, is_package=is_package, enable=agent)
+    actions = [*_create_config_directory(system), *writes, *unit_changes, *agent_changes.actions]
+    if system.has_systemd and any(action.path in _UNIT_PATHS for action in actions):
+        actions.append(systemctl(system, "daemon-reload"))
+    actions += [*agent_changes.services, *(_restarts(system) if restart_libvirt else [])]
     notes = _notes(system, is_new=system.read(hook.path) is None, restart_libvirt=restart_libvirt)
-    paths = [f.path for f in files]
-    return _carry_out(context, actions, InstalledResult, paths, kept_paths, notes)
+    paths = [*(file.path for file in (hook, *others)), *agent_changes.files]
+    kept_paths += [*changed_paths, *agent_changes.kept_paths]
+    return carry_out(context, actions, InstalledResult, paths, kept_paths, notes)
+
+
+def _create_config_directory(system: System) -> list[Action]:
+    path = texts.CONFIG_DIRECTORY
+    make = partial(system.make_directory, path)
+    return [] if system.is_directory(path) else [Action(f"create {path}", path, "created", make)]
 
 
 def _notes(system: System, *, is_new: bool, restart_libvirt: bool) -> tuple[str, ...]:
@@ -105,7 +99,9 @@ def _notes(system: System, *, is_new: bool, restart_libvirt: bool) -> tuple[str,
 
 
 def uninstall_host(host: Host, context: Context, *, restart_libvirt: bool) -> Outcome[UninstalledResult]:
-    """Remove the files of install-host; /etc/vgpuctl is removed only if it is empty. What the Debian package has stays.
+    """Remove the files of install-host, and stop the agent; /etc/vgpuctl is removed only if it is empty.
+
+    What the Debian package has stays; the agent is disabled.
 
     Raises:
         Failed, PartlyApplied: a file could not be removed; the error names those that were removed before.
@@ -123,27 +119,39 @@ def uninstall_host(host: Host, context: Context, *, restart_libvirt: bool) -> Ou
         if text is None:
             continue
         if texts.has_valid_checksum(text):
-            actions.append(_remove(system, path))
+            actions.append(remove(system, path))
             removed_paths.append(path)
         elif path != texts.MAIN_HOOK_PATH and not (is_package and path in _completion_paths()):
             kept_paths.append(path)
     if target == texts.UNIT_PATH and texts.UNIT_PATH not in kept_paths:
-        actions.insert(0, _remove(system, texts.UNIT_WANTS_LINK, f"remove the link {texts.UNIT_WANTS_LINK}"))
+        actions.insert(0, remove(system, texts.UNIT_WANTS_LINK, f"remove the link {texts.UNIT_WANTS_LINK}"))
+    agent_changes = agent_installation.plan_removal(system)
+    actions = [*agent_changes.actions, *actions]
+    removed_paths += agent_changes.files
+    kept_paths += agent_changes.kept_paths
     if actions and system.has_systemd:
-        actions.append(_systemctl(system, "daemon-reload"))
+        actions.append(systemctl(system, "daemon-reload"))
     if system.is_directory(texts.CONFIG_DIRECTORY) and system.is_empty(texts.CONFIG_DIRECTORY):
         line = f"remove {texts.CONFIG_DIRECTORY}, which is empty"
-        remove = partial(system.remove_directory, texts.CONFIG_DIRECTORY)
-        actions.append(Action(line, texts.CONFIG_DIRECTORY, "removed", remove))
+        remove_directory = partial(system.remove_directory, texts.CONFIG_DIRECTORY)
+        actions.append(Action(line, texts.CONFIG_DIRECTORY, "removed", remove_directory))
     actions += _restarts(system) if restart_libvirt else []
     notes = (PACKAGE_NOTE,) if is_package and context.dry_run else ()
-    return _carry_out(context, actions, UninstalledResult, removed_paths, kept_paths, notes)
+    return carry_out(context, actions, UninstalledResult, removed_paths, kept_paths, notes)
 
 
 def is_boot_unit_enabled(system: System) -> bool:
     """Say whether a boot starts the unit that restores the vGPUs: it exists, and multi-user.target wants it."""
     exists = any(system.read(path) is not None for path in (texts.UNIT_PATH, texts.PACKAGE_UNIT_PATH))
     return exists and system.readlink(texts.UNIT_WANTS_LINK) is not None
+
+
+def _enable_boot_unit(system: System, kept_paths: Sequence[str]) -> tuple[list[Action], list[str]]:
+    """Return the link that enables the boot unit unless it is there, and no further path that is kept."""
+    is_enabled = system.readlink(texts.UNIT_WANTS_LINK) is not None
+    if is_enabled or texts.UNIT_PATH in kept_paths:
+        return [], []
+    return [link_unit(system, texts.UNIT_WANTS_LINK, texts.UNIT_PATH)], []
 
 
 def _hand_over_to_package(system: System) -> tuple[list[Action], list[str]]:
@@ -156,35 +164,12 @@ def _hand_over_to_package(system: System) -> tuple[list[Action], list[str]]:
     for path in (texts.UNIT_PATH, *_completion_paths()):
         text = system.read(path)
         if text is not None and texts.has_valid_checksum(text):
-            actions.append(_remove(system, path))
+            actions.append(remove(system, path))
         elif text is not None and path == texts.UNIT_PATH:
             kept_paths.append(path)
     if system.readlink(texts.UNIT_WANTS_LINK) == texts.UNIT_PATH and not kept_paths:
-        actions.append(_link_unit(system, texts.PACKAGE_UNIT_PATH, replace=True))
+        actions.append(link_unit(system, texts.UNIT_WANTS_LINK, texts.PACKAGE_UNIT_PATH, replace=True))
     return actions, kept_paths
-
-
-def _remove(system: System, path: str, line: str | None = None) -> Action:
-    return Action(line or f"remove {path}", path, "removed", partial(system.remove, path))
-
-
-def _link_unit(system: System, target: str, *, replace: bool = False) -> Action:
-    """Return what `systemctl enable` does. The same link from a concurrent install-host is no error."""
-    path = texts.UNIT_WANTS_LINK
-
-    def perform() -> None:
-        try:
-            system.link(path, target, replace=replace)
-        except FileExistsError:
-            if system.readlink(path) != target:
-                raise
-
-    return Action(f"link {path} to {target}", path, "created", perform)
-
-
-def _systemctl(system: System, *words: str) -> Action:
-    command = f"systemctl {' '.join(words)}"
-    return Action(f"run {command}", command, "run", partial(system.systemctl, *words))
 
 
 def _completion_paths() -> list[str]:
@@ -202,23 +187,6 @@ def _completion_files(system: System, scripts: Mapping[str, str]) -> list[Instal
     return files
 
 
-def _write_files(system: System, files: Sequence[InstalledFile]) -> tuple[list[Action], list[str]]:
-    """Return what writes the files, and the paths that are kept because somebody else wrote them."""
-    actions: list[Action] = []
-    kept_paths: list[str] = []
-    for file in files:
-        previous_text = system.read(file.path)
-        if previous_text == file.text:
-            continue
-        if previous_text is not None and not texts.has_valid_checksum(previous_text):
-            kept_paths.append(file.path)
-        else:
-            line = f"{'write' if previous_text is None else 'replace'} {file.path}"
-            write = partial(system.put, file.path, file.text, file.mode)
-            actions.append(Action(line, file.path, "written", write))
-    return actions, kept_paths
-
-
 def _active_daemon(system: System) -> str:
     return next((unit for unit in texts.DAEMONS if system.is_active(unit)), texts.DAEMONS[0])
 
@@ -226,60 +194,7 @@ def _active_daemon(system: System) -> str:
 def _restarts(system: System) -> list[Action]:
     if not system.has_systemd:
         return []
-    return [_systemctl(system, "restart", unit) for unit in texts.DAEMONS if system.is_active(unit)]
-
-
-def _carry_out(
-    context: Context,
-    actions: Sequence[Action],
-    kind: type[AnyFiles],
-    files: Sequence[str],
-    kept_paths: Sequence[str],
-    notes: tuple[str, ...],
-) -> Outcome[AnyFiles]:
-    warnings = tuple(f"{path} was changed by hand or does not belong to vgpuctl: it is kept" for path in kept_paths)
-    lines = tuple(action.line for action in actions)
-    if actions and not context.dry_run:
-        _perform(actions, context.progress)
-    data = kind(tuple(sorted(set(files) - set(kept_paths))), tuple(sorted(kept_paths)))
-    return Outcome(bool(actions), data, lines, warnings, notes, dry_run=context.dry_run)
-
-
-def _perform(actions: Sequence[Action], progress: Progress) -> None:
-    """Make each change, one after the other.
-
-    Raises:
-        VgpuctlError: the first one failed; PartlyApplied, Interrupted: some were made before.
-    """
-    lines = tuple(action.line for action in actions)
-    started = finished = 0
-    try:
-        progress.on_plan(lines)
-        for started, action in enumerate(actions, start=1):
-            progress.on_step_start(started, action.line)
-            try:
-                action.perform()
-            except OSError as error:
-                raise _file_error(action.path, action.verb, error) from error
-            finished = started
-            progress.on_step_finish(started, action.line)
-    except BaseException as error:
-        failure = as_vgpuctl_error(error)
-        if finished or (started and isinstance(failure, Interrupted)):
-            failure = _partly_done(failure, lines[:finished], lines[finished:])
-        if failure is error:
-            raise
-        raise failure from error
-
-
-def _partly_done(failure: VgpuctlError, done: Sequence[str], left: Sequence[str]) -> VgpuctlError:
-    """Return the error that names what was done and what is left; an interruption stays one."""
-    if not isinstance(failure, Interrupted):
-        failure = PartlyApplied(failure.message, hint=failure.hint, **{**failure.facts, "cause": failure.code})
-    failure.hint = "; then ".join(filter(None, (failure.hint, AGAIN_HINT)))
-    failure.facts["lines"] = [f"done: {line}" for line in done]
-    failure.left = list(left)
-    return failure
+    return [systemctl(system, "restart", unit) for unit in texts.DAEMONS if system.is_active(unit)]
 
 
 def _require_system(host: Host) -> System:
@@ -291,24 +206,3 @@ def _require_system(host: Host) -> System:
     if host.system is None:
         raise HostCannot(f"nothing can be installed on {host.name}", hint="omit --root", check="system")
     return host.system
-
-
-def _error_hint(path: str, number: int | None) -> str:
-    """Return a remedy: more room, root permissions, or `ls` of the path, for example if the directory is not one."""
-    directory = path.rpartition("/")[0]
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return f"df {directory}; free space there"
-    if number == errno.EROFS:
-        return _MOUNTED_READ_ONLY
-    list_command = f"ls -ld {directory} {path}"
-    return f"run this as root; {list_command}" if number in (errno.EACCES, errno.EPERM) else list_command
-
-
-def _file_error(path: str, what: str, error: OSError) -> FileFailed:
-    """Return the error of a file that cannot be `what`: written, created or removed."""
-    return FileFailed(
-        f"{path} cannot be {what}: {error.strerror or error}",
-        hint=_error_hint(path, error.errno),
-        path=path,
-        errno=error.errno,
-    )

@@ -23,7 +23,7 @@ from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.change import move_vgpu
 from vgpuctl.operations.gpu_transaction import start_again, stop_and_run, try_start_vm, uninterrupted, with_vm_stopped
-from vgpuctl.operations.guards import require_system_libvirt, require_writable, select_one_gpu
+from vgpuctl.operations.guards import refuse_others_vm, require_system_libvirt, require_writable, select_one_gpu
 from vgpuctl.operations.plans.choose import refuse_invalid_host_file
 from vgpuctl.operations.plans.choose_whole import WholeGpuOffer, offer_whole_gpus
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order
@@ -191,6 +191,8 @@ def find_pinned_vms(host: Host, snapshot: Snapshot) -> frozenset[str]:
 def _confirm_and_carry_out(host: Host, context: Context, plan: MovesPlan) -> None:
     if not plan.moves:
         return
+    for move in plan.moves:
+        refuse_others_vm(context, move.vm)
     number = len({move.vm.uuid for move in plan.moves})
     context.confirm(f"Move {count_text(number, 'VM')}?", tuple(entry.describe() for entry in plan.order))
     carry_out(host, context, plan.order)

@@ -20,6 +20,7 @@ from vgpuctl.errors import (
     NoCapacity,
     PartlyApplied,
     Refused,
+    Stale,
     VgpuctlError,
 )
 from vgpuctl.model import hint_commands
@@ -34,6 +35,8 @@ from vgpuctl.operations.devices import MissingDevices
 from vgpuctl.operations.guards import (
     find_vm_to_change,
     refuse_busy_vm,
+    refuse_change,
+    refuse_changed_vm,
     refuse_start_between,
     refuse_stuck_gpus,
     refuse_unfinished,
@@ -42,6 +45,7 @@ from vgpuctl.operations.guards import (
     require_writable,
 )
 from vgpuctl.operations.images import refuse_shared_deletion
+from vgpuctl.operations.limits import count_removal
 from vgpuctl.operations.place_and_start import Redefinition, place_and_start
 from vgpuctl.operations.plans.remove import (
     disks_to_delete,
@@ -91,7 +95,9 @@ def start_vm(host: Host, context: Context, name: str) -> Outcome[VmReport]:
         outcome = place_and_start(host, context, vm, record, cached=cached)
     except VgpuctlError as error:
         running_outcome = (
-            None if context.dry_run or error.left or isinstance(error, Interrupted) else _report_started(host, vm)
+            None
+            if context.dry_run or error.left or isinstance(error, (Interrupted, Stale))
+            else _report_started(host, vm)
         )
         if running_outcome is None:
             raise
@@ -222,6 +228,7 @@ def stop_for_restart(host: Host, context: Context, name: str, *, force: bool) ->
     with Transaction(host, context) as tx:
         if held_vgpus:
             tx.take_over(claims_of_record(host, vm.name, replace(record, vgpus=held_vgpus)), leaving=True)
+        refuse_changed_vm(host, context, vm)
         tx.carry_out(plan)
     return report_vm(host, vm_result(snapshot, vm), steps)
 
@@ -270,6 +277,7 @@ def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> O
     with Transaction(host, context) as tx:
         tx.take_over(claims_of_record(host, vm.name, record), leaving=True)
         current_snapshot, vm = reobserve_vm(host, vm)
+        refuse_change(context, vm)
         if was_off and vm.state not in STOPPED_STATES:
             raise InUse(
                 f"{vm.name} was off at the time of the question, and has been started since",
@@ -282,6 +290,7 @@ def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> O
         refuse_shared_deletion(host, current_snapshot, vm, removed_record)
         leftovers = read_domain_leftovers(host, vm)
         plan = vm_removal_plan(vm, record, leftovers, keep_disks=keep_disks, keep_devices=unproven)
+        count_removal(host, context)
         if not record.vgpus:
             tx.note(vm.name, vm.uuid)
         tx.carry_out(plan)
@@ -313,6 +322,7 @@ def reboot_vm(host: Host, context: Context, name: str, *, force: bool) -> Outcom
     context.progress.on_step_start(1, steps[0])
     start_time = host.clock.monotonic()
     had_agent = _agent_answers(host, vm)
+    refuse_changed_vm(host, context, vm)
     try:
         _reboot(host, context, vm, force=force)
         seconds_left = start_time + context.wait_seconds - host.clock.monotonic()

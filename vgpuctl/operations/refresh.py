@@ -17,6 +17,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
+from vgpuctl.domain.record import record_after
 from vgpuctl.errors import Busy, InUse, InvalidInput, NotFound, Refused, VgpuctlError
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, NoProgress, Outcome, Progress
@@ -29,6 +30,7 @@ from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import (
     find_vm,
     find_vm_to_change,
+    refuse_change,
     refuse_stuck_gpus,
     refuse_unfinished,
     refuse_unresponsive_vm,
@@ -155,7 +157,7 @@ def disk_switch_plan(
     steps += [
         WriteRecord(vm.name, vm.uuid, record_with_both, record, f"record {new.path} for VM {vm.name}"),
         CreateSpareDisk(vm.name, vm.uuid, new, image.backing_chain),
-        SwitchDisk(vm.name, vm.uuid, old.path, new.path, record_with_both, new_record),
+        SwitchDisk(vm.name, vm.uuid, old.path, new.path, record_after(record_with_both, record), new_record),
     ]
     return Plan(tuple(steps), vms_required_off=(vm.uuid,))
 
@@ -283,6 +285,7 @@ def _left_alone(host: Host, context: Context, name: str, from_image: str) -> Out
     """Return the unchanged VM if its system disk was not made from `from_image`, None if it was."""
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
+    refuse_change(context, vm)
     own_record(vm, "refresh")
     if image_of(vm) == from_image:
         return None
@@ -317,7 +320,8 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
     names = _free_volume_names(vm, record, old_disk)
     free_name = next(n for n in names if not pool.active or host.storage.volume(pool.name, n) is None)
     added_disk = new_disk(old_disk, image_info, free_name)
-    drop_plan = spare_removal_plan(vm, record_after_switch(record, old_disk, added_disk))
+    switched = record_after_switch(record, old_disk, added_disk)
+    drop_plan = spare_removal_plan(vm, record_after(switched, record_after(record, record)))  # two writes before it
     return RefreshPlan(
         snapshot,
         vm,

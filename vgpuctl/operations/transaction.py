@@ -4,9 +4,8 @@
 A carrier is what carries a vGPU: an mdev, a VF or a whole function. A slot is a free carrier with its placement.
 
 The work under the host lock takes milliseconds: read the devices again, choose, write the claims. Nothing else happens
-there: no libvirt call, no NVML call, no write to a device. If a GPU filled up between the first look and the lock, the
-host is read again, so "no capacity" is reported only when it is true. When a driver refuses although it reported room,
-what was made is undone, and everything is tried again without that GPU.
+there: no libvirt call, no NVML call, no write to a device. If a GPU filled up meanwhile, the host is read again: "no
+capacity" is only reported when it is true. When a driver refuses in spite of room, all is undone and tried without it.
 """
 
 from __future__ import annotations
@@ -31,6 +30,8 @@ from vgpuctl.operations.claim import (
     with_type_id,
 )
 from vgpuctl.operations.execute import as_vgpuctl_error, execute_plan
+from vgpuctl.operations.guards import refuse_change
+from vgpuctl.operations.limits import refuse_over_limits
 from vgpuctl.operations.plans.choose import refuse_unapplied_settings
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.ports.step import Plan
@@ -47,14 +48,16 @@ class Owner(Value):
     """For whom carriers are claimed: a VM, or a vGPU of host.yaml.
 
     `record`: its vGPUs are replaced by those chosen. `vm`: a VM that exists; it must not change meanwhile, and `held`,
-    the vGPUs that it has now, are taken over, `leaving` if some of them go. `is_new_name`: nobody may have a claim for
-    this owner. `is_new`: nobody else can know this owner. `reserves` False: it gets no claims.
+    the vGPUs that it has now, are taken over, `leaving` if some of them go. `keeps`: those that it has afterwards
+    besides the chosen ones. `is_new_name`: nobody may have a claim for this owner. `is_new`: nobody else can know this
+    owner. `reserves` False: it gets no claims.
     """
 
     name: str
     record: VmRecord
     vm: Vm | None = None
     held: tuple[AssignedVgpu, ...] = ()
+    keeps: tuple[AssignedVgpu, ...] = ()
     leaving: bool = False
     is_new: bool = False
     is_new_name: bool = False
@@ -180,9 +183,12 @@ class Transaction:
         seen, owner = making.seen, making.owner
         if owner.vm is not None:
             self._context.subjects.add_vm(owner.vm.name, owner.vm.uuid)
+            refuse_change(self._context, owner.vm)
 
         def choose(current: Snapshot) -> tuple[AssignedVgpu, ...]:
             chosen = making.choose(current)
+            record = replace(owner.record, vgpus=(*owner.keeps, *chosen))
+            refuse_over_limits(self._context, current, records=(record,))
             if owner.reserves and self._vms is None:  # libvirt's hook has no NVML, and no time
                 refuse_unapplied_settings(current, chosen)
             return chosen
@@ -195,7 +201,7 @@ class Transaction:
         try:
             if owner.reserves:
                 look, make_claims = partial(self.look, making.scope), partial(self._claims_of, owner)
-                seen, vgpus = self.claim(look, choose, make_claims, (seen, vgpus))
+                seen, vgpus = self.claim(look, choose, make_claims, (seen, vgpus), is_addition=not owner.leaving)
             self._chosen_gpus = frozenset(v.gpu for v in vgpus)
             if owner.vm is not None:
                 held = replace(owner.record, vgpus=owner.held)
@@ -221,12 +227,16 @@ class Transaction:
         choose: Callable[[Snapshot], tuple[AssignedVgpu, ...]],
         make_claims: Callable[[tuple[AssignedVgpu, ...]], tuple[Claim, ...]],
         first: tuple[Snapshot, tuple[AssignedVgpu, ...]] | None = None,
+        *,
+        is_addition: bool = True,
     ) -> tuple[Snapshot, tuple[AssignedVgpu, ...]]:
         """Claim what is chosen: the choice from a look, if nothing on its GPUs changed since then.
 
-        `first`: a look made before, and the choice from it. Returns the snapshot read under the lock, and the choice.
+        `first`: a look made before, and the choice from it. `is_addition`: the owners keep what they have, so all of it
+        counts for the limits of the caller. Returns the snapshot read under the lock, and the choice.
 
         Raises:
+            NotAllowed: it is more than the caller's limits.
             NoCapacity, InUse: no room, or a function that is not free; a fresh snapshot confirmed it.
             Locked: the lock could not be acquired in time.
         """
@@ -235,7 +245,7 @@ class Transaction:
             seen, planned = first if first is not None else _look_and_choose(look, choose)
             first = None
             try:
-                return self._claim_under_lock(seen, planned, choose, make_claims)
+                return self._claim_under_lock(seen, planned, choose, make_claims, is_addition=is_addition)
             except NoCapacity:
                 pass
             except InUse as error:
@@ -249,6 +259,8 @@ class Transaction:
         planned: tuple[AssignedVgpu, ...],
         choose: Callable[[Snapshot], tuple[AssignedVgpu, ...]],
         make_claims: Callable[[tuple[AssignedVgpu, ...]], tuple[Claim, ...]],
+        *,
+        is_addition: bool,
     ) -> tuple[Snapshot, tuple[AssignedVgpu, ...]]:
         if not planned:
             return before, planned
@@ -257,8 +269,11 @@ class Transaction:
             fresh = observe_devices(self._host, scope, vms=before.vms, status=before.hypervisor)
             fresh = replace(fresh, refusing_gpus=self._refusing_gpus, nvswitches=before.nvswitches)
             chosen = planned if is_unchanged(before, fresh, {v.gpu for v in planned}) else choose(fresh)
+            claims = make_claims(chosen)
+            if is_addition:
+                refuse_over_limits(self._context, fresh, claims=claims)
             try:
-                for claim in make_claims(chosen):
+                for claim in claims:
                     self.written.append(TakeClaim(with_type_id(claim, fresh)))
                     self._context.subjects.add_claims((claim,))
                     self.written[-1].perform(self._host)
@@ -308,8 +323,10 @@ class Transaction:
 
         Raises:
             NotFound: it was deleted.
+            NotYours, Stale: as `refuse_change`, before and after.
             Busy: another vgpuctl works on the VM, or has changed it.
         """
+        refuse_change(self._context, vm)
         self.take_over(claims_of_record(self._host, vm.name, held), snapshot=seen, leaving=leaving)
         if self._vms is not None:  # what libvirt must not be asked is not compared
             return self.look(scope)
@@ -318,6 +335,7 @@ class Transaction:
         current_vm = current.vm(vm.uuid)
         if current_vm is None:
             raise deleted_meanwhile(vm)
+        refuse_change(self._context, current_vm)
         if _fingerprint(current_vm) != _fingerprint(vm):
             raise Busy(f"{vm.name} was changed or started in the meantime", hint="run the command again", vm=vm.name)
         return current

@@ -275,7 +275,7 @@ def give_up_place(host: Host, context: Context, name: str, carrier: str) -> None
     """
     require_writable(host, context)
     snapshot = observe(host, ReadScope(types=True))
-    vm, record = require_changeable_vm(snapshot, name, "place")
+    vm, record = require_changeable_vm(context, snapshot, name, "place")
     vgpu = next((v for v in with_slot(snapshot, vm, record) if v.carrier == carrier), None)
     if vgpu is None:
         raise Busy(f"{vm.name} no longer has {carrier}", hint="run the command again", vm=vm.name)
@@ -297,7 +297,7 @@ def give_place(host: Host, context: Context, name: str, *, target: MoveTarget | 
         VgpuctlError: the reason; the VM is unchanged.
     """
     require_writable(host, context)
-    vm, record = require_changeable_vm(observe(host, scope_of_vm(name)), name, "place")
+    vm, record = require_changeable_vm(context, observe(host, scope_of_vm(name)), name, "place")
     if record.always_reserves:
         return False
     place_and_start(host, context, vm, record, target=target, start=False)

@@ -3,16 +3,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
+    from vgpuctl.model.snapshot import Snapshot
     from vgpuctl.ports.devices import Nvml, Sysfs, VendorCommands
-    from vgpuctl.ports.libvirt import Hypervisor, Storage
-    from vgpuctl.ports.run_directory import Claims, Operations
-    from vgpuctl.ports.system import AuditLog, Clock, HostFile, Processes, Scratch, System, SystemLog, UnfinishedFiles
+    from vgpuctl.ports.libvirt import DomainEvents, Hypervisor, Storage
+    from vgpuctl.ports.run_directory import Claims, Operations, OperationsState
+    from vgpuctl.ports.system import (
+        AuditLog,
+        Clock,
+        HostFile,
+        KernelMessages,
+        Processes,
+        Scratch,
+        System,
+        SystemLog,
+        UnfinishedFiles,
+    )
+
+
+class Snapshots(Protocol):
+    """Keeps the snapshots of a host for the next reader."""
+
+    def get(self, scope: Hashable, state: OperationsState, observe: Callable[[], Snapshot]) -> Snapshot:
+        """Return a snapshot of this scope: one of before, or the one that `observe` reads now."""
 
 
 class Host(Value):
@@ -21,7 +39,10 @@ class Host(Value):
     `unprivileged_user` is the user who runs this without root, which a change needs; None for root.
 
     `host_file`, `vendor_commands`, `system_log` and `unfinished_files` are None where vgpuctl cannot reach host.yaml,
-    the drivers' commands, the kernel's log or unfinished files (a captured tree). `close` closes what the ports keep
+    the drivers' commands, the kernel's log or unfinished files (a captured tree). `domain_events` and `kernel_messages`
+    tell the agent what happens; None where nothing can happen. `given_files`: the texts of files that a caller
+    elsewhere sent, by path; None: the caller's files are on this machine. `snapshots`: keeps snapshots for readers in
+    the agent; None: each call reads the host again, as whatever changes it must. `close` closes what the ports keep
     open, None where they keep nothing; none of them can be used afterwards.
     """
 
@@ -45,6 +66,10 @@ class Host(Value):
     vendor_commands: VendorCommands | None = None
     system_log: SystemLog | None = None
     unfinished_files: UnfinishedFiles | None = None
+    domain_events: DomainEvents | None = None
+    kernel_messages: KernelMessages | None = None
+    given_files: Mapping[str, str] | None = None
+    snapshots: Snapshots | None = None
     close: Callable[[], None] | None = None
 
 

@@ -9,8 +9,10 @@ from typing import Protocol
 
 from vgpuctl.model.port_values import (
     DetachOutcome,
+    DomainEvent,
     DomainInfo,
     DomainLeftovers,
+    DomainStatus,
     GuestAddress,
     HypervisorCapabilities,
     HypervisorStatus,
@@ -19,8 +21,10 @@ from vgpuctl.model.port_values import (
     NetworkInfo,
     PoolInfo,
     RebootOutcome,
+    ResolvedPath,
     VolumeInfo,
 )
+from vgpuctl.ports.system import Watch
 
 
 class DeviceRemoval(Protocol):
@@ -139,6 +143,24 @@ class Hypervisor(Protocol):
         """Return the graphics types ("vnc") that have a password, never a password; None without permission to read."""
 
 
+class DomainEvents(Protocol):
+    """What happens to libvirt's domains, as it happens."""
+
+    def watch(
+        self,
+        *,
+        on_event: Callable[[DomainEvent], None],
+        on_lost: Callable[[str], None],
+        on_back: Callable[[tuple[DomainStatus, ...]], None],
+    ) -> Watch:
+        """Watch all domains in a thread of its own, until `close`. It connects, and does so again after each loss.
+
+        `on_lost` gets the reason when events are or may be lost, also when the first connection fails. `on_back` gets
+        all domains when events arrive, first and after each `on_lost`, and may get them at any other time. An event
+        that the list already contains may follow it.
+        """
+
+
 class Storage(Protocol):
     """libvirt's storage pools, and images given by path. Raises the same errors as Hypervisor."""
 
@@ -202,6 +224,9 @@ class Storage(Protocol):
 
     def remove_volume(self, pool: str, name: str) -> None:
         """Delete a volume; a missing one is no error. A small one of a logical pool (a seed) is overwritten first."""
+
+    def resolve(self, path: str) -> ResolvedPath | None:
+        """Return where the path of a file or directory leads, and whether root alone decides that; None if nowhere."""
 
     def image(self, path: str) -> ImageInfo | None:
         """Inspect an image file without changing it; None when there is no such file."""

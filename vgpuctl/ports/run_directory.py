@@ -11,6 +11,7 @@ from typing import Protocol
 
 from vgpuctl.model.port_values import ClaimList
 from vgpuctl.model.vm import Claim, DrainedVm, Operation, StuckWrite, VmInProgress
+from vgpuctl.value import Value
 
 
 class Claims(Protocol):
@@ -115,6 +116,15 @@ class Claims(Protocol):
         A missing one is no error. A failure is ignored: the entry counts only while its operation lives.
         """
 
+    def count_removal(self, uid: int, limit: int, now: float) -> bool:
+        """Count that a user removes a VM now, in seconds of the monotonic clock; False after `limit` in an hour.
+
+        Nothing is counted then. The counts last until the next boot.
+
+        Raises:
+            OSError: with the kernel's errno; nothing was counted.
+        """
+
     def of_operation(self, operations: Operations) -> Claims:
         """Return the same claims, and the same lock; what is written there names the operation of `operations`."""
 
@@ -124,6 +134,13 @@ class Claims(Protocol):
         Raises:
             OSError: with the kernel's errno.
         """
+
+
+class OperationsState(Value):
+    """Which operations there were. `changed_ns`: when one last began or ended; `running`: the number of their files."""
+
+    changed_ns: int
+    running: int
 
 
 class Operations(Protocol):
@@ -161,6 +178,13 @@ class Operations(Protocol):
 
         Raises:
             OSError: they cannot be listed.
+        """
+
+    def state(self) -> OperationsState:
+        """Return what differs as soon as an operation on this host has begun or ended, whoever carries it out.
+
+        Raises:
+            OSError: the operations cannot be listed.
         """
 
     def end(self) -> None:

@@ -6,6 +6,7 @@ vgpuctl's own files are host.yaml, unfinished files, and a cache that may be los
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from vgpuctl.model.port_values import AuditEntries, AuditEntry, AuditQuery, DeviceUser
@@ -55,11 +56,22 @@ class System(Protocol):
     def notify_ready(self, status: str) -> bool:
         """Send READY=1 and `status` to systemd (sd_notify(3)); False if this process's unit does not wait for it."""
 
-    def systemctl(self, *words: str) -> None:
+    def systemctl(self, *words: str, deadline_seconds: float) -> None:
         """Run systemctl.
 
         Raises:
             Failed: systemctl failed; the message has the last line of its stderr.
+            TimeoutError: it did not end in time; what it asked systemd for may go on.
+        """
+
+    def has_group(self, name: str) -> bool:
+        """Return whether a group exists, in /etc/group or wherever else this host looks for groups."""
+
+    def add_group(self, name: str) -> None:
+        """Create a system group without members; an existing one is no error, and stays as it is.
+
+        Raises:
+            Failed: the program that creates groups failed.
         """
 
 
@@ -138,6 +150,27 @@ class SystemLog(Protocol):
 
     def service_lines(self, service: str) -> tuple[str, ...] | None:
         """Return the last lines by a service and by systemd about it, oldest first; None as for `kernel_lines`."""
+
+
+class Watch(Protocol):
+    """A thread that watches something on the host and calls functions of its caller, one call at a time."""
+
+    def answers(self) -> bool:
+        """Return whether events can arrive: the thread lives, and so does what delivers to it."""
+
+    def close(self) -> None:
+        """End the watching; when it returns, no function is called any more. Wait at most some seconds for that."""
+
+
+class KernelMessages(Protocol):
+    """What the kernel and its drivers log, as they log it."""
+
+    def watch(self, containing: str, *, on_message: Callable[[str], None], on_lost: Callable[[str], None]) -> Watch:
+        """Watch the messages that contain a text, from now on, in a thread of its own, until `close`.
+
+        `on_message` gets one message without the kernel's prefix. `on_lost` gets the reason when messages are lost: the
+        kernel overwrote them before they were read, or its log cannot be read (any more).
+        """
 
 
 class Processes(Protocol):

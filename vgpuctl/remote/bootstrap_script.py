@@ -28,6 +28,8 @@ from typing import Any, BinaryIO
 
 COPY_PREFIX = ".vgpuctl-package-"
 COPY_PARENT = "/var/tmp"  # noqa: S108 - in a new directory
+AGENT_LIBRARIES = ("python3-starlette", "python3-uvicorn")
+"""The Debian package only recommends them; install-host --agent needs them."""
 """Where the package is copied to, into a directory that only root can read."""
 _MAX_HOLDER_BYTES = 100
 _MAX_ERROR_LINES = 8
@@ -164,7 +166,12 @@ def _refuse_downgrade(request: Request, installed_version: str | None, stops: Si
 def _describe_steps(request: Request) -> list[str]:
     package = request["package"]
     size = f"{-(-package['bytes'] // (1 << 20))} MiB"
-    return [f"copy {package['name']} ({size})", f"apt-get install {package['name']}"]
+    words = " ".join((package["name"], *_needed_libraries(request)))
+    return [f"copy {package['name']} ({size})", f"apt-get install {words}"]
+
+
+def _needed_libraries(request: Request) -> tuple[str, ...]:
+    return AGENT_LIBRARIES if "--agent" in request["words"] else ()
 
 
 def _run_apt(request: Request, path: Path, stops: SignalHandler) -> None:
@@ -174,7 +181,7 @@ def _run_apt(request: Request, path: Path, stops: SignalHandler) -> None:
         BootstrapRefused: apt or the package failed.
     """
     apt = ["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=60", "install",
-           "--no-install-recommends", "--reinstall", str(path)]  # fmt: skip
+           "--no-install-recommends", "--reinstall", str(path), *_needed_libraries(request)]  # fmt: skip
     stops.raise_if_signaled()
     status, out, err = _run(apt, stops, {**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
     if status:

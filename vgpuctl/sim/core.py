@@ -69,7 +69,11 @@ class Core:
         self.call_lock = threading.RLock()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(directory, 0o700)
-        self.journal = Journal(directory, self._load_header, lambda records: self.state.apply(records))
+        self.readers: list[Callable[[list[JournalRecord] | None], None]] = []
+        """Get the records of each line of the journal, whoever wrote it; None when it is read from its beginning.
+
+        They are called under the host's lock, and only hand over what they get."""
+        self.journal = Journal(directory, self._load_header, self._apply)
 
     def damage_error(self, reason: str) -> InvalidInput:
         """Return the error for a state that cannot be used. Its hint shows how to reset it."""
@@ -116,6 +120,13 @@ class Core:
         self.machine_id = header["machine_id"]
         self.machine = build_machine(header["scenario"])
         self.state = State(self.machine)
+        for reader in self.readers:
+            reader(None)
+
+    def _apply(self, records: list[JournalRecord]) -> None:
+        self.state.apply(records)
+        for reader in self.readers:
+            reader(records)
 
     def compact(self) -> None:
         """Rewrite a journal that is mostly history. The final rename makes it safe to be killed at any time."""

@@ -20,9 +20,11 @@ from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
 from vgpuctl.sim import vgpu_scheduler
 from vgpuctl.sim.core import Core, serialize_calls
+from vgpuctl.sim.domain_events import SimDomainEvents
 from vgpuctl.sim.domain_xml import host_arch
 from vgpuctl.sim.host_tree import nvidia_node_name, vfio_device_name
 from vgpuctl.sim.hypervisor import EMULATOR_PREFIX, SimHypervisor
+from vgpuctl.sim.kernel_messages import SimKernelMessages
 from vgpuctl.sim.logs import SimAudit, SimKernelLog
 from vgpuctl.sim.nvml import SimNvml
 from vgpuctl.sim.scenario import compile_scenario
@@ -65,7 +67,9 @@ class SimHost:
         self.sysfs = SimSysfs(core)
         self.nvml = SimNvml(core)
         self.kernel_log = SimKernelLog(core)
+        self.kernel_messages = SimKernelMessages(core.directory)
         self.hypervisor = SimHypervisor(core)
+        self.domain_events = SimDomainEvents(core)
         self.storage = SimStorage(core)
         self.audit = SimAudit(core.directory)
         self.vendor = SimVendorCommands(core)

@@ -206,14 +206,20 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
                 raise VirError(
                     VirErrorNumber.OPERATION_INVALID, "Requested operation is not valid: domain is not running"
                 )
-            change.records += self._core.state.stop_records(uuid)
+            change.records += self._core.state.stop_records(uuid, "shutdown")
 
     def destroy(self, uuid: str) -> None:
         """Force a domain off. It is no error if the domain is already off."""
         with write_call(self._core, "destroy", self._domain_name(uuid)) as change:
             _require_domain(self._core.state, uuid)
             if uuid in self._core.state.running:
-                change.records += self._core.state.stop_records(uuid)
+                change.records += self._core.state.stop_records(uuid, "destroyed")
+
+    def crash(self, uuid: str) -> None:
+        """Do what happens when a running domain's QEMU is killed: libvirt reports that it stopped because it failed."""
+        with self._core.operation("crash", self._domain_name(uuid)) as change:
+            if uuid in self._core.state.running:
+                change.records += self._core.state.stop_records(uuid, "failed")
 
     def wait_stopped(self, uuid: str, deadline_seconds: float) -> bool:
         """Say whether the domain is off. A guest that still runs ignores shutdowns, so waiting is pointless."""

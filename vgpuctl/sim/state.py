@@ -81,9 +81,9 @@ class State:
             if (mdev := self.mdevs.get(carrier)) is not None and mdev.parent == address
         )
 
-    def stop_records(self, uuid: str) -> list[JournalRecord]:
-        """Return the records that stop a domain. Writes that waited for it continue."""
-        return [["off", uuid], *self.release_records(*self.running[uuid].carriers)]
+    def stop_records(self, uuid: str, reason: str) -> list[JournalRecord]:
+        """Return the records that stop a domain, for libvirt's reason. Writes that waited for it continue."""
+        return [["off", uuid, reason], *self.release_records(*self.running[uuid].carriers)]
 
     def release_records(self, *carriers: str) -> list[JournalRecord]:
         """Return the records of the writes that continue when these carriers are released."""
@@ -243,7 +243,8 @@ class State:
         self.carrier_users.update((carrier, uuid) for carrier in carriers)
         self.next_pid = max(self.next_pid, pid + 1)
 
-    def _on_off(self, uuid: str) -> None:
+    def _on_off(self, uuid: str, _reason: str | None = None) -> None:
+        """Stop a domain. The reason is for those who watch events (`domain_events.py`); old journals have none."""
         running = self.running.pop(uuid, None)
         if running is None:
             return

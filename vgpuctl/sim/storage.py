@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from vgpuctl.errors import Exists, NoSpace
-from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, VolumeInfo
+from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, ResolvedPath, VolumeInfo
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.objects import SimFile, SimPool
 from vgpuctl.sim.refusals import VirError, VirErrorNumber, read_call, write_call
@@ -202,6 +202,16 @@ class SimStorage:
             path = posixpath.join(self._require_pool(pool).path, name)
             if path in self._core.state.files:
                 change.add("unfile", path)
+
+    def resolve(self, path: str) -> ResolvedPath | None:
+        """Return a file or directory by path: a simulated host has no links, and all of it is root's."""
+        with read_call(self._core, "image", path) as state:
+            plain = posixpath.normpath(path)
+            entry = state.files.get(plain)
+            if entry is not None:
+                return ResolvedPath(entry.link or plain) if state.find_file(path) is not None else None
+            directories = [*map(posixpath.dirname, state.files), *(str(pool.path) for pool in state.pools.values())]
+            return ResolvedPath(plain) if any(f"{one}/".startswith(f"{plain}/") for one in directories) else None
 
     def image(self, path: str) -> ImageInfo | None:
         """Return an image by path, or None."""

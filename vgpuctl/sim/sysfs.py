@@ -12,6 +12,7 @@ from vgpuctl.errors import Stuck
 from vgpuctl.model.port_values import FilePermissions
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
+from vgpuctl.sim import agent_service
 from vgpuctl.sim.core import Core, FaultInjected, StateChange, serialize_calls
 from vgpuctl.sim.host_tree import build_root
 from vgpuctl.sim.journal import JournalRecord
@@ -42,7 +43,7 @@ class SimSysfs:
             if not real.exists():
                 raise kernel_error(errno.ENOENT, path)
             return read_regular_file(real).decode("utf-8", "replace")
-        _, node = self._find_node(path)
+        node = agent_service.find_file(self._core.directory, path) or self._find_node(path)[1]
         if isinstance(node, DirectoryNode):
             raise kernel_error(errno.EISDIR, path)
         if not isinstance(node, FileNode) or node.show is None:
@@ -80,6 +81,9 @@ class SimSysfs:
                 return FilePermissions(real.stat().st_mode & 0o7777, 0, 0)
             except OSError as exc:
                 raise kernel_error(exc.errno or errno.EIO, path) from None
+        socket_permissions = agent_service.find_permissions(self._core.directory, path)
+        if socket_permissions is not None:
+            return socket_permissions
         _, node = self._find_node(path)
         if not isinstance(node, FileNode):
             return FilePermissions(0o755, 0, 0)

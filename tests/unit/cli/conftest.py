@@ -18,9 +18,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from vgpuctl.cli import document, entry, schemas
-from vgpuctl.cli.result_reader import read_result
+from vgpuctl.cli import entry, schemas
 from vgpuctl.cli.schemas import result_type
+from vgpuctl.model import documents
+from vgpuctl.model.result_reader import read_result
 
 ROOT = Path(__file__).resolve().parents[3]
 Run = Callable[..., "Ran"]
@@ -80,7 +81,7 @@ def sim(vgpuctl: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
             jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
             if ran.document["ok"]:
                 result = read_result(result_type(ran.document["kind"]), ran.document)
-                assert document.to_json_value(document.result_data(result)) == ran.document["data"]
+                assert documents.to_json_value(documents.result_data(result)) == ran.document["data"]
             assert "-v" in words or ran.err == ""
             assert ran.document["ok"] is (ran.status == 0 or (ran.document["ok"] and ran.document["kind"] in ANSWERS))
         return ran

@@ -20,6 +20,24 @@ def test_install_and_uninstall(sim: Run, tmp_path: Path) -> None:
     assert not hook.exists()
 
 
+def test_the_agent_is_installed_checked_and_removed(sim: Run, tmp_path: Path) -> None:
+    planned = sim("install-host --agent --dry-run").out
+    assert "create the system group vgpuctl-view" in planned
+    assert "write /etc/systemd/system/vgpuctl-agent.socket" in planned
+    assert sim("install-host --agent").status == 0
+    (service,) = tmp_path.rglob("etc/systemd/system/vgpuctl-agent.service")
+    assert "-I -m vgpuctl agent run\n" in service.read_text()
+    assert "ok       agent" in sim("doctor agent").out
+    (next(tmp_path.rglob("sockets.target.wants")) / "vgpuctl-agent.socket").unlink()
+    ran = sim("doctor agent")
+    assert (ran.status, "vgpuctl-agent.socket is not enabled" in ran.out) == (6, True)
+    assert sim("install-host --agent").status == 0
+    assert sim("install-host --agent").out == "nothing to do\n"
+    assert sim("uninstall-host").status == 0
+    assert not service.exists()
+    assert "not-applicable" in sim("doctor agent").out
+
+
 def test_a_simulated_boot_without_the_unit_names_the_command_that_installs_it(sim: Run) -> None:
     assert sim("create-vm one --profile A100-4C").status == 0
     ran = sim("sim reboot")

@@ -13,10 +13,10 @@ from vgpuctl.cli import listings, run, shown
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.listings import View
 from vgpuctl.cli.output import render
-from vgpuctl.cli.result_reader import read_result
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.schemas import result_type
 from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.result_reader import read_result
 from vgpuctl.model.results.host import FindingResult, ReconcileResult
 
 

@@ -16,6 +16,7 @@ from vgpuctl.cli.command import cli
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Table
 from vgpuctl.errors import worst_status
+from vgpuctl.model import documents
 from vgpuctl.remote.fanout import HostReply
 from vgpuctl.remote.reply import Reply
 from vgpuctl.remote.session import Target
@@ -172,7 +173,7 @@ def test_doctor_facts_in_an_unknown_form_are_omitted(capsys: pytest.CaptureFixtu
 
 
 def test_a_remote_failure_of_any_form_is_reported() -> None:
-    assert remote_result.parse_failure({"facts": 1, "left": "x", "exit_status": "9"}).status == 1
+    assert documents.read_failure({"facts": 1, "left": "x", "exit_status": "9"}).status == 1
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from ruamel.yaml import YAML
 from tests.unit.cli.command_tree import walk_commands
 from vgpuctl.cli import document, schemas
 from vgpuctl.cli.command import Command
-from vgpuctl.cli.result_reader import Mismatch, read_result
 from vgpuctl.cli.schemas import all_kinds, result_type
+from vgpuctl.model import documents, json_schema
 from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.result_reader import Mismatch, read_result
 from vgpuctl.model.results import ABSENT, Absent
 from vgpuctl.value import Value
 
@@ -29,14 +30,14 @@ def test_a_schema_is_valid_and_takes_a_failure(kind: str) -> None:
     error = {
         "code": "failed", "message": "m", "hint": None, "facts": {}, "exit_status": 1, "undone": [], "left": [],
     }  # fmt: skip
-    jsonschema.validate(json.loads(document.text(document.failure_body(kind, error, changed=False))), schema)
+    jsonschema.validate(json.loads(document.text(documents.failure_body(kind, error, changed=False))), schema)
 
 
 def test_every_command_has_a_kind() -> None:
     commands = {
         words.removeprefix("vgpuctl ").replace(" ", "-") for words, c in walk_commands() if isinstance(c, Command)
     }
-    assert {*commands, "hosts"} == {*all_kinds()}
+    assert {*commands, "hosts"} == {*all_kinds(), schemas.DIAL}
 
 
 def test_unknown_is_null_and_what_an_older_host_does_not_send_is_unknown() -> None:
@@ -63,7 +64,7 @@ def test_unknown_is_null_and_what_an_older_host_does_not_send_is_unknown() -> No
 
 def test_a_type_that_json_does_not_have_is_refused() -> None:
     with pytest.raises(TypeError, match="no schema for"):
-        schemas.schema_of(complex, {})
+        json_schema.schema_of(complex, {})
 
 
 class Thing(Value):
@@ -76,7 +77,7 @@ class Thing(Value):
 
 def test_success() -> None:
     data = {"owner": Ownership.MANAGED, "names": {"b", "a"}, "thing": Thing(1), "pair": (1, None), 5: True}
-    assert json.loads(document.text(document.success_body("show-vm", QueryResult(data, ("w",))))) == {
+    assert json.loads(document.text(documents.success_body("show-vm", QueryResult(data, ("w",))))) == {
         "schema": "vgpuctl/1",
         "kind": "show-vm",
         "ok": True,
@@ -88,7 +89,7 @@ def test_success() -> None:
 
 def test_a_change_has_its_steps_and_an_absent_field_is_left_out() -> None:
     outcome = Outcome(True, Thing(1, is_="x"), ("a step",), notes=("a note",), dry_run=True)
-    data = json.loads(document.text(document.success_body("set-mode", outcome)))["data"]
+    data = json.loads(document.text(documents.success_body("set-mode", outcome)))["data"]
     assert data == {"size": 1, "is": "x", "steps": ["a step"], "notes": ["a note"], "dry_run": True}
 
 
@@ -99,11 +100,11 @@ def test_a_change_has_its_steps_and_an_absent_field_is_left_out() -> None:
     )
 )
 def test_json_values_stay_as_they_are(value: object) -> None:
-    assert document.to_json_value(value) == value
+    assert documents.to_json_value(value) == value
 
 
 def test_half_characters_become_whole_ones() -> None:
-    assert document.to_json_value("a\udcff") == "a\ufffd"
+    assert documents.to_json_value("a\udcff") == "a\ufffd"
 
 
 STRINGS = st.text() | st.sampled_from(
@@ -139,5 +140,5 @@ def test_yaml_is_the_same_document_for_readers_of_both_versions(value: dict[str,
     for version in ("1.1", "1.2"):
         reader = YAML(typ="safe", pure=True)
         reader.version = version
-        assert reader.load(text) == document.to_json_value(value)
+        assert reader.load(text) == documents.to_json_value(value)
     assert not any(ord(character) < 32 and character != "\n" for character in text)

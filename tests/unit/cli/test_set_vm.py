@@ -64,9 +64,10 @@ def test_each_option_changes_its_field_alone_and_only_once(off: Run, field: str)
     changed = off(f"set-vm vdi-1 {option} --json").document
     assert (changed["changed"], changed["data"][key]) == (True, value)
     differing = {name for name, now in shown(off).items() if now != before[name]} - {"vgpus", "memory_nodes"}
-    assert differing == {key}
+    assert differing == {key, "generation"}
     again = off(f"set-vm vdi-1 {option} --json").document
     assert (again["changed"], again["data"]["steps"]) == (False, [])
+    assert (before["generation"], changed["data"]["generation"], again["data"]["generation"]) == (0, 1, 1)
 
 
 def test_a_display_is_turned_on_and_off(sim: Run) -> None:

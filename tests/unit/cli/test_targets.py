@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Run
-from vgpuctl.cli.result_reader import read_result
 from vgpuctl.cli.schemas import result_type
+from vgpuctl.model.result_reader import read_result
 from vgpuctl.model.results import TargetsResult
 
 

@@ -188,6 +188,24 @@ def test_only_root_is_believed_what_sudo_said(tmp_path: Path) -> None:
     assert users == ["root", "bob", "eve", "root"]
 
 
+def test_only_root_is_believed_for_whom_the_agent_worked(tmp_path: Path) -> None:
+    agents = {**AUDITED, "_AUDIT_LOGINUID": None, "VGPUCTL_ACCOUNT": "bob", "VGPUCTL_UID": "1002"}
+    agents |= {"VGPUCTL_VIA": "agent", "VGPUCTL_ADDRESS": "10.0.0.7", "VGPUCTL_ON_BEHALF_OF": "ann"}
+    forged = {**agents, "_UID": "1001"}
+    mine, eves = read(tmp_path, agents, forged).entries
+    assert (mine.user, mine.uid, mine.account, mine.login_uid) == ("bob", 1002, "bob", None)
+    assert (mine.via, mine.address, mine.on_behalf_of) == ("agent", "10.0.0.7", "ann")
+    assert (eves.user, eves.uid, eves.account) == ("eve", 1001, None)
+
+
+def test_an_entry_of_the_agent_names_its_user(tmp_path: Path) -> None:
+    entry = replace(ENTRY, uid=1002, sudo_user=None, account="bob", via="agent", on_behalf_of="ann")
+    fields = decoded(encode_entry(entry))
+    assert fields["MESSAGE"].startswith("bob: ")
+    assert (fields["VGPUCTL_UID"], fields["VGPUCTL_ACCOUNT"], fields["VGPUCTL_ON_BEHALF_OF"]) == ("1002", "bob", "ann")
+    assert "VGPUCTL_ADDRESS" not in fields
+
+
 def test_odd_values_do_not_end_the_reading(tmp_path: Path) -> None:
     odd = {
         **AUDITED,

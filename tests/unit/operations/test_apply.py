@@ -15,7 +15,7 @@ from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, NotFound, PartlyApplied, Refused, VerifyFailed
 from vgpuctl.operations import queries
 from vgpuctl.operations.apply import apply_host, diff_host
-from vgpuctl.operations.desired_state import HostFileText, read_desired_state
+from vgpuctl.operations.desired_state import HostFileText, export_host, read_desired_state
 from vgpuctl.value import replace
 
 WANTED = f"""# of the GPU team
@@ -88,6 +88,21 @@ def test_set_edits_host_yaml_and_keeps_its_comments(host):
     spec = parse_host_spec(text, "x")
     assert (spec.gpus[A16].mode, str(spec.gpus["A100"].scheduler.policy)) == ("vgpu", "equal_share")
     assert not run(host.ports, f"gpus[{A16}].mode=vgpu").changed
+
+
+def test_the_agents_section_changes_host_yaml_alone_and_keeps_its_comments(host):
+    before, text = picture(host), "version: 1\nagent:   # people\n  allow: {folders: /srv/images}  # root's alone\n"
+    assert [(d.key, d.wanted) for d in diff(host.ports, file=text).data.settings] == [
+        ("agent.allow.folders", ["/srv/images"])
+    ]
+    assert run(host.ports, file=text).changed
+    assert host.sim.host_file.read_text() == text
+    assert picture(host) == before
+    assert not diff(host.ports).changed
+    exported = export_host(host.ports).data.text
+    assert parse_host_spec(exported, "FILE").agent == parse_host_spec(text, "FILE").agent
+    assert run(host.ports, f"gpus[{A100}].reserved_for=vdi-*").changed
+    assert host.sim.host_file.read_text().startswith(text)
 
 
 def test_a_file_with_changes_becomes_the_edited_file(host):

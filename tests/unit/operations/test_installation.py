@@ -32,6 +32,7 @@ def install(
     *,
     dry_run: bool = False,
     restart: bool = False,
+    agent: bool = False,
     python: str = "/usr/bin/python3",
     progress: Progress | None = None,
 ) -> Outcome:
@@ -41,6 +42,7 @@ def install(
         python=python,
         completions={"bash": "complete vgpuctl", "zsh": "#compdef vgpuctl"},
         restart_libvirt=restart,
+        agent=agent,
     )
 
 
@@ -188,26 +190,27 @@ def fails_at(ports: Host, nth: int) -> Host:
     changes: list[str] = []
 
     def fail(number: int, call: str, args: tuple[Any, ...]) -> None:
-        if call in ("system.put", "system.link", "system.remove", "system.systemctl"):
+        if call in ("system.put", "system.link", "system.remove", "system.add_group", "system.systemctl"):
             changes.append(call)
             if len(changes) == nth and call == "system.systemctl":
                 raise Failed("systemctl daemon-reload failed: no bus", hint="systemctl daemon-reload")
             if len(changes) == nth:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    calls = {"has_systemd": True, "is_active": lambda unit: False, "systemctl": lambda *words: None}
+    calls = {"has_systemd": True, "is_active": lambda unit: False, "systemctl": lambda *words, **_: None}
     return Watch(before=fail).watch(with_calls(ports, "system", **calls))
 
 
 @pytest.mark.parametrize(
     ("installed", "is_package", "run", "number"),
     [
+        (None, False, partial(install, agent=True), 12),
         (None, False, install, 5),
         ("/opt/python3", False, install, 3),
         ("/opt/python3", True, partial(install, python=PACKAGE_PYTHON), 5),
         ("/usr/bin/python3", False, uninstall, 5),
     ],
-    ids=["new", "upgrade", "package", "removal"],
+    ids=["agent", "new", "upgrade", "package", "removal"],
 )
 def test_a_failure_leaves_whole_files_and_names_them_and_the_next_run_finishes(
     tmp_path: Path, installed: str | None, is_package: bool, run: Callable[[Host], Outcome], number: int
@@ -237,6 +240,8 @@ def test_a_failure_leaves_whole_files_and_names_them_and_the_next_run_finishes(
         assert len(done) == nth - 1
         assert "run the command again" in str(raised.value.hint) or nth == 1
         now = files(root)
+        groups = now.pop("etc/group", "")  # gets one line after the other
+        assert after.get("etc/group", "").startswith(groups)
         assert all(text in (before.get(path), after.get(path)) for path, text in now.items())
         run(ports)
         assert files(root) == after
@@ -278,7 +283,7 @@ def test_systemd_reads_the_unit_and_only_the_daemon_that_runs_is_restarted(ports
         "system",
         has_systemd=True,
         is_active=lambda unit: unit == "virtqemud.service",
-        systemctl=lambda *words: commands.append(words),
+        systemctl=lambda *words, **_: commands.append(words),
     )
     install(ports, restart=True)
     assert commands == [("daemon-reload",), ("restart", "virtqemud.service")]

@@ -152,7 +152,7 @@ def test_of_two_that_change_a_record_at_once_the_second_sees_the_first(tmp_path:
     with pytest.raises(Busy, match="has just been changed"):
         second.perform(host.ports)
     second.undo(host.ports)
-    assert the_vm(host).record == first.record
+    assert the_vm(host).record == first.written
     first.undo(host.ports)
     assert the_vm(host).record == vm.record
 

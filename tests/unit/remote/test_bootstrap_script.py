@@ -147,6 +147,13 @@ def test_an_installation_runs_apt_and_install_host(place: Path) -> None:
     assert copies() == []
 
 
+def test_the_host_agent_gets_its_libraries(place: Path) -> None:
+    libraries = "python3-starlette python3-uvicorn"
+    result = run(place, input_for(place, "install", words=["install-host", "--agent"]))
+    assert result["data"]["steps"][1] == f"apt-get install vgpuctl.deb {libraries}"
+    assert (place / "apt-words").read_text().endswith(f"vgpuctl.deb {libraries}\n")
+
+
 def test_a_package_that_apt_refuses_is_reported_with_its_words(place: Path) -> None:
     (place / "apt-fails").touch()
     refused = error(place, input_for(place, "install"))

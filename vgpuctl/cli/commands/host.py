@@ -137,9 +137,15 @@ def restore_host(settings: Settings, dry_run: bool) -> int:
             "vgpuctl --host sim:a100-40 install-host --restart-libvirt",
             "install them, and restart libvirt so that it loads the hook",
         ),
+        ("vgpuctl --host sim:a100-40 install-host --agent", "also the host agent, enabled and started"),
     ),
 )
 @click.option("--restart-libvirt", is_flag=True, help="Also restart libvirt's daemon; running VMs keep running.")
+@click.option(
+    "--agent",
+    is_flag=True,
+    help="Also install, enable and start the host agent, and create the groups vgpuctl and vgpuctl-view.",
+)
 @click.option(
     "--deb",
     metavar="FILE",
@@ -148,13 +154,16 @@ def restore_host(settings: Settings, dry_run: bool) -> int:
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def install_host(settings: Settings, restart_libvirt: bool, deb: str | None, dry_run: bool) -> int:
+def install_host(settings: Settings, restart_libvirt: bool, agent: bool, deb: str | None, dry_run: bool) -> int:
     """Install what restores vGPUs after a boot and creates them when virsh starts a VM.
 
     It installs vgpuctl-restore.service, a libvirt hook (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for those of
     bash, zsh and fish that the host has, and /etc/vgpuctl. The Debian package contains all of these but the hook. It
     keeps files that were changed by hand and hooks of other programs. A second run changes nothing. libvirt loads a
     new hook only after its daemon was restarted once.
+
+    With --agent it also installs vgpuctl-agent.service and its socket, for those who use vgpuctl without being root.
+    Later runs without --agent keep them up to date.
     """
     if deb is not None:
         raise click.UsageError("--deb requires --host ssh://HOST")
@@ -162,7 +171,7 @@ def install_host(settings: Settings, restart_libvirt: bool, deb: str | None, dry
         settings,
         "install-host",
         lambda host: host.install_host(
-            completions=_completion_scripts(), restart_libvirt=restart_libvirt, dry_run=dry_run
+            completions=_completion_scripts(), restart_libvirt=restart_libvirt, agent=agent, dry_run=dry_run
         ),
     )
 
@@ -194,7 +203,8 @@ def _completion_scripts() -> dict[str, str]:
 def uninstall_host(settings: Settings, restart_libvirt: bool, dry_run: bool) -> int:
     """Remove what install-host installed. VMs, their vGPUs and host.yaml stay.
 
-    It keeps and lists files that were changed by hand. It removes /etc/vgpuctl only if it is empty.
+    It keeps and lists files that were changed by hand. It removes /etc/vgpuctl only if it is empty. The host agent is
+    stopped after its running operations; its groups and /var/lib/vgpuctl-agent stay.
     """
     return run.call(
         settings,

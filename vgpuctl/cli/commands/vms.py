@@ -73,6 +73,7 @@ VMS = Listing(
         Column("uuid", "UUID", lambda vm: vm.uuid, level="wide"),
         Column("profile", "PROFILE", lambda vm: known_texts([v.profile for v in vm.vgpus]), level="named"),
         Column("gpu", "GPU", lambda vm: known_texts([v.gpu for v in vm.vgpus]), level="named"),
+        Column("account", "ACCOUNT", lambda vm: vm.account, level="named"),
     ),
     lambda vm: str(vm.name),
     families={"label": lambda vm, key: vm.labels.get(key)},
@@ -105,12 +106,13 @@ def list_vms(settings: Settings) -> int:
     return run.call(settings, "list-vms", lambda host: host.list_vms())
 
 
-_FIRST_FIELDS = ("ownership", "owner", "record", "vcpus", "firmware", "reserve", "spread_group")
+_FIRST_FIELDS = ("ownership", "owner", "account", "record", "vcpus", "firmware", "reserve", "spread_group")
 _IN_OWN_WORDS = frozenset({
     "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
-    "network_config", "labels", "vgpus", "disks",
+    "network_config", "labels", "vgpus", "disks", "generation",
 })  # fmt: skip
-"""The fields that a VM's page has in words of its own. Fields that are in neither list come after the first."""
+"""The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
+neither list come after the first."""
 
 
 def _vm(data: VmResult) -> Page:

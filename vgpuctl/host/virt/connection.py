@@ -165,7 +165,7 @@ class LibvirtConnection:
         if self._lock_held():
             raise AssertionError("a libvirt call under the host lock")
         with self._opening:
-            if self._connect is None:
+            if self._connect is None or _is_dead(self._connect):
                 self._connect = self._open_connection()
             return self._connect
 
@@ -218,10 +218,13 @@ def libvirt_code_of(error: VgpuctlError) -> int | None:
 
 def _is_broken(code: int, connect: virConnect) -> bool:
     """Return whether the connection itself is broken; then even a plain call ends with an internal error."""
+    return code in (constants.VIR_ERR_RPC, constants.VIR_ERR_INVALID_CONN) or _is_dead(connect)
+
+
+def _is_dead(connect: virConnect) -> bool:
+    """Return whether the connection is closed, as far as this process knows: it asks nobody."""
     import libvirt
 
-    if code in (constants.VIR_ERR_RPC, constants.VIR_ERR_INVALID_CONN):
-        return True
     try:
         return connect.isAlive() != 1
     except libvirt.libvirtError:
@@ -254,17 +257,23 @@ def _run_event_loop() -> None:
             time.sleep(_PAUSE_AFTER_ERROR_SECONDS)
 
 
+def event_loop_answers(deadline_seconds: float) -> bool:
+    """Return whether the event loop, which must have been started, runs a timer before the deadline."""
+    import libvirt
+
+    passed = Event()
+    timer = libvirt.virEventAddTimeout(0, lambda *_: passed.set(), None)
+    is_passed = passed.wait(deadline_seconds)
+    libvirt.virEventRemoveTimeout(timer)
+    return is_passed
+
+
 def _wait_for_callbacks() -> None:
     """Wait until the event loop has left the callbacks in which it is; an event that is under way counts to its block.
 
     The loop runs in one thread, so it is in no callback any more when it runs this timer's.
     """
-    import libvirt
-
-    passed = Event()
-    timer = libvirt.virEventAddTimeout(0, lambda *_: passed.set(), None)
-    passed.wait(_CALLBACK_SECONDS)
-    libvirt.virEventRemoveTimeout(timer)
+    event_loop_answers(_CALLBACK_SECONDS)
 
 
 _last_error = local()

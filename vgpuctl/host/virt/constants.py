@@ -7,6 +7,7 @@ modules that use them need not load libvirt.
 
 from __future__ import annotations
 
+from vgpuctl.model.port_values import DomainEventKind
 from vgpuctl.model.vm import VmState
 
 VIR_ERR_INTERNAL_ERROR = 1
@@ -56,9 +57,22 @@ VIR_DOMAIN_UNDEFINE_TPM = 32
 VIR_DOMAIN_EVENT_ID_LIFECYCLE = 0
 VIR_DOMAIN_EVENT_ID_REBOOT = 1
 VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED = 15
+VIR_DOMAIN_EVENT_ID_DEVICE_ADDED = 19
 VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED = 22
+VIR_DOMAIN_EVENT_ID_METADATA_CHANGE = 23
+VIR_DOMAIN_EVENT_DEFINED = 0
+VIR_DOMAIN_EVENT_UNDEFINED = 1
+VIR_DOMAIN_EVENT_STARTED = 2
+VIR_DOMAIN_EVENT_SUSPENDED = 3
+VIR_DOMAIN_EVENT_RESUMED = 4
 VIR_DOMAIN_EVENT_STOPPED = 5
+VIR_DOMAIN_EVENT_SHUTDOWN = 6
+VIR_DOMAIN_EVENT_PMSUSPENDED = 7
 VIR_DOMAIN_EVENT_CRASHED = 8
+VIR_CONNECT_CLOSE_REASON_ERROR = 0
+VIR_CONNECT_CLOSE_REASON_EOF = 1
+VIR_CONNECT_CLOSE_REASON_KEEPALIVE = 2
+VIR_CONNECT_CLOSE_REASON_CLIENT = 3
 
 VIR_DOMAIN_RUNNING = 1
 VIR_DOMAIN_BLOCKED = 2
@@ -76,6 +90,47 @@ VM_STATES = {
     VIR_DOMAIN_SHUTOFF: VmState.STOPPED,
     VIR_DOMAIN_CRASHED: VmState.CRASHED,
     VIR_DOMAIN_PMSUSPENDED: VmState.PMSUSPENDED,
+}
+
+EVENT_KINDS = {
+    VIR_DOMAIN_EVENT_DEFINED: DomainEventKind.DEFINED,
+    VIR_DOMAIN_EVENT_UNDEFINED: DomainEventKind.UNDEFINED,
+    VIR_DOMAIN_EVENT_STARTED: DomainEventKind.STARTED,
+    VIR_DOMAIN_EVENT_SUSPENDED: DomainEventKind.SUSPENDED,
+    VIR_DOMAIN_EVENT_RESUMED: DomainEventKind.RESUMED,
+    VIR_DOMAIN_EVENT_STOPPED: DomainEventKind.STOPPED,
+    VIR_DOMAIN_EVENT_SHUTDOWN: DomainEventKind.SHUTDOWN,
+    VIR_DOMAIN_EVENT_PMSUSPENDED: DomainEventKind.PMSUSPENDED,
+    VIR_DOMAIN_EVENT_CRASHED: DomainEventKind.CRASHED,
+}
+EVENT_REASONS = {
+    DomainEventKind.DEFINED: ("added", "updated", "renamed", "from snapshot"),
+    DomainEventKind.UNDEFINED: ("removed", "renamed"),
+    DomainEventKind.STARTED: ("booted", "migrated", "restored", "from snapshot", "wakeup", "recovered"),
+    DomainEventKind.SUSPENDED: (
+        "paused", "migrated", "I/O error", "watchdog", "restored", "from snapshot", "API error", "post-copy",
+        "post-copy failed", "guest shutdown",
+    ),
+    DomainEventKind.RESUMED: ("unpaused", "migrated", "from snapshot", "post-copy", "post-copy failed"),
+    DomainEventKind.STOPPED: (
+        "shutdown", "destroyed", "crashed", "migrated", "saved", "failed", "from snapshot", "recovered",
+    ),
+    DomainEventKind.SHUTDOWN: ("finished", "guest", "host"),
+    DomainEventKind.PMSUSPENDED: ("memory", "disk"),
+    DomainEventKind.CRASHED: ("panicked", "crashloaded"),
+}  # fmt: skip
+"""The words for the numbers of an event's detail (virDomainEvent…DetailType in libvirt-domain.h), in their order."""
+
+SHUTOFF_REASONS = (
+    None, "shutdown", "destroyed", "crashed", "migrated", "saved", "failed", "from snapshot", "daemon",
+)  # fmt: skip
+"""The words for the numbers of virDomainShutoffReason, in their order; 0 is unknown."""
+
+CLOSE_REASONS = {
+    VIR_CONNECT_CLOSE_REASON_ERROR: "an error on the connection",
+    VIR_CONNECT_CLOSE_REASON_EOF: "libvirt's daemon ended",
+    VIR_CONNECT_CLOSE_REASON_KEEPALIVE: "libvirt's daemon does not answer",
+    VIR_CONNECT_CLOSE_REASON_CLIENT: "this process closed the connection",
 }
 
 PERMISSION_ERRORS = frozenset(

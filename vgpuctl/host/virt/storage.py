@@ -16,12 +16,14 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, NoSpace
+from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, NoSpace, unreadable_error
 from vgpuctl.host import commands, images
 from vgpuctl.host.backing_chain import read_image_files
+from vgpuctl.host.qemu_access import read_qemu_user
+from vgpuctl.host.trusted_path import resolve_path
 from vgpuctl.host.virt import constants, libvirt_xml
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
-from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, VolumeInfo
+from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, ResolvedPath, VolumeInfo
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virStoragePool, virStorageVol
@@ -217,6 +219,13 @@ class LibvirtStorage:
         """Overwrite a logical volume of a seed's size: LVM gives its extents to the next volume as they are."""
         if int(volume.info()[1]) <= _WIPED_BYTES:
             self._connection.attempt(None, partial(volume.wipe, 0))
+
+    def resolve(self, path: str) -> ResolvedPath | None:
+        """Return where the path of a file or directory leads; the file may also belong to QEMU's user."""
+        try:
+            return resolve_path(path, {read_qemu_user().uid})
+        except OSError as error:
+            raise unreadable_error(path, error) from error
 
     def image(self, path: str) -> ImageInfo | None:
         """Inspect an image file without changing it; None when there is no such file."""

@@ -219,6 +219,12 @@ class RebootedResult(SimResult):
     failed: tuple[NotRestoredResult, ...] = ()
 
 
+class AgentResult(Value):
+    """The host agent has ended. `socket`: the path at which it answered."""
+
+    socket: str
+
+
 class CompletionResult(Value):
     """A shell's completion script."""
 

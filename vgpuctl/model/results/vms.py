@@ -156,8 +156,10 @@ class NetworkResult(Value):
 class VmRowResult(Value):
     """A VM in a list. `reserve` is null for one without a record.
 
-    `ownership`: whether vgpuctl manages it. `owner`: the person or team that uses it, null if none is set. `image`: the
-    image that its first disk is a clone or a full copy of, null without one.
+    `ownership`: whether vgpuctl manages it. `owner`: the person or team that uses it, null if none is set. `account`:
+    the user of the host agent who made it, null if root did. `generation`: grows with each change that vgpuctl makes of
+    its record or definition, null without a record. `image`: the image that its first disk is a clone or a full copy
+    of, null without one.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -167,6 +169,8 @@ class VmRowResult(Value):
     state: StateWord
     ownership: VmOwnershipWord
     owner: str | None
+    account: str | None
+    generation: int | None
     labels: Mapping[str, str]
     memory_mib: int
     vcpus: int
@@ -181,8 +185,8 @@ class VmResult(Value):
     `spread_group`: the group whose VMs are on different GPUs, null for none. `hugepages`: the size of its memory's huge
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
-    console. `owner`, `ownership`, `image`: as in `VmRowResult`. `cloud_init`, `network_config`: the files that its seed
-    for cloud-init was made from, null without one.
+    console. `owner`, `account`, `generation`, `ownership`, `image`: as in `VmRowResult`. `cloud_init`,
+    `network_config`: the files that its seed for cloud-init was made from, null without one.
     """
 
     name: str
@@ -190,6 +194,8 @@ class VmResult(Value):
     state: StateWord
     ownership: VmOwnershipWord
     owner: str | None
+    account: str | None
+    generation: int | None
     labels: Mapping[str, str]
     record: RecordState | None
     memory_mib: int

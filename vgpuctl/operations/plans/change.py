@@ -214,9 +214,9 @@ def detach_steps(
         new_record = with_gpu_fields(record_with_vgpus(current_record, remaining))
         kept_record = new_record if new_record.vgpus or new_record.created_vm else None
         summary = describe_record(vm, new_record) if kept_record and whole_functions(current_record) else ""
-        steps.append(WriteRecord(vm.name, vm.uuid, kept_record, current_record, summary))
-        steps.append(ReleaseClaim(vgpu.carrier, vm.uuid))
-        current_record = new_record
+        write = WriteRecord(vm.name, vm.uuid, kept_record, current_record, summary)
+        steps += [write, ReleaseClaim(vgpu.carrier, vm.uuid)]
+        current_record = write.written or new_record
     return tuple(steps)
 
 

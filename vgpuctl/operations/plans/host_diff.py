@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from vgpuctl.config.agent_spec import flat_agent
 from vgpuctl.config.gpu_spec import dump_scheduler
 from vgpuctl.config.host_spec import (
     GPU_SPEC_KEYS,
@@ -199,6 +200,10 @@ def diff_settings(desired: HostSpec, current: HostSpec) -> tuple[DifferenceResul
     for section in ("defaults", "placement", "boot"):
         new, old = (as_dict(getattr(spec, section)) for spec in (desired, current))
         differences += [DifferenceResult(f"{section}.{key}", new[key], old[key]) for key in new if new[key] != old[key]]
+    agents = (flat_agent(desired.agent), flat_agent(current.agent))
+    for key in dict.fromkeys((*agents[0], *agents[1])):
+        if agents[0].get(key) != agents[1].get(key):
+            differences.append(DifferenceResult(f"agent.{key}", agents[0].get(key), agents[1].get(key)))
     for name in sorted({*desired.vgpus, *current.vgpus}):
         entries = (desired.vgpus.get(name), current.vgpus.get(name))
         if entries[0] != entries[1]:
@@ -287,6 +292,7 @@ def find_removed_entries(desired: HostSpec, current: HostSpec, gpus: tuple[Gpu, 
                 _removed_keys(_section_values(getattr(current, section)), _section_values(getattr(desired, section))),
             )
         )
+    removed.append(RemovedResult("agent", _removed_keys(flat_agent(current.agent), flat_agent(desired.agent))))
     return tuple(removed_entry for removed_entry in removed if removed_entry.keys)
 
 

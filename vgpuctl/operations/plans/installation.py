@@ -17,9 +17,10 @@ from vgpuctl.value import Value
 
 CONFIG_DIRECTORY = "/etc/vgpuctl"
 UNIT_NAME = "vgpuctl-restore.service"
-UNIT_PATH = f"/etc/systemd/system/{UNIT_NAME}"
-UNIT_WANTS_LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT_NAME}"
-PACKAGE_UNIT_PATH = f"/usr/lib/systemd/system/{UNIT_NAME}"
+_UNIT_DIRECTORY, _PACKAGE_UNIT_DIRECTORY = "/etc/systemd/system", "/usr/lib/systemd/system"
+UNIT_PATH = f"{_UNIT_DIRECTORY}/{UNIT_NAME}"
+UNIT_WANTS_LINK = f"{_UNIT_DIRECTORY}/multi-user.target.wants/{UNIT_NAME}"
+PACKAGE_UNIT_PATH = f"{_PACKAGE_UNIT_DIRECTORY}/{UNIT_NAME}"
 """The Debian package brings the unit and the completion files itself, and has install-host write the hook: libvirtd's
 AppArmor profile runs scripts in /etc/libvirt/hooks alone."""
 MAIN_HOOK_PATH = "/etc/libvirt/hooks/qemu"
@@ -123,8 +124,22 @@ def refuse_beside_package(python: str, package_unit: str | None) -> None:
 
 def unit_text(python: str) -> str:
     """Return the systemd unit without its checksum; `python` is the interpreter that has vgpuctl."""
-    quoted = '"' + python.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
-    return _UNIT_TEMPLATE.format(python=quoted)
+    return _UNIT_TEMPLATE.format(python=quote_for_systemd(python))
+
+
+def quote_for_systemd(word: str) -> str:
+    """Return a word as a unit's command line has it (systemd.service(5))."""
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
+
+
+def unit_path(name: str) -> str:
+    """Return where install-host writes a unit."""
+    return f"{_UNIT_DIRECTORY}/{name}"
+
+
+def package_unit_path(name: str) -> str:
+    """Return where the Debian package has a unit."""
+    return f"{_PACKAGE_UNIT_DIRECTORY}/{name}"
 
 
 def unit_file(python: str) -> InstalledFile:

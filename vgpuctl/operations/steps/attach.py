@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from vgpuctl.domain.domain_edit import count_root_ports
+from vgpuctl.domain.domain_edit import count_root_ports, with_next_generation
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
-from vgpuctl.domain.record import record_to_xml
+from vgpuctl.domain.record import record_after, record_to_xml
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import DetachOutcome
@@ -36,7 +36,7 @@ class WriteRecord(Step):
     """Write a VM's record, or delete it when `record` is None, if it still equals `previous`. Undo restores `previous`.
 
     A stopped VM with reserve_while_running has no claim to keep other commands away: a concurrent change is detected
-    here. `summary`: shown instead of the number of vGPUs.
+    here. `summary`: shown instead of the number of vGPUs. What is written has the generation after `previous`.
     """
 
     records_owner: ClassVar[bool] = True
@@ -64,15 +64,20 @@ class WriteRecord(Step):
         """
         if not self._is_recorded(host, self.previous):
             raise Busy(f"the record of {self.name} has just been changed", hint="run the command again", vm=self.name)
-        self._write(host, self.record)
+        self._write(host, self.written)
+
+    @property
+    def written(self) -> VmRecord | None:
+        """The record as this step writes it: the `previous` of a later one."""
+        return None if self.record is None else record_after(self.record, self.previous)
 
     def verify(self, host: Host) -> None:
-        if not self._is_recorded(host, self.record):
+        if not self._is_recorded(host, self.written):
             raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
 
     def undo(self, host: Host) -> None:
         """Restore the previous record if the domain still exists and still has the one that this step wrote."""
-        if host.hypervisor.find_domain(self.uuid) is not None and self._is_recorded(host, self.record):
+        if host.hypervisor.find_domain(self.uuid) is not None and self._is_recorded(host, self.written):
             self._write(host, self.previous)
 
     def _is_recorded(self, host: Host, record: VmRecord | None) -> bool:
@@ -270,7 +275,7 @@ class ReleaseReplacedClaim(Step):
 class RedefineDomain(Step):
     """Change a stopped VM's definition, which includes its record, in one call. Undo restores the previous definition.
 
-    Both texts hold the VM's secrets: they are never printed.
+    Both texts hold the VM's secrets: they are never printed. What is written has the record's next generation.
     """
 
     name: str
@@ -290,11 +295,11 @@ class RedefineDomain(Step):
         """
         if host.hypervisor.definition(self.uuid) != self.previous_xml:
             raise InUse(f"{self.name} has just been changed by another program", hint="run the command again")
-        host.hypervisor.redefine(self.uuid, self.xml)
+        host.hypervisor.redefine(self.uuid, with_next_generation(self.xml))
 
     def verify(self, host: Host) -> None:
         """Read it back: every parsed field of the VM must be as intended; libvirt gives a new card its MAC address."""
-        expected, actual = self._parse_vm(host, self.xml), self._current_vm(host)
+        expected, actual = self._parse_vm(host, with_next_generation(self.xml)), self._current_vm(host)
         if len(actual.nics) == len(expected.nics):
             nics = (nic.shown_like(planned) for nic, planned in zip(actual.nics, expected.nics, strict=True))
             actual = replace(actual, nics=tuple(nics))

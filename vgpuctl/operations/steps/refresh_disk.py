@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.domain_xml import parse_disk_sources, parse_domain
+from vgpuctl.domain.record import record_after
 from vgpuctl.errors import InUse, Refused, VerifyFailed
 from vgpuctl.model.port_values import ImageFile
 from vgpuctl.model.vm import ManagedDisk, VmRecord
@@ -95,7 +96,12 @@ class SwitchDisk(Step):
             raise InUse(
                 f"{self.name} has just been started or changed by another program", hint="run the command again"
             )
-        self._define(host, self.old_path, self.new_path, self.new_record)
+        self._define(host, self.old_path, self.new_path, self.written)
+
+    @property
+    def written(self) -> VmRecord:
+        """The record as this step writes it: the `previous` of a later one."""
+        return record_after(self.new_record, self.old_record)
 
     def _define(self, host: Host, old_path: str, new_path: str, record: VmRecord) -> None:
         xml = edit_domain(
@@ -108,7 +114,7 @@ class SwitchDisk(Step):
 
         A VM that was started meanwhile runs on the old disk.
         """
-        self._verify_disk(host, self.new_record, used=self.new_path, unused=self.old_path)
+        self._verify_disk(host, self.written, used=self.new_path, unused=self.old_path)
 
     def _verify_disk(self, host: Host, record: VmRecord, *, used: str, unused: str) -> None:
         domain = require_domain(host, self.uuid, self.name)
@@ -125,7 +131,7 @@ class SwitchDisk(Step):
     def undo(self, host: Host) -> None:
         """Define the old disk again if the definition was changed."""
         domain = host.hypervisor.find_domain(self.uuid)
-        if domain is None or parse_domain(domain.xml, domain.state, host.machine_id).record != self.new_record:
+        if domain is None or parse_domain(domain.xml, domain.state, host.machine_id).record != self.written:
             return
         self._define(host, self.new_path, self.old_path, self.old_record)
         self._verify_disk(host, self.old_record, used=self.old_path, unused=self.new_path)

@@ -9,9 +9,8 @@ from typing import Any, Generic
 
 import pytest
 
-from vgpuctl.cli import schemas
 from vgpuctl.cli.schemas import all_kinds, result_type
-from vgpuctl.model import results
+from vgpuctl.model import json_schema, results
 from vgpuctl.model.results.vms import VmResult
 from vgpuctl.value import Value
 
@@ -31,14 +30,14 @@ FACTS = {"DoctorFinding", "NotRestored", "Restored", "Selected"}
 @pytest.mark.parametrize("record", RECORDS)
 def test_a_record_has_a_description_and_a_schema(record: type[Value]) -> None:
     definitions: dict[str, Any] = {}
-    schemas.schema_of(record[VmResult] if issubclass(record, Generic) else record, definitions)
+    json_schema.schema_of(record[VmResult] if issubclass(record, Generic) else record, definitions)
     assert definitions[record.__name__.removesuffix("Result")]["description"]
 
 
 def test_every_record_is_part_of_a_result() -> None:
     definitions: dict[str, Any] = {}
     for kind in all_kinds():
-        schemas.schema_of(result_type(kind), definitions)
+        json_schema.schema_of(result_type(kind), definitions)
     described = {record.__name__.removesuffix("Result") for record in RECORDS}
     bases = {base.__name__.removesuffix("Result") for record in RECORDS for base in record.__mro__[1:]}
     assert described - set(definitions) - bases <= FACTS

@@ -159,7 +159,7 @@ def test_the_record_names_both_disks_while_there_are_two():
     assert [type(s).__name__ for s in steps] == ["WriteRecord", "CreateSpareDisk", "SwitchDisk"]
     kept = [(DATA.path, "disk"), (SEED.path, "seed")]
     assert roles(steps[0].record) == [(OLD.path, "disk"), *kept, (NEW.path, "spare")]
-    assert (steps[2].old_record, steps[2].new_record) == (steps[0].record, record_after_switch(RECORD, OLD, NEW))
+    assert (steps[2].old_record, steps[2].new_record) == (steps[0].written, record_after_switch(RECORD, OLD, NEW))
     assert roles(steps[2].new_record) == [(NEW.path, "disk"), *kept, (OLD.path, "spare")]
 
 

@@ -131,6 +131,19 @@ def test_the_other_sections_are_compared_too():
             refuse_lost_vgpus(lost, now, "FILE")
 
 
+def test_the_agents_section_is_compared_key_by_key():
+    now = parse_host_spec("version: 1\nagent: {allow: {folders: [/a, /b]}, limits: {each_account: {vms: 1}}}", "NOW")
+    text = "version: 1\nagent: {allow: {folders: /a}, accounts: {ada: operator}, limits: {each_account: {vms: 2}}}"
+    wanted = parse_host_spec(text, "FILE")
+    assert [(d.key, d.wanted, d.is_) for d in diff_settings(wanted, now)] == [
+        ("agent.allow.folders", ["/a"], ["/a", "/b"]),
+        ("agent.accounts.ada", "operator", None),
+        ("agent.limits.each_account.vms", 2, 1),
+    ]
+    assert [describe_removed(one) for one in find_removed_entries(wanted, now, ())] == ["agent: allow.folders [/b]"]
+    assert gone("version: 1", "version: 1\nagent: {accounts: {ada: fleet}}") == ["agent: accounts.ada fleet"]
+
+
 CARD, T4 = "0000:3b:00.0", "0000:5e:00.0"
 GPUS = (replace(a100(), address=CARD), replace(t4(), address=T4))
 NOW = f"""version: 1

@@ -69,7 +69,7 @@ def test_a_vm_started_during_the_switch_is_seen_on_its_former_disk(host, steps):
     record.perform(host.ports)
     make.perform(host.ports)
     start(host.ports, "vm")
-    switch._define(host.ports, switch.old_path, switch.new_path, switch.new_record)
+    switch._define(host.ports, switch.old_path, switch.new_path, switch.written)
     with pytest.raises(VerifyFailed, match=r"not only .*n\.qcow2"):
         switch.verify(host.ports)
     drop = DeleteSpareDisk("vm", the_vm(host).uuid, switch.new_record.disks[-1])

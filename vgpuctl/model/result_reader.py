@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -59,7 +59,7 @@ def read_value(kind: Any, value: object, path: str = "data") -> Any:
         return _require(any(type(value) is type(choice) for choice in arguments), value, path)
     if origin is Annotated:
         return read_value(arguments[0], value, path)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         items = value if isinstance(value, list) else _require(False, value, path, list)
         return tuple(read_value(arguments[0], item, f"{path}[{number}]") for number, item in enumerate(items))
     if origin is Mapping:
@@ -70,7 +70,7 @@ def read_value(kind: Any, value: object, path: str = "data") -> Any:
     if isinstance(kind, type) and issubclass(kind, Enum):
         _require(isinstance(value, str) and kind is not Absent, value, path)
         return next((member for member in kind if member.value == value), value)
-    return _require(_matches_type(value, kind), value, path)
+    return _require(_matches_type(value, kind), value, path, kind if kind in _TYPE_NAMES else None)
 
 
 def _read_first(parts: tuple[Any, ...], read: Callable[[Any], Any]) -> Any:

@@ -1,0 +1,1 @@
+"""Tests of the host agent: its API, its client, its rights, on simulated hosts."""

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One example request for each call of the API: docs/reference/api.md shows it, tests/agent/test_page.py sends it.
+
+On the simulated host `mixed` the VM `runs` runs, `off` is off, `cloned` runs from a clone of IMAGE, and `lab` is a vGPU
+without a VM (`tests.agent.test_commands.prepare`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.command_cases import IMAGE
+
+GPU, TURING = "0000:3b:00.0", "0000:86:00.0"
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "apply": {"sets": [f"gpus[{GPU}].reserved_for=vdi-*"]},
+    "attach-gpu": {"name": "off", "gpus": 2},
+    "attach-vgpu": {"name": "off", "profile": "A100-4C"},
+    "check-image": {"image": IMAGE},
+    "check-vm-change": {"memory": "8GiB"},
+    "cordon": {"gpu": GPU},
+    "create-vgpu": {"name": "spare", "profile": "A100-4C"},
+    "create-vm": {"name": "vdi-001", "profile": "A100-4C"},
+    "create-vms": {"pattern": "vdi-{:03}", "count": 3, "profile": "A100-4C"},
+    "delete-vgpu": {"name": "lab"},
+    "delete-vm": {"name": "runs"},
+    "detach-gpu": {"name": "off", "gpus": ["0000:3d:00.0"]},
+    "detach-vgpu": {"name": "off"},
+    "diff": {},
+    "doctor": {"checks": ["libvirt"]},
+    "ensure-vgpu": {"name": "spare", "profile": "A100-4C"},
+    "ensure-vm": {"name": "vdi-001", "profile": "A100-4C", "state": "started"},
+    "ensure-vms": {
+        "file": "vdi.yaml",
+        "count": 3,
+        "request": {"files": {"vdi.yaml": "{name: 'vdi-{:03}', profile: A100-4C}"}},
+    },
+    "explain": {"profile": "A100-4C"},
+    "export-host": {},
+    "find-causes": {"code": "no-capacity"},
+    "fits": {"profiles": ["A100-4C:2"]},
+    "fix-problems": {"checks": ["libvirt"], "dry_run": True},
+    "import-host": {"path": "mig.yaml", "request": {"files": {"mig.yaml": "version: 1\n"}}},
+    "install-host": {"dry_run": True},
+    "instance-profiles": {"gpu": GPU},
+    "list-gpus": {"everything": True},
+    "list-images": {},
+    "list-profiles": {"gpu": "A100"},
+    "list-vgpus": {"unassigned": True},
+    "list-vms": {},
+    "log": {"vm": "runs", "lines": 5},
+    "move-vms": {"defragment": True},
+    "plan-moves": {"defragment": True},
+    "pool-names": {},
+    "print-xml": {"name": "vdi-001", "profile": "A100-4C"},
+    "reboot-vm": {"name": "runs"},
+    "reconcile-host": {},
+    "refresh-vm": {"name": "cloned", "image": IMAGE, "drain": True},
+    "resize-disk": {"name": "cloned", "size": "300GiB"},
+    "restore-host": {},
+    "select-gpus": {"names": ["A100"]},
+    "select-vgpus": {"everything": True},
+    "select-vms": {"names": ["r*"]},
+    "set-mig": {"gpu": GPU, "vgpus": ["H100-1-10C:4"], "drain": True},
+    "set-mixed-size": {"gpu": GPU, "on": False, "drain": True},
+    "set-mode": {"gpu": TURING, "mode": "sriov", "vfs": 4},
+    "set-scheduler": {"gpu": GPU, "policy": "equal_share", "drain": True},
+    "set-vm": {"name": "runs", "owner": "ada", "labels": {"team": "cad"}},
+    "show-address": {"name": "cloned"},
+    "show-console": {"name": "runs"},
+    "show-gpu": {"gpu": GPU},
+    "show-vm": {"name": "runs"},
+    "show-vms": {"names": ["runs", "off"]},
+    "start-vm": {"name": "off"},
+    "stop-vm": {"name": "runs", "force": True},
+    "uncordon": {"gpu": "A16"},
+    "uninstall-host": {"dry_run": True},
+    "vgpu-names": {},
+    "vm-names": {},
+    "wait": {"names": ["runs"], "event": "running"},
+}
+HOSTS = {
+    "attach-gpu": "h100-pcie-x8",
+    "detach-gpu": "h100-pcie-x8",
+    "set-mig": "h100-mig",
+    "instance-profiles": "h100-mig",
+    "set-mixed-size": "rtx-pro-6000",
+    "set-scheduler": "t4",
+}
+"""The simulated host of an example, where it is not `mixed`."""
+SOCKET = "/run/vgpuctl-agent/agent.sock"
+
+
+def command(name: str, *, changes: bool) -> str:
+    """Return the example of a call as a command line with curl."""
+    arguments = EXAMPLES[name]
+    is_plain = all(isinstance(value, (str, int, list)) for value in arguments.values())
+    url = f"http://agent/v1/{name}"
+    if changes or not is_plain:
+        body = json.dumps(arguments).replace("'", "'\\''")
+        return f"curl --unix-socket {SOCKET} {url} -d '{body}'"
+    query = urlencode({key: str(v).lower() if isinstance(v, bool) else v for key, v in arguments.items()}, doseq=True)
+    return f"curl --unix-socket {SOCKET} '{url}?{query}'" if query else f"curl --unix-socket {SOCKET} {url}"

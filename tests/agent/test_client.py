@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client: the same methods, results and errors as those of a host that is opened here; questions, files, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vgpuctl
+from tests.agent.conftest import RunningAgent, running
+from vgpuctl import library
+from vgpuctl.errors import (
+    FileNeeded,
+    Interrupted,
+    InvalidInput,
+    NeedsConfirmation,
+    NotFound,
+    SomeTargetsFailed,
+    Unreachable,
+    VgpuctlError,
+)
+from vgpuctl.host.processes import HostClock
+from vgpuctl.library import GpuHost
+from vgpuctl.model.outcome import CallSettings, NoProgress
+from vgpuctl.value import replace
+
+
+class Steps(NoProgress):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.plan: tuple[str, ...] = ()
+        self.finished: list[str] = []
+        self.undone: list[str] = []
+
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        self.plan = steps
+
+    def on_step_finish(self, number: int, text: str) -> None:
+        self.finished.append(text)
+
+    def on_step_undo(self, text: str) -> None:
+        self.undone.append(text)
+
+
+def test_its_results_are_those_of_the_host_itself(agent: RunningAgent) -> None:
+    there, here = agent.connect(), vgpuctl.open_host(agent.host)
+    made = there.create_vm("vdi-1", profile="A100-4C")
+    assert made.changed
+    assert made.data.name == "vdi-1"
+    assert there.list_vms() == here.list_vms()
+    assert there.show_vm("vdi-1") == here.show_vm("vdi-1")
+    assert there.list_gpus(everything=True) == here.list_gpus(everything=True)
+    assert there.fits("A100-4C:2", "A100-4C") == here.fits("A100-4C:2", "A100-4C")
+    assert there.vm_names() == here.vm_names()
+    assert there.explain("A100-4C") == here.explain("A100-4C")
+    assert there.wait("vdi-1", event="running") == here.wait("vdi-1", event="running")
+
+
+def test_its_errors_are_those_of_the_host_itself(agent: RunningAgent) -> None:
+    there, here = agent.connect(), vgpuctl.open_host(agent.host)
+    for call in (
+        lambda host: host.show_vm("nothing"),
+        lambda host: host.create_vm("x", profile="A100-99C"),
+        lambda host: host.create_vm("a/b", profile="A100-4C"),
+        lambda host: host.set_vm("nothing", owner="ada"),
+        lambda host: host.create_vm("x", profile="A100-4C", gpu="0000:99:00.0"),
+    ):
+        with pytest.raises(VgpuctlError) as remote:
+            call(there)
+        with pytest.raises(VgpuctlError) as local:
+            call(here)
+        assert type(remote.value) is type(local.value)
+        for name in ("message", "hint", "status", "undone", "left", "changed"):
+            assert getattr(remote.value, name) == getattr(local.value, name)
+
+
+def test_several_targets_are_one_call_each_with_one_result(agent: RunningAgent) -> None:
+    there = agent.connect()
+    there.create_vms("vdi-{}", 3, profile="A100-4C")
+    stopped = there.for_each("stop-vm", ["vdi-1", "vdi-2"], lambda host, name: host.stop_vm(name, force=True))
+    assert [(row.name, row.changed) for row in stopped.data.targets] == [("vdi-1", True), ("vdi-2", True)]
+    with pytest.raises(SomeTargetsFailed) as failed:
+        there.for_each("start-vm", ["vdi-1", "gone"], lambda host, name: host.start_vm(name))
+    assert failed.value.facts["failed"] == ["gone"]
+    assert [vm.state for vm in there.list_vms().data] == ["running", "stopped", "running"]
+
+
+def test_progress_is_passed_on(agent: RunningAgent) -> None:
+    steps = Steps()
+    made = agent.connect(progress=steps).create_vm("vdi-1", profile="A100-4C")
+    assert steps.plan == made.steps
+    assert steps.finished == list(made.steps)
+
+
+def test_the_question_is_asked_here(agent: RunningAgent) -> None:
+    asked: list[str] = []
+
+    def yes(question: str, details: tuple[str, ...]) -> None:
+        asked.append(question)
+        assert details
+
+    def no(question: str, details: tuple[str, ...]) -> None:
+        raise NeedsConfirmation("not confirmed")
+
+    agent.connect().create_vm("vdi-1", profile="A100-4C")
+    with pytest.raises(NeedsConfirmation, match="not confirmed"):
+        agent.connect(confirm=no).delete_vm("vdi-1")
+    assert agent.connect(confirm=yes).delete_vm("vdi-1").changed
+    assert asked == ["Delete VM vdi-1? It is running."]
+
+
+def test_files_are_read_here_and_sent(agent: RunningAgent, tmp_path: Path) -> None:
+    user_data = tmp_path / "user-data.yaml"
+    user_data.write_text("#cloud-config\npassword: very-secret-word\n")
+    spec = tmp_path / "spec.yaml"
+    image = "/srv/images/ubuntu-24.04.qcow2"
+    spec.write_text(f"{{name: vdi-1, profile: A100-4C, image: {image}, cloud_init: {user_data}}}\n")
+    made = agent.connect().ensure_vm(file=str(spec))
+    assert made.changed
+    assert agent.connect().show_vm("vdi-1").data.cloud_init == str(user_data)
+    kept = b"".join(path.read_bytes() for path in agent.state.rglob("*") if path.is_file())
+    assert b"very-secret-word" not in kept
+    with pytest.raises(NotFound, match=r"there is no spec file .*/none\.yaml"):
+        agent.connect().ensure_vm(file=str(tmp_path / "none.yaml"))
+
+
+def test_the_agent_reads_no_file_for_a_caller(agent: RunningAgent, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("name: secret\n")
+    refused = agent.change("ensure-vm", file=str(secret))
+    assert refused["error"]["code"] == FileNeeded.code
+    assert "secret\n" not in str(refused)
+
+
+def test_a_file_that_the_request_does_not_name_is_not_sent(agent: RunningAgent, tmp_path: Path) -> None:
+    """An agent of a hostile host asks for what only the caller can read."""
+    from vgpuctl.agent import client
+
+    named = {"name": "vdi", "cloud_init": "/root/user-{:02}.yaml", "file": "/root/spec.yaml"}
+    assert client._is_named("/root/user-01.yaml", named, {})
+    assert client._is_named("/root/net.yaml", named, {"/root/spec.yaml": "network_config: /root/net.yaml\n"})
+    for path in ("/root/.ssh/id_rsa", "/root/user-a.yaml", "/root/spec", "/etc/shadow"):
+        assert not client._is_named(path, named, {})
+
+
+class UntilCancelled:
+    """A port whose method `create_volume` tells that it is reached, and goes on when the call is cancelled."""
+
+    def __init__(self, real: Any, reached: threading.Event, cancelled: Callable[[], bool]) -> None:
+        self.real, self.reached, self.cancelled = real, reached, cancelled
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "create_volume":
+            self.reached.set()
+            while not self.cancelled():
+                threading.Event().wait(0.01)
+        return getattr(self.real, name)
+
+
+def test_ctrl_c_cancels_the_operation_and_its_undo_is_awaited(tmp_path: Path) -> None:
+    reached = threading.Event()
+
+    def open_host(settings: CallSettings, clock: HostClock | None) -> GpuHost:
+        host = library.opener("sim:a100-40")(settings, clock)
+        host._ports = replace(host._ports, storage=UntilCancelled(host._ports.storage, reached, settings.cancelled))
+        return host
+
+    def stop(number: int, frame: object) -> None:
+        raise Interrupted("stopped by SIGINT", signal_number=number)
+
+    def press_ctrl_c() -> None:
+        if reached.wait(60):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with running("sim:a100-40", tmp_path, open_host=open_host) as agent:
+        steps = Steps()
+        host = agent.connect(progress=steps)
+        before = host.list_gpus()
+        old, presser = signal.signal(signal.SIGINT, stop), threading.Thread(target=press_ctrl_c)
+        presser.start()
+        try:
+            with pytest.raises(Interrupted) as stopped:
+                host.create_vm("vdi-1", profile="A100-4C")
+        finally:
+            signal.signal(signal.SIGINT, old)
+            presser.join()
+        assert stopped.value.signal_number == signal.SIGINT
+        assert (stopped.value.left, bool(stopped.value.undone)) == ([], True)
+        assert steps.undone == stopped.value.undone
+        assert host.list_vms().data == ()
+        assert host.list_gpus().data == before.data
+
+
+def test_threads_share_it(agent: RunningAgent) -> None:
+    host = agent.connect()
+    threads = [
+        threading.Thread(target=host.create_vm, args=(f"vdi-{n}",), kwargs={"profile": "A100-4C"}) for n in "abcd"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [vm.name for vm in host.list_vms().data] == ["vdi-a", "vdi-b", "vdi-c", "vdi-d"]
+
+
+def test_an_agent_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match="does not answer") as away:
+        vgpuctl.connect(f"agent:{tmp_path}/agent.sock").list_vms()
+    assert "sudo vgpuctl" in str(away.value.hint)
+    with pytest.raises(InvalidInput, match="not the name of a host agent"):
+        vgpuctl.connect("http://x")

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins stdin and stdout to the agent's socket: the agent's API for who reaches this machine by SSH.
+
+An SSH key with `command="vgpuctl agent dial",restrict` can do nothing else. It imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+
+CHUNK_BYTES = 1 << 16
+
+
+def join(path: str, read: int = 0, write: int = 1) -> None:
+    """Connect to the socket and carry bytes both ways until the agent closes the connection, or nobody reads.
+
+    Raises:
+        OSError: the agent cannot be reached.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent, selectors.DefaultSelector() as ready:
+        agent.connect(path)
+        ready.register(read, selectors.EVENT_READ)
+        ready.register(agent, selectors.EVENT_READ)
+        while True:
+            for key, _ in ready.select():
+                if key.fileobj is agent:
+                    data = agent.recv(CHUNK_BYTES)
+                    if not data:
+                        return
+                    _write_all(write, data)
+                    continue
+                data = os.read(read, CHUNK_BYTES)
+                if data:
+                    agent.sendall(data)
+                else:  # the answer is still to come, and an HTTP server takes a half-closed connection for a closed one
+                    ready.unregister(read)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

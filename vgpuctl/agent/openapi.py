@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API's description for programs (OpenAPI 3.1), made from the library's calls and the types of their results."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+from vgpuctl.agent.protocol import API_VERSION, REQUEST_KEY, RequestOptions
+from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
+from vgpuctl.model.json_schema import document_schema, schema_of
+from vgpuctl.version import __version__
+
+_OPERATION: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "call", "state"],
+    "properties": {
+        "id": {"type": "string"},
+        "call": {"type": "string"},
+        "account": {"type": "string", "description": "who began it"},
+        "uid": {"type": "integer"},
+        "state": {"enum": ["waiting", "running", "finished", "interrupted"]},
+        "created": {"type": "number", "description": "seconds since the epoch"},
+        "started": {"type": ["number", "null"]},
+        "finished": {"type": ["number", "null"]},
+        "key": {"type": ["string", "null"], "description": "the Idempotency-Key that it came with"},
+        "document": {"description": "its result, as --json prints it; null until it has ended"},
+    },
+}
+
+
+@functools.cache
+def document() -> dict[str, Any]:
+    """Return the whole description."""
+    schemas: dict[str, Any] = {}
+    paths = {f"/{API_VERSION}/{name}": _path(call, schemas) for name, call in sorted(CALLS.items())}
+    schemas["Operation"] = _OPERATION
+    paths |= _operation_paths()
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "vgpuctl host agent",
+            "version": __version__,
+            "description": "The calls of vgpuctl's library on one host. Results and errors are those of `--json`.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {"schemas": _referred_here(dict(sorted(schemas.items())))},
+    }
+
+
+def _operation_paths() -> dict[str, Any]:
+    """Return the paths about operations."""
+    operation = {"$ref": "#/components/schemas/Operation"}
+    operation_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    wait = {
+        "name": "wait",
+        "in": "query",
+        "schema": {"type": "number"},
+        "description": "wait so many seconds for its end",
+    }
+    path = f"/{API_VERSION}/operations"
+    paths: dict[str, Any] = {}
+    paths[path] = {"get": {"summary": "List the operations, the newest first.", "responses": _responses({})}}
+    paths[f"{path}/{{id}}"] = {
+        "get": {
+            "summary": "Show an operation; its document is its result.",
+            "parameters": [operation_id, wait],
+            "responses": _responses(operation),
+        },
+        "delete": {
+            "summary": "Cancel an operation: it is undone; the second time its undo is stopped.",
+            "parameters": [operation_id],
+            "responses": _responses(operation, "202"),
+        },
+    }
+    paths[f"{path}/{{id}}/events"] = {
+        "get": {
+            "summary": "Follow an operation: its plan, its steps, and at last the event `result` with its document.",
+            "parameters": [operation_id],
+            "responses": {"200": {"description": "server-sent events", "content": {"text/event-stream": {}}}},
+        }
+    }
+    return paths
+
+
+def _referred_here(schemas: dict[str, Any]) -> Any:
+    """Return schemas whose references lead to the components of this document."""
+    return json.loads(json.dumps(schemas).replace('"#/$defs/', '"#/components/schemas/'))
+
+
+def _path(call: LibraryCall, schemas: dict[str, Any]) -> dict[str, Any]:
+    name = f"{call.name}-result"
+    schema = document_schema(call.name, call.result_type, f"the result of {call.name}")
+    del schema["$schema"]
+    schemas.update(schema.pop("$defs", {}))  # a record has one schema, whatever result it is part of
+    schemas[name] = schema
+    result = {"$ref": f"#/components/schemas/{name}"}
+    post = {
+        "summary": call.summary,
+        "operationId": call.name,
+        "requestBody": {"content": {"application/json": {"schema": _arguments(call)}}},
+        "responses": _responses({"$ref": "#/components/schemas/Operation"}, "202")
+        if call.changes
+        else _responses(result),
+    }
+    if call.changes:
+        return {"post": post}
+    parameters = [_query_parameter(one) for one in call.parameters.values()]
+    return {
+        "get": {"summary": call.summary, "parameters": parameters, "responses": _responses(result)},
+        "post": post,
+    }
+
+
+def _arguments(call: LibraryCall) -> dict[str, Any]:
+    options: dict[str, Any] = {name: {} for name in RequestOptions._fields}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": [name for name, one in call.parameters.items() if one.required],
+        "properties": {
+            **{name: _schema(one) for name, one in call.parameters.items()},
+            REQUEST_KEY: {"type": "object", "additionalProperties": False, "properties": options},
+        },
+    }
+
+
+def _query_parameter(parameter: Parameter) -> dict[str, Any]:
+    return {"name": parameter.name, "in": "query", "required": parameter.required, "schema": _schema(parameter)}
+
+
+def _schema(parameter: Parameter) -> dict[str, Any]:
+    schema = schema_of(parameter.type, {})
+    return {"type": "array", "items": schema} if parameter.several else schema
+
+
+def _responses(schema: dict[str, Any], status: str = "200") -> dict[str, Any]:
+    return {
+        status: {
+            "description": "done" if status == "200" else "begun",
+            "content": {"application/json": {"schema": schema}},
+        },
+        "default": {"description": "a failure, as --json prints it", "content": {"application/json": {}}},
+    }
+
+
+def text() -> str:
+    """Return the description as the text of a file."""
+    return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's operations on disk: one file each, for 7 days, so that a result is found again after a restart.
+
+A file has no argument of its call: those may have passwords. A request is recognized by a keyed digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from vgpuctl.host.atomic_files import write_file
+from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.result_reader import Mismatch, read_value
+from vgpuctl.regular_file import read_regular_file
+from vgpuctl.value import Value, replace
+
+log = logging.getLogger("vgpuctl.agent")
+
+_SECRET_BYTES = 32
+MAX_FILE_BYTES = 64 << 20
+KEPT_SECONDS = 7 * 86400.0
+_FILE_NAME = re.compile(r"[0-9a-f]{32}\.json")
+State = Literal["waiting", "running", "finished", "interrupted"]
+
+
+class StoredOperation(Value):
+    """An operation as the API shows it and the disk keeps it. Times are seconds since the epoch.
+
+    `state`: `interrupted` is one that a former agent did not end; `reconcile-host` finished or undid it. `document`:
+    its result, None until it has ended.
+    """
+
+    id: str
+    call: str
+    account: str
+    uid: int
+    state: str
+    created: float
+    started: float | None = None
+    finished: float | None = None
+    key: str | None = None
+    digest: str | None = None
+    document: Mapping[str, object] | None = None
+
+
+class OperationStore:
+    """The directory of operations: `DIRECTORY/operations/ID.json`, and `DIRECTORY/secret`, the key of digests.
+
+    Raises:
+        OSError: the directory cannot be made or read.
+    """
+
+    def __init__(self, directory: Path, *, now: float | None = None) -> None:
+        self._directory = directory / "operations"
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.secret = self._read_secret(directory / "secret")
+        self._finished: dict[str, float] = {}
+        self._lost: list[str] = []
+
+    def load(self) -> list[StoredOperation]:
+        """Return what is kept. What a former agent did not end is `interrupted` now; a damaged file is set aside."""
+        kept: list[StoredOperation] = []
+        for path in sorted(self._directory.iterdir()):
+            if not _FILE_NAME.fullmatch(path.name):
+                continue
+            try:
+                stored = self.read(path.stem)
+            except OSError as error:
+                log.error("%s is damaged and set aside: %s", path, error)
+                path.replace(path.with_suffix(".damaged"))
+                continue
+            if stored.document is None:
+                # not written: until `recover` has begun reconcile-host, the next start must find it again
+                stored = replace(stored, state="interrupted", finished=time.time(), document=_interrupted(stored))
+                if stored.started is not None:
+                    self._lost.append(stored.id)
+                else:
+                    with contextlib.suppress(OSError):  # a full disk: the next start does the same
+                        self.write(stored)
+            self._finished[stored.id] = stored.finished or stored.created
+            kept.append(stored)
+        return kept
+
+    def read(self, operation_id: str) -> StoredOperation:
+        """Return an operation from its file.
+
+        Raises:
+            OSError: the file cannot be read, or is damaged.
+        """
+        path = self._directory / f"{operation_id}.json"
+        try:
+            content = json.loads(read_regular_file(str(path), MAX_FILE_BYTES))
+            stored: StoredOperation = read_value(StoredOperation, content, path.name)
+        except (ValueError, Mismatch) as error:
+            raise OSError(errno.EIO, f"it is damaged: {error}", str(path)) from error
+        return stored
+
+    def lost(self) -> tuple[str, ...]:
+        """Return the ids of the operations that the former agent had begun and did not end."""
+        return tuple(self._lost)
+
+    def write(self, stored: StoredOperation) -> None:
+        """Write an operation's file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if stored.finished is not None:
+            self._finished[stored.id] = stored.finished
+        text = json.dumps(to_json_value(stored), ensure_ascii=False)
+        write_file(self._directory / f"{stored.id}.json", text.encode())
+
+    def remove_old(self) -> list[str]:
+        """Remove the files of operations that ended long ago; return their ids."""
+        limit = time.time() - KEPT_SECONDS
+        old = [operation_id for operation_id, finished in list(self._finished.items()) if finished < limit]
+        self.remove(old)
+        return old
+
+    def remove(self, ids: list[str]) -> None:
+        """Remove operations' files."""
+        for operation_id in ids:
+            self._finished.pop(operation_id, None)
+            (self._directory / f"{operation_id}.json").unlink(missing_ok=True)
+
+    def _read_secret(self, path: Path) -> bytes:
+        with contextlib.suppress(FileNotFoundError):
+            if len(secret := path.read_bytes()) == _SECRET_BYTES:
+                return secret
+        write_file(path, secret := secrets.token_bytes(_SECRET_BYTES))
+        return secret
+
+
+def _interrupted(stored: StoredOperation) -> Mapping[str, object]:
+    began = stored.started is not None
+    message = "the agent ended while it ran" if began else "the agent ended before it began"
+    hint = "the agent ran reconcile-host when it started again: facts.reconcile is that operation" if began else None
+    return {
+        "schema": "vgpuctl/1",
+        "kind": stored.call,
+        "ok": False,
+        "changed": began,
+        "error": {
+            "code": "interrupted",
+            "message": message,
+            "hint": hint,
+            "facts": {"operation": stored.id},
+            "exit_status": 130,
+            "undone": [],
+            "left": [],
+        },
+        "warnings": [],
+    }

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent and its client agree on: where the socket is, and what a request has besides the call's arguments.
+
+A call's arguments are the JSON object in the body of `POST /v1/CALL`, under the names that the library gives them. What
+belongs to the request and not to the call is in the object `request` beside them; no call has an argument of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vgpuctl.errors import Busy, InvalidInput, Refused
+from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.result_reader import Mismatch, read_value
+from vgpuctl.value import EMPTY_MAPPING, Value
+
+API_VERSION = "v1"
+MAX_BODY_BYTES = 1 << 20
+REQUEST_KEY = "request"
+EVENT_STREAM = "text/event-stream"
+RESULT_EVENT = "result"
+"""The last event of an operation's stream; its data is the document that `--json` would print."""
+
+
+class KeyReused(Refused):
+    """The same idempotency key came with another request (HTTP 409)."""
+
+    code = "key-reused"
+
+
+class TooMany(Busy):
+    """So many operations wait that the agent takes no other one (HTTP 429)."""
+
+    code = "too-many"
+
+
+class Stopping(Busy):
+    """The agent stops, and begins nothing new (HTTP 503)."""
+
+    code = "stopping"
+
+
+class RequestOptions(Value):
+    """What a request has besides the arguments of its call.
+
+    `wait_seconds`: as the option --wait. `ask`: refuse what needs a confirmation, with the question in the error,
+    unless `confirmed` has it: the question and its lines, joined by newlines. `files`: the texts of files that the
+    arguments name, by path; the agent reads no file for a caller. `command_line`: what the caller typed, for the audit
+    journal. `fresh`: a read observes the host again; without it, a snapshot of a moment ago may serve.
+    `if_generation`: the generation that the record of the call's VM must have; None: any.
+    `address`, `on_behalf_of`: where the request comes from and for whom, for the audit journal; nothing proves them.
+    """
+
+    wait_seconds: float | None = None
+    ask: bool = False
+    confirmed: tuple[str, ...] = ()
+    files: Mapping[str, str] = EMPTY_MAPPING
+    command_line: tuple[str, ...] = ()
+    fresh: bool = False
+    address: str | None = None
+    on_behalf_of: str | None = None
+    if_generation: int | None = None
+
+
+def read_options(given: object) -> RequestOptions:
+    """Return the options of a request; without any, those by default.
+
+    Raises:
+        InvalidInput: a name is unknown, or a value has another type.
+    """
+    if given is None:
+        return RequestOptions()
+    if not isinstance(given, dict):
+        raise InvalidInput(f"{REQUEST_KEY}: it is not an object")
+    unknown = sorted(given.keys() - {*RequestOptions._fields})
+    if unknown:
+        names = ", ".join(RequestOptions._fields)
+        raise InvalidInput(f"{REQUEST_KEY}: {', '.join(unknown)}: not known; it takes {names}", fields=unknown)
+    try:
+        defaults = to_json_value(RequestOptions())
+        options: RequestOptions = read_value(RequestOptions, {**defaults, **given}, REQUEST_KEY)
+    except Mismatch as mismatch:
+        raise InvalidInput(str(mismatch)) from mismatch
+    return options
+
+
+def confirmation_key(question: str, details: tuple[str, ...]) -> str:
+    """Return a question and its lines as `confirmed` has them."""
+    return "\n".join((question, *details))

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request to the agent: a call of the library with its arguments, for whom, and how."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vgpuctl.agent.protocol import RequestOptions, confirmation_key
+from vgpuctl.errors import NeedsConfirmation
+from vgpuctl.library.call_table import LibraryCall
+from vgpuctl.model.caller import Caller, Rights
+from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.outcome import CallSettings, Progress, confirm_everything
+from vgpuctl.value import replace
+
+
+class CallRequest:
+    """A checked request: the call, its arguments, who asks. `key`: the caller's own name for it, None without one.
+
+    `renew`: checks it again, with the rights that the caller has then; for one that waited.
+    """
+
+    def __init__(
+        self,
+        call: LibraryCall,
+        arguments: Mapping[str, Any],
+        options: RequestOptions,
+        caller: Caller,
+        key: str | None = None,
+        renew: Callable[[], CallRequest] | None = None,
+    ) -> None:
+        self.call = call
+        self.arguments = arguments
+        self.options = options
+        self.caller = caller
+        self.key = key
+        self.renew = renew
+
+    def digest(self, secret: bytes) -> str:
+        """Return what tells this request from others. It is keyed, since the request may have passwords in it."""
+        text = json.dumps([self.call.name, to_json_value(self.arguments), to_json_value(self.options)], sort_keys=True)
+        return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+
+    def settings(self, progress: Progress, cancelled: Callable[[], bool]) -> CallSettings:
+        """Return how the library's call works for this request."""
+        command_line = self.options.command_line if self.caller.rights is Rights.ROOT else ()
+        command_line = command_line or self._words()
+        return replace(
+            CallSettings(progress=progress, cancelled=cancelled, command_line=command_line),
+            files=self.options.files,
+            caller=self.caller,
+            if_generation=self.options.if_generation,
+            confirm=self._confirm if self.options.ask else confirm_everything,
+            **({} if self.options.wait_seconds is None else {"wait_seconds": self.options.wait_seconds}),
+        )
+
+    def _words(self) -> tuple[str, ...]:
+        """Return what was asked, for the audit journal; a client that is not root could claim any command line."""
+        return ("agent", self.call.name, *(f"{name}={_word_of(name, value)}" for name, value in self.arguments.items()))
+
+    def _confirm(self, question: str, details: tuple[str, ...]) -> None:
+        if confirmation_key(question, details) not in self.options.confirmed:
+            raise NeedsConfirmation(question, question=question, lines=list(details))
+
+
+def _word_of(name: str, value: object) -> str:
+    """Return an argument as text; of a configuration for cloud-init only where it is a file's name."""
+    if name in ("cloud_init", "network_config") and not str(value).startswith("/"):
+        return "***"
+    return value if isinstance(value, str) else json.dumps(to_json_value(value))

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the agent: one process, one socket. The kernel says who is at the other end of a connection (SO_PEERCRED).
+
+The loop's thread answers; the library's calls run in threads. SIGTERM: no new operations, the running ones end or,
+after a time, are undone; then the process ends. Nothing on the host needs the agent to run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import grp
+import logging
+import os
+import socket
+import stat
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from vgpuctl.agent.api import Api, Policy
+from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.operation_store import OperationStore, StoredOperation
+from vgpuctl.agent.operations import AgentOperations, OpenHost
+from vgpuctl.agent.sinks import SinkDelivery
+from vgpuctl.agent.snapshot_cache import SnapshotCache
+from vgpuctl.agent.watcher import HostWatcher
+from vgpuctl.errors import FileFailed, InvalidInput, Locked, Refused
+from vgpuctl.library.requests import read_spec_of_host
+from vgpuctl.model.agent_service import OPERATORS_GROUP, SOCKET_MODE
+from vgpuctl.model.event import EventType, Severity
+from vgpuctl.ports.host import Host
+from vgpuctl.value import Value
+
+log = logging.getLogger("vgpuctl.agent")
+
+HEADER_SECONDS = 10.0
+"""A request's header is whole within this time after its first byte."""
+STOP_SECONDS = 60.0
+"""So long a running operation may go on after SIGTERM; then it is undone."""
+BACKLOG = 128
+MAX_CONNECTIONS_OF_USER = 64
+"""So many connections a user who is not root has at once: others must get in, too."""
+DRAIN_SECONDS = 5.0
+"""So long a client that does not read its answer can hold up the end."""
+_PEER = struct.Struct("3i")
+
+
+class PeerProtocol(H11Protocol):
+    """HTTP on a Unix socket. The scope's `client` is the peer's user id and pid, which the kernel proves."""
+
+    _header_timer: asyncio.TimerHandle | None = None
+    _uid = -1
+    _connections: ClassVar[Counter[int]] = Counter()
+
+    def connection_made(self, transport: Any) -> None:
+        """Learn who it is."""
+        super().connection_made(transport)
+        peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        pid, uid, _ = _PEER.unpack(peer)
+        self.client = (str(uid), pid)
+        self._uid = uid
+        self._connections[uid] += 1
+        if uid not in (0, os.geteuid()) and self._connections[uid] > MAX_CONNECTIONS_OF_USER:
+            transport.abort()
+            return
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; close the connection if a header does not become whole."""
+        super().data_received(data)
+        is_within_header = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        if not is_within_header:
+            self._stop_timer()
+        elif self._header_timer is None:
+            self._header_timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer."""
+        self._stop_timer()
+        self._connections[self._uid] -= 1
+        super().connection_lost(exc)
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers of its own: the agent ends streams and operations first."""
+
+    def install_signal_handlers(self) -> None:
+        """Do nothing (uvicorn before 0.29)."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Do nothing."""
+        yield
+
+
+@contextlib.contextmanager
+def only_agent(state: Path) -> Iterator[None]:
+    """Hold the lock of the state directory.
+
+    Raises:
+        Locked: another agent has it.
+        FileFailed: the directory cannot be made or written.
+    """
+    path = state / "lock"
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise FileFailed(
+            f"the agent's state directory {state} cannot be used: {error.strerror}",
+            hint=f"ls -ld {state}; --state DIR uses another one",
+            path=str(path),
+            errno=error.errno,
+        ) from error
+    with os.fdopen(descriptor, "r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = file.read(20).strip()
+            raise Locked(
+                f"another agent runs with {state}: pid {pid}", hint="systemctl status vgpuctl-agent", pid=pid
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def bind(path: str) -> socket.socket:
+    """Return the listening socket at a path, which the group `vgpuctl` may use if it exists.
+
+    Raises:
+        Refused: something else is at the path, or others than root may write to its directory.
+        FileFailed: it cannot be made.
+    """
+    directory = os.path.dirname(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    old_mask = os.umask(0o177)
+    try:
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+        _check_directory(directory)
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.lstat(path).st_mode):
+                raise Refused(f"{path} is not a socket", hint=f"ls -l {path}; then remove it", path=path)
+            os.unlink(path)
+        listening.bind(path)
+        with contextlib.suppress(KeyError):
+            os.chown(path, -1, grp.getgrnam(OPERATORS_GROUP).gr_gid)
+        os.chmod(path, SOCKET_MODE)
+    except OSError as error:
+        listening.close()
+        reason = "it is too long" if error.errno is None else error.strerror
+        raise FileFailed(f"the socket {path} cannot be made: {reason}", path=path, errno=error.errno) from error
+    finally:
+        os.umask(old_mask)
+    listening.listen(BACKLOG)
+    return listening
+
+
+def _check_directory(directory: str) -> None:
+    status = os.stat(directory)
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Refused(
+            f"{directory}: others may write there (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}), "
+            "and could put a socket of their own there",
+            hint=f"chown root {directory}; chmod 755 {directory}",
+            path=directory,
+        )
+
+
+def check_socket(listening: socket.socket) -> None:
+    """Check a socket that systemd made.
+
+    Raises:
+        Refused: others than its owner and group may use it.
+        InvalidInput: it is no Unix socket.
+    """
+    if listening.family != socket.AF_UNIX:
+        raise InvalidInput("the socket of the agent is not a Unix socket", hint="systemctl cat vgpuctl-agent.socket")
+    path = listening.getsockname()
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if mode & 0o007:
+        raise Refused(
+            f"{path} has the mode {mode:04o}: everybody may use it",
+            hint="set SocketMode=0660 in vgpuctl-agent.socket, then systemctl restart vgpuctl-agent.socket",
+            path=path,
+        )
+
+
+class Agent(Value):
+    """What an agent is made of. `open_host` opens the host for an operation, `open_reader` with the snapshots.
+
+    `ports`: the host with the snapshots, for what the agent itself watches.
+    """
+
+    open_host: OpenHost
+    open_reader: OpenHost
+    ports: Host
+    snapshots: SnapshotCache
+    policy: Policy
+    state: Path
+
+
+async def serve(
+    agent: Agent, listening: socket.socket, stop: asyncio.Event, ready: Callable[[Callable[[], bool]], None]
+) -> None:
+    """Answer until `stop` is set. `ready` is called when it answers, with what says whether its sources still do.
+
+    Raises:
+        FileFailed: the state directory cannot be read or written.
+    """
+    store = _open_store(agent.state)
+    events = EventLog(agent.ports.clock)
+    events.start()
+    deliveries = _start_deliveries(agent.ports, events)
+    watcher = HostWatcher(agent.ports, agent.snapshots, events)
+    watcher.start()
+    operations = AgentOperations(agent.open_host, store)
+    operations.on_begin = partial(_publish, events, EventType.OPERATION_BEGIN)
+    operations.on_end = partial(_publish, events, EventType.OPERATION_END)
+    api = Api(agent.open_reader, operations, events, agent.policy, agent.snapshots)
+    config = uvicorn.Config(
+        api.app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    watching = asyncio.create_task(watcher.run())
+    operations.recover()
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    ready(watcher.answers)
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    log.info("the agent stops")
+    await operations.stop(STOP_SECONDS)
+    watching.cancel()
+    await asyncio.to_thread(watcher.close)
+    events.close()
+    for delivery in deliveries:
+        await asyncio.to_thread(delivery.close)
+    await api.close()
+    server.should_exit = True
+    await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
+    server.force_exit = True
+    await serving
+
+
+def _start_deliveries(host: Host, events: EventLog) -> list[SinkDelivery]:
+    """Start to deliver events to host.yaml's `agent: notify:`; what is wrong there is logged, and stops nothing."""
+    deliveries: list[SinkDelivery] = []
+    try:
+        for name, sink in read_spec_of_host(host).agent.notify.items():
+            try:
+                deliveries.append(SinkDelivery(events, sink))
+            except InvalidInput as error:
+                log.error("events are not delivered to %s: %s", name, error)
+    except InvalidInput as error:
+        log.error("events are delivered to nobody: %s", error)
+    for delivery in deliveries:
+        delivery.start()
+    return deliveries
+
+
+def _publish(events: EventLog, kind: EventType, stored: StoredOperation) -> None:
+    ended = stored.document is not None
+    failed = ended and stored.document is not None and not stored.document.get("ok")
+    words = f"{stored.call} of {stored.account}"
+    reason = f"{words}: {'failed' if failed else 'done'}" if ended else words
+    severity = Severity.WARNING if failed else None
+    events.publish(kind, operation=stored.id, reason=reason, severity=severity)
+
+
+def _open_store(state: Path) -> OperationStore:
+    try:
+        return OperationStore(state)
+    except OSError as error:
+        raise FileFailed(
+            f"the agent's state directory {state} cannot be used: {error.strerror}",
+            hint=f"ls -la {state}; df -h {state}",
+            path=error.filename or str(state),
+            errno=error.errno,
+        ) from error

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section `agent:` of host.yaml: what members of the group vgpuctl, who are not root, may use on this host.
+
+What is not listed is not allowed: without the section a member makes no VM with an image, a disk or a network. The
+section changes nothing on GPUs, and nothing for root.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vgpuctl.config import device_rules, rules
+from vgpuctl.config.arguments import NONE, VM_MODES
+from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
+from vgpuctl.config.vm_fields import integer_schema, pattern_schema
+from vgpuctl.model.caller import Limits, Rights
+from vgpuctl.model.event import EventType, Sink
+from vgpuctl.model.numbers import SIZE_PATTERN, format_size, parse_memory_size
+from vgpuctl.value import EMPTY_MAPPING, Value, field_names
+
+ACCOUNT_RIGHTS = (Rights.OPERATOR.value, Rights.FLEET.value)
+ACCOUNT_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}"
+"""Names of users, also of a directory service's (`ada@example.org`, `EXAMPLE\\ada`)."""
+PARAMETER_PATTERN = r"[a-z_]+(=[!-+\--~]+)?"
+MAX_COUNT, MAX_REMOVALS = 1_000_000, 1000
+
+
+class AllowSpec(Value):
+    """What VMs of members may use. `networks`: libvirt's networks and bridges, as in a VM spec, without card models.
+
+    `folders`: of images, disks and ISO files; `pools`: libvirt's storage pools, for new disks too. `vgpu_params`: names
+    of parameters, or `name=value`. `modes`: as in a VM spec.
+    """
+
+    folders: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    vgpu_params: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ("vgpu",)
+
+
+class LimitsSpec(Value):
+    """How much VMs of members may take. `each_account`: one account; `accounts`: the exceptions, by account.
+
+    `all_accounts`: all accounts together.
+    """
+
+    each_account: Limits = Limits()
+    all_accounts: Limits = Limits()
+    accounts: Mapping[str, Limits] = EMPTY_MAPPING
+
+    def of_account(self, account: str) -> Limits:
+        """Return the limits of one account: its own, key by key, else those of each account."""
+        own = self.accounts.get(account, Limits())
+        keys = field_names(Limits)
+        return Limits(
+            *(next((v for v in (getattr(own, k), getattr(self.each_account, k)) if v is not None), None) for k in keys)
+        )
+
+
+class AgentSpec(Value):
+    """The section `agent:`. `accounts`: operator or fleet, by account; other members of the group are members.
+
+    `notify`: where events are delivered, by a name for the log.
+    """
+
+    allow: AllowSpec = AllowSpec()
+    accounts: Mapping[str, str] = EMPTY_MAPPING
+    limits: LimitsSpec = LimitsSpec()
+    notify: Mapping[str, Sink] = EMPTY_MAPPING
+
+
+def dump_agent(spec: AgentSpec) -> dict[str, Any]:
+    """Return the section as host.yaml writes it, without keys that have their defaults."""
+    allow = {
+        key: list(value)
+        for key in field_names(AllowSpec)
+        if (value := getattr(spec.allow, key)) != getattr(AllowSpec(), key)
+    }
+    limits: dict[str, Any] = {
+        key: limit for key in ("each_account", "all_accounts") if (limit := _dump_limits(getattr(spec.limits, key)))
+    }
+    if spec.limits.accounts:
+        limits["accounts"] = {account: _dump_limits(limit) for account, limit in spec.limits.accounts.items()}
+    notify = {name: _dump_sink(sink) for name, sink in spec.notify.items()}
+    sections = {"allow": allow, "accounts": dict(spec.accounts), "limits": limits, "notify": notify}
+    return {key: section for key, section in sections.items() if section}
+
+
+def _dump_sink(sink: Sink) -> dict[str, object]:
+    values: dict[str, object] = {"program": sink.program, "url": sink.url, "secret_file": sink.secret_file}
+    values["types"] = [str(kind) for kind in sink.types] or None
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def flat_agent(spec: AgentSpec) -> dict[str, object]:
+    """Return every value of the section by the path of its key, like `allow.folders`."""
+    return dict(_flatten("", dump_agent(spec)))
+
+
+def _flatten(prefix: str, section: Mapping[str, Any]) -> list[tuple[str, object]]:
+    values: list[tuple[str, object]] = []
+    for key, value in section.items():
+        values += _flatten(f"{prefix}{key}.", value) if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+    return values
+
+
+def _dump_limits(limits: Limits) -> dict[str, object]:
+    values: dict[str, object] = {"vms": limits.vms, "vgpus": limits.vgpus}
+    values["gpu_memory"] = None if limits.gpu_memory_mib is None else format_size(limits.gpu_memory_mib)
+    values["removals_per_hour"] = limits.removals_per_hour
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def parse_agent(value: object) -> AgentSpec:
+    """Check the section."""
+    given: dict[str, Any] = AGENT_SHAPE.check(value)
+    return AgentSpec(**given)
+
+
+def _parse_allow(value: object) -> AllowSpec:
+    given: dict[str, Any] = ALLOW_SHAPE.check(value)
+    return AllowSpec(**given)
+
+
+def _parse_limits_section(value: object) -> LimitsSpec:
+    given: dict[str, Any] = LIMITS_SHAPE.check(value)
+    return LimitsSpec(**given)
+
+
+def _parse_limits(value: object) -> Limits:
+    return _limits_of(LIMIT_SHAPE, value)
+
+
+def _parse_account_limits(value: object) -> Limits:
+    return _limits_of(ACCOUNT_LIMIT_SHAPE, value)
+
+
+def _limits_of(shape: Shape, value: object) -> Limits:
+    given: dict[str, Any] = shape.check({} if value is None else value)
+    return Limits(given.get("vms"), given.get("vgpus"), given.get("gpu_memory"), given.get("removals_per_hour"))
+
+
+def _parse_sink(value: object) -> Sink:
+    given: dict[str, Any] = SINK_SHAPE.check(value)
+    return Sink(given.get("program"), given.get("url"), given.get("secret_file"), tuple(given.get("types", ())))
+
+
+def _check_sink(given: Mapping[str, object]) -> tuple[rules.Problem, ...]:
+    if ("program" in given) == ("url" in given):
+        return (rules.Problem((), "a receiver of events is either a program or a url: set one of them"),)
+    if "url" in given and "secret_file" not in given:
+        return (rules.Problem(("url",), "an https address needs the key that signs the events: set secret_file"),)
+    return ()
+
+
+def _url(value: object) -> str:
+    text = rules.as_text(value)
+    if not re.fullmatch(r"https://[!-~]+", text, re.ASCII):
+        raise ValueError(f"{text!a} is not an https address")
+    return text
+
+
+def _event_type(value: object) -> EventType:
+    return EventType(rules.one_of(tuple(EventType))(value))
+
+
+def _folder(value: object) -> str:
+    """Check a folder: an absolute path without `..`; the whole host is none."""
+    text = rules.path(value)
+    if "//" in text or {".", ".."} & set(text.split("/")):
+        raise ValueError(f"'{text}' is not the plain path of a folder: write it without '//', '.' and '..'")
+    return text
+
+
+def _network(value: object) -> str:
+    """Check a network or bridge that cards may be on; the model and the address of a card are its VM's own."""
+    text = device_rules.network(value)
+    nic = device_rules.parse_nic(text)
+    if text == NONE or nic.model is not None or nic.mac is not None:
+        raise ValueError(f"'{text}' is not a network: write its name, or bridge=br0, or bridge=br0,vlan=30")
+    return nic.text
+
+
+def _parameter(value: object) -> str:
+    text = rules.as_text(value)
+    if not re.fullmatch(PARAMETER_PATTERN, text, re.ASCII):
+        raise ValueError(f"{text!a} is not a plugin parameter: write its name, or name=value")
+    return text
+
+
+def _account(value: object) -> str:
+    text = rules.as_text(value)
+    if not re.fullmatch(ACCOUNT_PATTERN, text, re.ASCII):
+        raise ValueError(f"{text!a} is not the name of a user")
+    return text
+
+
+def _gpu_memory(value: object) -> int:
+    return parse_memory_size(rules.memory(value))
+
+
+def _by_account(rule: Rule) -> Rule:
+    """Return the rule of a mapping from accounts to values of one rule."""
+
+    def check(value: object) -> dict[str, object]:
+        if not isinstance(value, Mapping):
+            raise rules.ValidationError((rules.Problem((), "expected a mapping of accounts (name: ...)"),))
+        problems: list[rules.Problem] = []
+        checked: dict[str, object] = {}
+        for account, entry in value.items():
+            try:
+                checked[_account(account)] = rule(entry)
+            except ValueError as error:
+                problems += nest_problems(str(account), error)
+        if problems:
+            raise rules.ValidationError(tuple(problems))
+        return checked
+
+    return check
+
+
+def _list_schema(items: Mapping[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [items, {"type": "array", "items": items, "minItems": 1}]}
+
+
+_NETWORK_SCHEMA = {
+    "anyOf": [
+        {"minLength": 1, "pattern": "^[^/]+$", "type": "string"},
+        {
+            "additionalProperties": False,
+            "oneOf": [{"required": ["network"]}, {"required": ["bridge"]}],
+            "properties": {
+                "network": {"type": "string"},
+                "bridge": {"type": "string"},
+                "vlan": integer_schema(1, device_rules.MAX_VLAN),
+            },
+            "type": "object",
+        },
+    ]
+}
+ALLOW_SHAPE = Shape(
+    "AgentAllow",
+    "What VMs of members of the group vgpuctl may use; what is not listed is refused.",
+    (
+        Key(
+            "folders",
+            nonempty_list(_folder),
+            "folders of images, disks and ISO files; each is root's alone, with every folder above it",
+            _list_schema({"pattern": "^/", "type": "string"}),
+        ),
+        Key(
+            "pools",
+            nonempty_list(rules.resource_name),
+            "libvirt storage pools for new disks, and for images in them",
+            _list_schema({"pattern": "^[^/]+$", "type": "string"}),
+        ),
+        Key(
+            "networks",
+            nonempty_list(_network),
+            "libvirt networks, and bridges of the host: bridge=br0 without a VLAN, bridge=br0,vlan=30 with this one",
+            _list_schema(_NETWORK_SCHEMA),
+        ),
+        Key(
+            "vgpu_params",
+            nonempty_list(_parameter),
+            "vGPU plugin parameters, by name with any value, or as name=value",
+            _list_schema(pattern_schema(PARAMETER_PATTERN)),
+        ),
+        Key(
+            "modes",
+            nonempty_list(rules.mode),
+            "vgpu (the default), sriov for plain VFs, passthrough for whole GPUs",
+            _list_schema({"enum": list(VM_MODES), "type": "string"}),
+        ),
+    ),
+)
+_COUNT_SCHEMA = integer_schema(0, MAX_COUNT)
+LIMIT_SHAPE = Shape(
+    "AgentLimit",
+    "How much VMs may take together; a key that is not set is no limit.",
+    (
+        Key("vms", rules.whole_number(0, MAX_COUNT), "VMs, whatever their state", _COUNT_SCHEMA),
+        Key("vgpus", rules.whole_number(0, MAX_COUNT), "vGPUs, VFs and whole GPUs in them", _COUNT_SCHEMA),
+        Key(
+            "gpu_memory",
+            _gpu_memory,
+            "framebuffer of these vGPUs and GPUs",
+            {"anyOf": [pattern_schema(SIZE_PATTERN), {"type": "integer"}]},
+        ),
+    ),
+)
+ACCOUNT_LIMIT_SHAPE = Shape(
+    "AgentAccountLimit",
+    LIMIT_SHAPE.help,
+    (
+        *LIMIT_SHAPE.keys,
+        Key(
+            "removals_per_hour",
+            rules.whole_number(0, MAX_REMOVALS),
+            "how many VMs the account may delete in an hour; 0: none",
+            integer_schema(0, MAX_REMOVALS),
+        ),
+    ),
+)
+LIMITS_SHAPE = Shape(
+    "AgentLimits",
+    "How much the VMs of members may take. VMs of root do not count.",
+    (
+        Key("each_account", _parse_account_limits, "the VMs of one account", nested_shape=ACCOUNT_LIMIT_SHAPE),
+        Key("all_accounts", _parse_limits, "the VMs of all accounts together", nested_shape=LIMIT_SHAPE),
+        Key(
+            "accounts",
+            _by_account(_parse_account_limits),
+            "other limits for these accounts, in place of each_account",
+            map_value_shape=ACCOUNT_LIMIT_SHAPE,
+        ),
+    ),
+)
+SINK_SHAPE = Shape(
+    "AgentSink",
+    "A receiver of events: a program that gets each as JSON on its standard input, or an https address.",
+    (
+        Key(
+            "program",
+            rules.path,
+            "a program that is root's alone; it gets one event as a line of JSON, and 10 seconds",
+            {"pattern": "^/", "type": "string"},
+        ),
+        Key("url", _url, "an https address; redirects are not followed", pattern_schema("https://.+")),
+        Key(
+            "secret_file",
+            rules.path,
+            "a file that is root's alone, with the key that signs what is sent to the address (HMAC-SHA256)",
+            {"pattern": "^/", "type": "string"},
+        ),
+        Key(
+            "types",
+            nonempty_list(_event_type),
+            "only events of these types; all without it",
+            _list_schema({"enum": [str(kind) for kind in EventType], "type": "string"}),
+        ),
+    ),
+    _check_sink,
+)
+AGENT_SHAPE = Shape(
+    "Agent",
+    "What members of the group vgpuctl may do through the host agent.",
+    (
+        Key("allow", _parse_allow, "what their VMs may use", nested_shape=ALLOW_SHAPE),
+        Key(
+            "accounts",
+            _by_account(rules.one_of(ACCOUNT_RIGHTS)),
+            "members with more rights. operator: may change the VMs of others; fleet: a controller of pools",
+            {"type": "object", "additionalProperties": {"enum": list(ACCOUNT_RIGHTS), "type": "string"}},
+        ),
+        Key(
+            "notify",
+            _by_account(_parse_sink),
+            "receivers of events, by name; the agent reads them when it starts",
+            map_value_shape=SINK_SHAPE,
+        ),
+        Key("limits", _parse_limits_section, "how much their VMs may take", nested_shape=LIMITS_SHAPE),
+    ),
+)
