@@ -129,6 +129,8 @@ def running(
             stop[0]()
             thread.join(60)
             assert not thread.is_alive()
+            if ports.close is not None:
+                ports.close()
 
 
 @pytest.fixture(autouse=True)

@@ -165,7 +165,9 @@ def test_events_are_read_and_followed(tmp_path: Path) -> None:
             words_since = ["--host", f"agent:{agent.path}", "events", "--since", host.read_events().data[0].id]
             assert b"operation-end" in run(*words_since).stdout
             assert follower.stdout is not None
-            while not select.select([follower.stdout], [], [], 0)[0]:
+            readable = select.poll()
+            readable.register(follower.stdout, select.POLLIN)
+            while not readable.poll(0):
                 host.cordon("A100")
                 host.uncordon("A100")
             assert json.loads(follower.stdout.readline())["id"]

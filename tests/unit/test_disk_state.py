@@ -297,7 +297,8 @@ def test_a_gpu_being_set_up_is_claimed_in_the_same_form(tmp_path: Path) -> None:
 
 
 def shape(record: ElementTree.Element) -> list[tuple[str, list[str]]]:
-    return [(element.tag, list(element.attrib)) for element in record.iter()]
+    """Return the elements and their attributes, without the one that a record of 0.2 gets when it is changed first."""
+    return [(element.tag, [name for name in element.attrib if name != "generation"]) for element in record.iter()]
 
 
 def test_records_of_unfinished_work_have_the_same_form(tmp_path: Path) -> None:

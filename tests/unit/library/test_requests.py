@@ -32,7 +32,7 @@ class Files:
 
 
 def ports(files: Files | None = None) -> Any:
-    return SimpleNamespace(sysfs=files or Files(), host_file=None)
+    return SimpleNamespace(sysfs=files or Files(), host_file=None, given_files=None)
 
 
 HOST = Files({"/etc/vgpuctl/host.yaml": "version: 1\ndefaults: {memory: 16GiB}\n"})
