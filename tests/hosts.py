@@ -49,8 +49,8 @@ Silent = NoProgress
 class EagerClock:
     """A clock that advances only in sleep(), which returns immediately; for tests that run in one process."""
 
-    def __init__(self) -> None:
-        self.seconds = 1_000_000.0
+    def __init__(self, seconds: float = 1_000_000.0) -> None:
+        self.seconds = seconds
 
     def now(self) -> float:
         return self.seconds

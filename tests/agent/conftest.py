@@ -91,9 +91,6 @@ class RunningAgent:
         return connect(f"agent:{self.path}", **settings)
 
 
-MakeAgent = Callable[..., RunningAgent]
-
-
 @contextmanager
 def running(
     host: str, directory: Path, policy: Any = None, open_host: Any = None, path: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +16,14 @@ import pytest
 import vgpuctl
 from tests.agent.conftest import RunningAgent, running
 from vgpuctl import library
+from vgpuctl.agent.client import AgentHost
 from vgpuctl.errors import (
     FileNeeded,
     Interrupted,
     InvalidInput,
     NeedsConfirmation,
     NotFound,
+    ResultUnknown,
     SomeTargetsFailed,
     Unreachable,
     VgpuctlError,
@@ -32,7 +35,7 @@ from vgpuctl.value import replace
 
 
 class Steps(NoProgress):
-    """Remembers what it is told."""
+    """Remembers the plan, and the steps that are finished or undone."""
 
     def __init__(self) -> None:
         self.plan: tuple[str, ...] = ()
@@ -216,3 +219,20 @@ def test_an_agent_that_is_not_there(tmp_path: Path) -> None:
     assert "sudo vgpuctl" in str(away.value.hint)
     with pytest.raises(InvalidInput, match="not the name of a host agent"):
         vgpuctl.connect("http://x")
+
+
+def test_a_change_whose_agent_ends_is_unknown_and_not_unreachable() -> None:
+    """It has begun: who takes it for not begun might make it twice."""
+    here, there = socket.socketpair()
+    body = b'{"id": "x", "state": "running"}'
+    there.sendall(f"HTTP/1.1 202 Accepted\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    connections = [here]
+
+    def dial() -> socket.socket:
+        if not connections:
+            raise Unreachable("the agent has ended")
+        return connections.pop()
+
+    with there, pytest.raises(ResultUnknown, match="broke while cordon ran") as unknown:
+        AgentHost(dial, CallSettings(), "agent").cordon("A100")
+    assert unknown.value.status == 5

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.agent.clocks import StandingClock
-from tests.hosts import SimulatedHost, create, delete, open_sim_host, request
+from tests.hosts import EagerClock, SimulatedHost, create, delete, open_sim_host, request
 from vgpuctl.agent.event_sources import EventSources, Xid, parse_xid
 from vgpuctl.agent.events import EventLog
 from vgpuctl.host.processes import HostClock
@@ -53,7 +52,7 @@ class Agent:
 
     def __init__(self, host: SimulatedHost) -> None:
         self.domains, self.kernel = Watched(), Watched()
-        self.log = EventLog(StandingClock(), boot="b00t")
+        self.log = EventLog(EagerClock(), boot="b00t")
         self.changes = 0
         ports = replace(host.ports, domain_events=self.domains, kernel_messages=self.kernel)
         self.sources = EventSources(ports, self.log, on_change=self.count)
@@ -165,7 +164,7 @@ def test_the_sources_answer_while_every_watch_does(agent: Agent) -> None:
 
 
 def test_a_host_without_sources_has_none(host: SimulatedHost) -> None:
-    log = EventLog(StandingClock())
+    log = EventLog(EagerClock())
     sources = EventSources(replace(host.ports, domain_events=None, kernel_messages=None), log)
     sources.start()
     assert sources.answers()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.agent.clocks import StandingClock
+from tests.hosts import EagerClock
 from vgpuctl.agent.events import COLLAPSE_SECONDS, KEPT_EVENTS, MAX_READERS, EventLog
 from vgpuctl.errors import Busy
 from vgpuctl.model.event import SEVERITIES, VM_STATE_TYPES, Event, EventType, Severity
@@ -19,9 +19,12 @@ from vgpuctl.model.event import SEVERITIES, VM_STATE_TYPES, Event, EventType, Se
 WAIT_SECONDS = 30
 ALWAYS = (EventType.VM_STARTED, EventType.VM_CRASHED)
 
+FIVE_OCLOCK = 1_795_755_600.0
+"""2026-11-27 05:00:00 UTC."""
 
-def make(kept: int = KEPT_EVENTS) -> tuple[EventLog, StandingClock]:
-    clock = StandingClock()
+
+def make(kept: int = KEPT_EVENTS) -> tuple[EventLog, EagerClock]:
+    clock = EagerClock(FIVE_OCLOCK)
     return EventLog(clock, boot="b00t", kept=kept), clock
 
 
@@ -36,7 +39,7 @@ def shown(events: tuple[Event, ...]) -> list[tuple[str, str, int]]:
 def test_an_event_has_an_id_a_time_and_its_usual_severity() -> None:
     log, clock = make()
     log.publish(EventType.VM_CRASHED, vm="vdi-001", vm_uuid="u", reason="failed")
-    clock.pass_seconds(0.25)
+    clock.sleep(0.25)
     log.publish(EventType.GPU_XID, gpu="0000:3b:00.0", severity=Severity.ERROR)
     first, second = log.since(None)
     assert first == Event(
@@ -47,7 +50,7 @@ def test_an_event_has_an_id_a_time_and_its_usual_severity() -> None:
 
 
 def test_each_run_has_another_name() -> None:
-    clock = StandingClock()
+    clock = EagerClock(FIVE_OCLOCK)
     assert EventLog(clock).boot != EventLog(clock).boot
 
 
@@ -72,9 +75,9 @@ def test_the_first_event_is_published_at_once_and_the_next_ones_merged() -> None
     ):
         vm(log, event_type)
     assert shown(log.since(None)) == [("b00t-1", "vm-defined", 1)]
-    clock.pass_seconds(COLLAPSE_SECONDS / 2)
+    clock.sleep(COLLAPSE_SECONDS / 2)
     assert log.release() == COLLAPSE_SECONDS / 2
-    clock.pass_seconds(COLLAPSE_SECONDS / 2)
+    clock.sleep(COLLAPSE_SECONDS / 2)
     assert log.release() == COLLAPSE_SECONDS
     assert shown(log.since("b00t-1")) == [
         ("b00t-2", "vm-defined", 2),
@@ -83,7 +86,7 @@ def test_the_first_event_is_published_at_once_and_the_next_ones_merged() -> None
         ("b00t-5", "vm-started", 1),
         ("b00t-6", "vm-undefined", 2),
     ]
-    clock.pass_seconds(COLLAPSE_SECONDS)
+    clock.sleep(COLLAPSE_SECONDS)
     assert log.release() is None
     vm(log, EventType.VM_DEFINED)
     assert log.last_id == "b00t-7"
@@ -103,7 +106,7 @@ def test_a_storm_of_one_xid_is_one_event_with_a_count() -> None:
     for _ in range(500):
         log.publish(EventType.GPU_XID, gpu="0000:3b:00.0", collapse="0000:3b:00.0 Xid 31")
     log.publish(EventType.GPU_XID, gpu="0000:3b:00.0", collapse="0000:3b:00.0 Xid 79")
-    clock.pass_seconds(COLLAPSE_SECONDS)
+    clock.sleep(COLLAPSE_SECONDS)
     log.release()
     assert [event.count for event in log.since(None)] == [1, 1, 499]
 
@@ -121,7 +124,7 @@ def test_no_burst_loses_a_start_a_crash_a_last_state_or_a_step(steps: list[tuple
     for event_type, number, pause in steps:
         vm(log, event_type, number)
         published[f"vm-{number}"].append(event_type)
-        clock.pass_seconds(pause)
+        clock.sleep(pause)
         log.release()
     log.release(everything=True)
     events = log.since(None)
@@ -156,10 +159,10 @@ def test_nothing_grows_with_the_number_of_events() -> None:
     log, clock = make()
     for number in range(10_000):
         vm(log, EventType.VM_STOPPED, number)
-        clock.pass_seconds(0.01)
+        clock.sleep(0.01)
         log.release()
     assert len(log.since(None)) == KEPT_EVENTS
-    clock.pass_seconds(COLLAPSE_SECONDS)
+    clock.sleep(COLLAPSE_SECONDS)
     assert log.release() is None
 
 

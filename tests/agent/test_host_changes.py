@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.clocks import StandingClock
-from tests.hosts import SimulatedHost, create, delete, open_sim_host, request, stop
+from tests.hosts import EagerClock, SimulatedHost, create, delete, open_sim_host, request, stop
 from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.host_changes import HostChanges, HostStep, compare_snapshots
 from vgpuctl.model.event import EventType
@@ -103,7 +102,7 @@ def test_writes_that_hang_and_return(host: SimulatedHost) -> None:
 
 
 def test_whole_looks_become_events_from_the_second_on(host: SimulatedHost) -> None:
-    log = EventLog(StandingClock(), boot="b00t")
+    log = EventLog(EagerClock(), boot="b00t")
     changes = HostChanges(log)
     changes.read(seen(host))
     create(host.ports, request("A100-4C", name="vdi-001"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of two groups reach the agent's socket and nobody else; who runs is told whole at any moment."""
+"""Members of two groups reach the agent's socket and nobody else; its version and pid are always whole."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from threading import Thread
 
 import pytest
 
-from tests.agent.clocks import StandingClock
+from tests.hosts import EagerClock
 from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.sinks import (
     HttpsSink,
@@ -36,10 +36,13 @@ WAIT_SECONDS = 30
 KEY = b"0123456789abcdef0123456789abcdef"
 PROGRAM = Sink(program="/opt/notify")
 
+FIVE_OCLOCK = 1_795_755_600.0
+"""2026-11-27 05:00:00 UTC."""
+
 
 @pytest.fixture
 def log() -> EventLog:
-    return EventLog(StandingClock(), boot="b00t")
+    return EventLog(EagerClock(FIVE_OCLOCK), boot="b00t")
 
 
 class Receiver:
@@ -124,7 +127,7 @@ def test_what_fails_too_often_is_left_out_and_the_next_one_delivered(log: EventL
 
 
 def test_a_slow_sink_delays_nobody_and_gets_a_gap() -> None:
-    log = EventLog(StandingClock(), boot="b00t", kept=10)
+    log = EventLog(EagerClock(FIVE_OCLOCK), boot="b00t", kept=10)
     entered, go_on = ThreadEvent(), ThreadEvent()
     slow, quick = Receiver(), Receiver()
 

@@ -88,7 +88,7 @@ class Policy(Protocol):
 
 
 class Api:
-    """The application. `changed`: called when an operation has ended."""
+    """The application, and what it answers with: snapshots for reads, operations for changes, the events."""
 
     def __init__(
         self,

@@ -253,8 +253,11 @@ class AgentHost(GpuHost):
                     _pass_on(progress, kind, data)
             except (Interrupted, KeyboardInterrupt):
                 progress = self._settings.progress  # the watched one would raise, and so cancel, at each event again
-                self._request("DELETE", f"/{API_VERSION}/operations/{operation}")
-            except (OSError, KeyError, TypeError) as error:
+                with suppress(AnswerLost):  # whether the agent is still there shows the stream
+                    self._request("DELETE", f"/{API_VERSION}/operations/{operation}")
+            except (OSError, KeyError, TypeError, Unreachable) as error:
+                if isinstance(error, Unreachable) and not call.changes:
+                    raise
                 raise ResultUnknown(
                     f"the connection to the host agent broke while {call.name} ran: {error}",
                     hint=f"curl --unix-socket {SOCKET_PATH} http://agent/{API_VERSION}/operations/{operation}",

@@ -34,7 +34,7 @@ def run(
     path: str | None = None,
     state: str | None = None,
 ) -> str:
-    """Run the agent of a host, named as for `vgpuctl.open_host`, until it is told to stop; return its socket's path.
+    """Run the agent of a host, named as for `vgpuctl.open_host`, until SIGTERM or SIGINT; return its socket's path.
 
     `path`: its socket; None: the one that systemd hands over, or SOCKET_PATH. `state`: the directory of its operations.
 
@@ -45,9 +45,8 @@ def run(
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     snapshots = SnapshotCache(HostClock())
     directory = Path(state or os.environ.get("STATE_DIRECTORY") or STATE_DIRECTORY)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    log.debug("it may open %s files instead of %s", hard, soft)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     with server.only_agent(directory):
         listening = _listen(path)
         ports = library.open_ports(host, root=root, connect=connect)

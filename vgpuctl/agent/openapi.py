@@ -10,6 +10,7 @@ from typing import Any
 from vgpuctl.agent.protocol import API_VERSION, REQUEST_KEY, RequestOptions
 from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
 from vgpuctl.model.json_schema import document_schema, schema_of
+from vgpuctl.model.result_reader import typed_fields
 from vgpuctl.version import __version__
 
 _OPERATION: dict[str, Any] = {
@@ -115,7 +116,7 @@ def _path(call: LibraryCall, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(call: LibraryCall) -> dict[str, Any]:
-    options: dict[str, Any] = {name: {} for name in RequestOptions._fields}
+    options = {name: schema_of(hint, {}) for _, name, hint, _ in typed_fields(RequestOptions)}
     return {
         "type": "object",
         "additionalProperties": False,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from vgpuctl.host.atomic_files import write_file
-from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.documents import Failure, failure_document, to_json_value
 from vgpuctl.model.result_reader import Mismatch, read_value
 from vgpuctl.regular_file import read_regular_file
 from vgpuctl.value import Value, replace
@@ -144,19 +144,6 @@ def _interrupted(stored: StoredOperation) -> Mapping[str, object]:
     began = stored.started is not None
     message = "the agent ended while it ran" if began else "the agent ended before it began"
     hint = "the agent ran reconcile-host when it started again: facts.reconcile is that operation" if began else None
-    return {
-        "schema": "vgpuctl/1",
-        "kind": stored.call,
-        "ok": False,
-        "changed": began,
-        "error": {
-            "code": "interrupted",
-            "message": message,
-            "hint": hint,
-            "facts": {"operation": stored.id},
-            "exit_status": 130,
-            "undone": [],
-            "left": [],
-        },
-        "warnings": [],
-    }
+    failure = Failure("interrupted", message, 130, hint, {"operation": stored.id}, changed=began)
+    document: Mapping[str, object] = to_json_value(failure_document(failure, stored.call))
+    return document

@@ -2,7 +2,7 @@
 """Who may make which call, with which arguments. A member of the group `vgpuctl` is not root.
 
     rights = HostRights(ports)
-    caller = rights.caller_of(uid)                          # for each request: groups are looked up anew
+    caller = rights.caller_of(uid)                          # for each request: groups are looked up again
     arguments = rights.check(caller, call, arguments, files)    # those to make the call with: paths are resolved
     settings = CallSettings(caller=caller, ...)             # the operations refuse VMs of others, and count limits
 
@@ -124,7 +124,7 @@ class Users(Protocol):
 
 
 class SystemUsers:
-    """The users that the name service knows (nsswitch.conf); it is asked anew each time."""
+    """The users that the name service knows (nsswitch.conf); it is asked each time."""
 
     def name_of(self, uid: int) -> str | None:
         """Return the name of a user; None if there is none."""

@@ -109,7 +109,7 @@ def _add_vgpu(parent: etree._Element, vgpu: AssignedVgpu) -> None:
 
 
 def record_after(record: VmRecord, previous: VmRecord | None) -> VmRecord:
-    """Return a record as it is written in the place of `previous`: with the next generation. None: the VM had none."""
+    """Return a record as it is written instead of `previous`: with the next generation. None: the VM had none."""
     return replace(record, generation=0 if previous is None else previous.generation + 1)
 
 

@@ -96,7 +96,7 @@ class Event(Value):
     `id`: `BOOT-NUMBER`; BOOT is new with each run of the agent, NUMBER counts its events from 1. `time`: when it
     happened, in UTC, RFC 3339 with milliseconds. `vm` is the VM's name, `gpu` a PCI address, `vgpu` the index of a
     vGPU in its VM, or without a VM its carrier. `reason`: libvirt's word or the driver's text. `operation`: the id
-    of the operation that it belongs to. `count`: how many steps this event stands for, of which it is the last.
+    of the operation that it belongs to. `count`: how many steps this event represents, of which it is the last.
     """
 
     id: str

@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def with_systemd(ports: Host, commands: list[tuple[str, ...]], active: Sequence[str] = ()) -> Host:
-    """Return the host with a systemd on which these units run; `commands` gets what it is told."""
+    """Return the host with a systemd on which these units run; `commands` gets each of its commands."""
     return with_calls(
         ports,
         "system",
