@@ -37,6 +37,8 @@ def document() -> dict[str, Any]:
     schemas: dict[str, Any] = {}
     paths = {f"/{API_VERSION}/{name}": _path(call, schemas) for name, call in sorted(CALLS.items())}
     schemas["Operation"] = _OPERATION
+    options = {name: schema_of(hint, {}) for _, name, hint, _ in typed_fields(RequestOptions)}
+    schemas["RequestOptions"] = {"type": "object", "additionalProperties": False, "properties": options}
     paths |= _operation_paths()
     return {
         "openapi": "3.1.0",
@@ -116,14 +118,13 @@ def _path(call: LibraryCall, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(call: LibraryCall) -> dict[str, Any]:
-    options = {name: schema_of(hint, {}) for _, name, hint, _ in typed_fields(RequestOptions)}
     return {
         "type": "object",
         "additionalProperties": False,
         "required": [name for name, one in call.parameters.items() if one.required],
         "properties": {
             **{name: _schema(one) for name, one in call.parameters.items()},
-            REQUEST_KEY: {"type": "object", "additionalProperties": False, "properties": options},
+            REQUEST_KEY: {"$ref": "#/components/schemas/RequestOptions"},
         },
     }
 
