@@ -7,6 +7,7 @@ the same QEMU, command line and base image. The name of the snapshot contains al
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,11 +31,16 @@ HOST_PACKAGES = (
     *("lvm2", "libvirt-daemon-driver-storage-logical"),
 )
 
-# vgpuctl's own dependencies (libvirt comes from Debian), and the packages that its contract tests need inside L2.
-PYTHON_REQUIREMENTS = (
-    *("click", "ruamel.yaml", "jinja2", "lxml", "nvidia-ml-py", "paramiko", "pycdlib"),
-    *("pytest", "hypothesis"),
-)
+
+def _dependencies(extras: Iterable[str]) -> tuple[str, ...]:
+    """Return what pyproject.toml requires, without libvirt-python: that is Debian's in L2."""
+    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
+    extra = [line for name in extras for line in project["optional-dependencies"][name]]
+    return tuple(line for line in (*project["dependencies"], *extra) if not line.startswith("libvirt"))
+
+
+# What vgpuctl needs, and the packages that its contract tests need inside L2.
+PYTHON_REQUIREMENTS = (*_dependencies(("host", "ssh", "agent")), "pytest", "hypothesis")
 PYTHON_VERSION = "3.13"
 PYTHON_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 
