@@ -1,7 +1,7 @@
 """Runs inside the lab: kills vgpuctl with SIGKILL at random times, runs reconcile, and checks what is left.
 
-`python3 -m tests.lab.killing SEED COUNT` prints one line of JSON for each kill. Each command is a fork of this process,
-which has already imported all modules. The kills therefore hit the command's work, not the start of Python.
+`python3 -m tests.lab.killing SEED COUNT FORM` prints one line of JSON for each kill. Each command is a fork of this
+process, which has already imported all modules. The kills therefore hit the command's work, not the start of Python.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ NVIDIA = "0000:01:00.0"
 FIRST_GUESS_SECONDS, LONG_GUESS_SECONDS = 6.0, 20.0
 """At least as long as a change takes: with a shorter guess its end is never hit, with a longer one it runs again."""
 MARGIN = 1.1
+MOST_TRIES = 20
 PATIENCE_SECONDS = 240.0
 IMAGES, TINY = Path("/var/lib/libvirt/images"), "tiny.qcow2"
 SETTLE_SECONDS = 30.0
@@ -50,13 +51,14 @@ class Operation(NamedTuple):
     """A command to kill. `words` prepares the host for the command and returns the command line.
 
     `guess`: how long the change may take, until it is measured. `runs`: the VM runs before the command and must run
-    after it.
+    after it. `not_in`: the forms of the GPU in which the command changes nothing.
     """
 
     name: str
     words: Callable[[random.Random], list[str]]
     guess: float = FIRST_GUESS_SECONDS
     runs: bool = False
+    not_in: tuple[str, ...] = ()
 
 
 # ------------------------------------------------------------------ commands
@@ -236,7 +238,7 @@ OPERATIONS = (
     *(of_case(command, kill) for command, case in CASES.items() for kill in case.kills),
     Operation("three operations of one process", three, 6.0),
     Operation("set-mode", set_mode),
-    Operation("set-mode, sriov-manage", set_mode_nvidia),
+    Operation("set-mode, sriov-manage", set_mode_nvidia, not_in=("mdev-pf",)),
 )
 """All commands to kill."""
 
@@ -338,8 +340,11 @@ def one(operation: Operation, longest: dict[str, float], chance: random.Random) 
     return {"operation": operation.name, "killed": killed, "seconds": duration, "findings": findings, "left": left}
 
 
-def main(seed: int, count: int) -> int:
-    """Print one line for each kill. Each round runs every operation once, in a new random order."""
+def main(seed: int, count: int, form: str) -> int:
+    """Print one line for each kill. Each round runs every operation once, in a new random order.
+
+    Raises SystemExit when an operation ends by itself time after time.
+    """
     import libvirt  # noqa: F401 - so that every fork has it already
 
     import vgpuctl
@@ -350,15 +355,19 @@ def main(seed: int, count: int) -> int:
     chance = random.Random(seed)
     longest: dict[str, float] = {}
     done = 0
+    possible = [operation for operation in OPERATIONS if form not in operation.not_in]
     while done < count:
-        for operation in chance.sample(OPERATIONS, len(OPERATIONS))[: count - done]:
-            result = one(operation, longest, chance)
-            while not result["killed"] and not result["left"]:
-                result = one(operation, longest, chance)  # the command ended before the kill
+        for operation in chance.sample(possible, len(possible))[: count - done]:
+            for _ in range(MOST_TRIES):  # a command can end before its kill
+                result = one(operation, longest, chance)
+                if result["killed"] or result["left"]:
+                    break
+            else:
+                raise SystemExit(f"{operation.name} was not killed in {MOST_TRIES} tries")
             print(json.dumps(result), flush=True)
             done += 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

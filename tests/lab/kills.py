@@ -11,7 +11,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ ROUND = 2 * len(OPERATIONS)
 
 SECONDS_EACH = 120.0
 """At most so long, on a machine that has other work too."""
-COMMAND = "cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib python3 -m tests.lab.killing {} {}"
+COMMAND = "cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib python3 -m tests.lab.killing {} {} {}"
 HEAD = """# Kills
 
 `kill -9` of vgpuctl at random instants in the lab (a real kernel, libvirt and QEMU in an emulated host), each followed
@@ -69,7 +69,7 @@ def kill_in(lab: Lab, form: str, seed: int, count: int) -> list[Kill]:
     put_sriov_manage(lab)
     lab.run("modprobe igb")
     use_defaults(lab)
-    result = lab.run(COMMAND.format(seed, count), check=False, timeout=60 + SECONDS_EACH * count)
+    result = lab.run(COMMAND.format(seed, count, form), check=False, timeout=60 + SECONDS_EACH * count)
     kills = [Kill(**json.loads(line), form=form, seed=seed) for line in result.stdout.splitlines()]
     if result.returncode:
         raise AssertionError(f"seed {seed}, {form}, after {len(kills)} kills: {result.stdout[-500:]}{result.stderr}")
@@ -83,13 +83,11 @@ def kill_many(count: int, seconds: float, results: Path | None) -> int:
     kills = _load(results)
     until = time.monotonic() + seconds
     try:
-        for number in _numbers():
-            missing = min(ROUND, count - len(kills))
-            if missing <= 0 or time.monotonic() > until:
-                break
+        while (missing := min(ROUND, count - len(kills))) > 0 and time.monotonic() < until:
+            form = FORMS[len(kills) // ROUND % len(FORMS)]  # also where earlier results go on
             seed = int.from_bytes(os.urandom(4), "big")
             try:
-                new = kill_in(keeper.clean(), FORMS[number % len(FORMS)], seed, missing)
+                new = kill_in(keeper.clean(), form, seed, missing)
             except LabDied as error:
                 deaths.append(str(error))
                 continue
@@ -102,13 +100,6 @@ def kill_many(count: int, seconds: float, results: Path | None) -> int:
             TABLE.write_text(table(kills, len(deaths)))
             say(f"{TABLE}: {len(kills)} kills")
     return int(any(k.left for k in kills) or not kills)
-
-
-def _numbers() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
 
 
 def _load(results: Path | None) -> list[Kill]:
