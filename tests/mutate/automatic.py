@@ -23,10 +23,13 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from json import loads
 from pathlib import Path
+from queue import SimpleQueue
 
 from tests.mutate.copy_of_checkout import FOUND, CannotTell, NotOver, changed, copied, pytest
 from tests.mutate.mutations import Mutation, mutations
@@ -76,12 +79,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--record", metavar="DIRECTORY", type=Path, help="where the record of the tests is kept")
     parser.add_argument("--tests", metavar="PATH", nargs="+", default=["tests/unit"], help="these tests alone")
     parser.add_argument("--only", metavar="PATH", default="vgpuctl/", help="files whose names begin like this alone")
+    parser.add_argument("--jobs", type=int, default=2, help="how many tests run at once, and how many mutations (2)")
     options = parser.parse_args(arguments)
     try:
-        with copied() as copy, tempfile.TemporaryDirectory() as directory:
-            record = _record(copy, (options.record or Path(directory)).resolve(), options.tests)
-            sample = _sample(copy, record, options)
-            survivors = _plant(copy, record, sample)
+        with ExitStack() as stack:
+            copies = [stack.enter_context(copied()) for _ in range(options.jobs)]
+            directory = options.record or stack.enter_context(tempfile.TemporaryDirectory())
+            record = _record(copies[0], Path(directory).resolve(), options.tests, options.jobs)
+            sample = _sample(copies[0], record, options)
+            survivors = _plant_all(copies, record, sample)
     except CannotTell as error:
         print(error, file=sys.stderr)
         return 2
@@ -90,10 +96,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _jail(copy: Path, writable: Path | None = None, *, cpu_seconds: int | None = None) -> list[str]:
-    """Return the prefix of a command that can write to the copy alone. Without root it cannot do much elsewhere."""
+    """Return the prefix of a command that can write to the copy alone. Without root it cannot do much elsewhere.
+
+    With `cpu_seconds` its memory is bounded too.
+    """
     (copy / "tmp").mkdir(exist_ok=True)
-    limits = [f"--as={MOST_MEMORY}", *([f"--cpu={cpu_seconds}"] if cpu_seconds is not None else [])]
-    prefix = ["prlimit", *limits, "env", f"TMPDIR={copy / 'tmp'}"]
+    limits = [] if cpu_seconds is None else ["prlimit", f"--as={MOST_MEMORY}", f"--cpu={cpu_seconds}"]
+    prefix = [*limits, "env", f"TMPDIR={copy / 'tmp'}"]
     if os.geteuid() != 0:
         return prefix
     binds = "".join(f"mount --bind {place} {place} && " for place in (copy, writable) if place)
@@ -101,12 +110,13 @@ def _jail(copy: Path, writable: Path | None = None, *, cpu_seconds: int | None =
     return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh", *prefix]
 
 
-def _record(copy: Path, directory: Path, tests: Sequence[str]) -> Record:
+def _record(copy: Path, directory: Path, tests: Sequence[str], jobs: int) -> Record:
     """Run the tests once, unless the directory has their record already."""
     directory.mkdir(parents=True, exist_ok=True)
     if not list(directory.glob("durations.*")):
-        words = [*_jail(copy, directory), str(copy / ".venv/bin/python"), "-m", "pytest", "-q", "--tb=no", "-n", "2"]
-        words += ["--dist", "worksteal", "-m", "not slow", "-p", "tests.mutate.recorder", "-p", "no:cacheprovider"]
+        words = [*_jail(copy, directory), str(copy / ".venv/bin/python"), "-m", "pytest", "-q", "--tb=no"]
+        words += ["-n", str(jobs), "--dist", "worksteal", "-m", "not slow"]
+        words += ["-p", "tests.mutate.recorder", "-p", "no:cacheprovider"]
         more = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "VGPUCTL_RECORD": str(directory)}
         done = subprocess.run([*words, *tests], cwd=copy, env={**os.environ, **more}, check=False)
         if done.returncode not in (0, 1):
@@ -114,6 +124,8 @@ def _record(copy: Path, directory: Path, tests: Sequence[str]) -> Record:
     seconds: dict[str, float] = {}
     for file in directory.glob("durations.*"):
         seconds |= loads(file.read_text())
+    if not seconds:
+        raise CannotTell("no test passed without a mutation")
     tests_of: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     lines: Counter[str] = Counter()
     for file in directory.glob("coverage.*"):
@@ -153,19 +165,28 @@ def _sample(copy: Path, record: Record, options: argparse.Namespace) -> list[tup
     return [(file, chance.choice(statements[file, line])) for file, line in chosen]
 
 
-def _plant(copy: Path, record: Record, sample: Sequence[tuple[str, Mutation]]) -> list[str]:
-    """Plant each mutation and run its tests; return the names of those that survive."""
-    survivors: list[str] = []
-    for number, (file, mutation) in enumerate(sample, 1):
-        started = time.monotonic()
-        text = (copy / file).read_text()
-        name = f"{file}:{mutation.begin[0]}: {mutation.name}: {text.splitlines()[mutation.begin[0] - 1].strip()}"
-        found_by = _found_by(copy, record, file, mutation)
-        if found_by is None:
-            survivors.append(name)
+def _plant_all(copies: Sequence[Path], record: Record, sample: Sequence[tuple[str, Mutation]]) -> list[str]:
+    """Plant each mutation in the next copy that is free; return the names of those that survive."""
+    free: SimpleQueue[Path] = SimpleQueue()
+    for copy in copies:
+        free.put(copy)
+
+    def plant(number: int, file: str, mutation: Mutation) -> str | None:
+        copy = free.get()
+        try:
+            started = time.monotonic()
+            line = (copy / file).read_text().splitlines()[mutation.begin[0] - 1].strip()
+            name = f"{file}:{mutation.begin[0]}: {mutation.name}: {line}"
+            found_by = _found_by(copy, record, file, mutation)
+        finally:
+            free.put(copy)
         outcome = f"found by {found_by}" if found_by else "SURVIVED"
         print(f"[{number}/{len(sample)}] {name}\n    {outcome} ({time.monotonic() - started:.0f} s)", flush=True)
-    return survivors
+        return None if found_by else name
+
+    with ThreadPoolExecutor(len(copies)) as threads:
+        done = [threads.submit(plant, number, *each) for number, each in enumerate(sample, 1)]
+        return [name for each in done if (name := each.result()) is not None]
 
 
 def _found_by(copy: Path, record: Record, file: str, mutation: Mutation) -> str | None:
