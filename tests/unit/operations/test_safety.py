@@ -5,7 +5,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import create, delete, open_sim_host, picture, request, run_reconcile, start, stop
+from tests.hosts import (
+    context,
+    create,
+    delete,
+    open_sim_host,
+    operation,
+    picture,
+    request,
+    run_reconcile,
+    start,
+    stop,
+)
 from tests.meanwhile import rebooted, unchanged, with_calls
 from tests.values import A4C, a100, assigned, snapshot, vm, vm_uuid
 from vgpuctl.backends import backend_for
@@ -14,6 +25,7 @@ from vgpuctl.model.gpu import Backend, GpuFunction
 from vgpuctl.model.port_values import DeviceUser, HypervisorStatus
 from vgpuctl.model.vm import DiskRef, ManagedDisk
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.attach import attach
 from vgpuctl.operations.plans.chains import build_chains, recorded_references, refuse_shared_disks
 from vgpuctl.operations.plans.choose import choose_vgpus
 from vgpuctl.value import replace
@@ -122,6 +134,21 @@ def shown_by_xorg(host):
 def test_a_stopped_vm_gets_a_gpu_that_shows_the_hosts_screen_only_if_it_was_made_so(tmp_path, force):
     host = open_sim_host(tmp_path, "mixed")
     create(host.ports, request(name="vm", mode="passthrough", gpu=RTX, force_console=force), start=False)
+    shown = shown_by_xorg(host)
+    if force:
+        start(shown, "vm")
+        return
+    with unchanged(host), pytest.raises(InUse, match=r"Xorg \(pid 7\)"):
+        start(shown, "vm")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_gpu_that_a_vm_gets_later_may_show_the_hosts_screen_only_if_it_was_allowed(tmp_path, force):
+    host = open_sim_host(tmp_path, "h100-pcie-x8")
+    create(host.ports, request(name="vm", mode="passthrough", gpus=1), start=False)
+    wanted = request(name="vm", mode="passthrough", gpus=1, gpu=(), force_console=force)
+    with operation(host.ports):
+        attach(host.ports, context(), wanted)
     shown = shown_by_xorg(host)
     if force:
         start(shown, "vm")
