@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from vgpuctl.host.atomic_files import write_file
+from vgpuctl.host.atomic_files import HostUnfinishedFiles, write_file
+from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.documents import Failure, failure_document, to_json_value
 from vgpuctl.model.result_reader import Mismatch, read_value
 from vgpuctl.regular_file import read_regular_file
@@ -59,7 +60,7 @@ class OperationStore:
         OSError: the directory cannot be made or read.
     """
 
-    def __init__(self, directory: Path, *, now: float | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory / "operations"
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.secret = self._read_secret(directory / "secret")
@@ -67,7 +68,13 @@ class OperationStore:
         self._lost: list[str] = []
 
     def load(self) -> list[StoredOperation]:
-        """Return what is kept. What a former agent did not end is `interrupted` now; a damaged file is set aside."""
+        """Return what is kept. What a former agent did not end is `interrupted` now; a damaged file is set aside.
+
+        What it was writing when it was killed is removed: the file that it was to replace is whole.
+        """
+        unfinished = HostUnfinishedFiles([self._directory.parent, self._directory], HostProcesses())
+        for file in unfinished.all():
+            unfinished.remove(file)
         kept: list[StoredOperation] = []
         for path in sorted(self._directory.iterdir()):
             if not _FILE_NAME.fullmatch(path.name):

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent keeps of its operations on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vgpuctl.agent.operation_store import OperationStore
+from vgpuctl.host.processes import HostProcesses
+
+ENDED = (4_194_304, 1)
+"""A pid beyond the highest that Linux gives, and a start time."""
+
+
+def test_what_a_killed_agent_was_writing_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    store = OperationStore(tmp_path)
+    here = HostProcesses().current_process()
+    name = f"{'a' * 32}.json"
+    killed, own = (
+        tmp_path / "operations" / f".{name}.vgpuctl-{pid}-{ticks}"
+        for pid, ticks in (ENDED, (here.pid, here.start_ticks))
+    )
+    other = tmp_path / "operations" / ".notes"
+    for path in (killed, own, other):
+        path.write_text("{")
+    assert store.load() == []
+    assert [path.exists() for path in (killed, own, other)] == [False, True, True]
