@@ -38,6 +38,7 @@ FIRST_GUESS_SECONDS, LONG_GUESS_SECONDS = 6.0, 20.0
 """At least as long as a change takes: with a shorter guess its end is never hit, with a longer one it runs again."""
 MARGIN = 1.1
 MOST_TRIES = 20
+"""So often may a command end before its kill; then the command does not change what it should."""
 PATIENCE_SECONDS = 240.0
 IMAGES, TINY = Path("/var/lib/libvirt/images"), "tiny.qcow2"
 SETTLE_SECONDS = 30.0

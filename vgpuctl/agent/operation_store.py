@@ -70,7 +70,7 @@ class OperationStore:
     def load(self) -> list[StoredOperation]:
         """Return what is kept. What a former agent did not end is `interrupted` now; a damaged file is set aside.
 
-        What it was writing when it was killed is removed: the file that it was to replace is whole.
+        Files that a killed agent had not finished writing are removed; those that they were to replace are complete.
         """
         unfinished = HostUnfinishedFiles([self._directory.parent, self._directory], HostProcesses())
         for file in unfinished.all():

@@ -96,7 +96,7 @@ def test_names_are_those_of_nvidia_smi(gpu_mib, slices, memory_mib, name):
         (1, 16384, 143771, "1g.18gb"),
         (3, 71424, 143771, "3g.71gb"),
         (7, 142848, 143771, "7g.141gb"),
-        # What an H200 tells with driver 580.159.04: its numbers, and its own names.
+        # What an H200 reports with driver 580.159.04: its numbers, and its own names.
         (7, 143360, 143771, "7g.141gb"),
         (4, 71424, 143771, "4g.71gb"),
         (2, 33280, 143771, "2g.35gb"),
