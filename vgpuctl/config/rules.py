@@ -29,6 +29,7 @@ from vgpuctl.config.arguments import (
     VM_MODES,
 )
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.autostart import AUTOSTART_MODES, AUTOSTART_STORAGES, MAX_START_ORDER
 from vgpuctl.model.file_content import is_file_content
 from vgpuctl.model.names import is_visible, normalize_pci
 from vgpuctl.model.numbers import format_size, parse_disk_size, parse_memory_size
@@ -195,6 +196,8 @@ mode = one_of(VM_MODES)
 gpu_mode = one_of(GPU_MODES)
 os_kind = one_of(OS_KINDS)
 reserve = one_of(RESERVE_MODES)
+autostart = one_of(AUTOSTART_MODES)
+autostart_storage = one_of(AUTOSTART_STORAGES)
 placement = one_of(PLACEMENT_POLICIES)
 scheduler = one_of(SCHEDULER_POLICIES)
 
@@ -313,6 +316,7 @@ def whole_number(minimum: int, maximum: int) -> Callable[[object], int]:
 vcpus = whole_number(1, MAX_VCPUS)
 numa_node = whole_number(0, MAX_NUMA_NODES - 1)
 gpus = whole_number(1, MAX_VGPUS_PER_VM)
+start_order = whole_number(0, MAX_START_ORDER)
 hotplug_slots = whole_number(0, MAX_HOTPLUG_SLOTS)
 vfs = whole_number(0, MAX_VFS)
 deadline_seconds = whole_number(1, 3600)

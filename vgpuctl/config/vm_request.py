@@ -37,6 +37,13 @@ from vgpuctl.config.vm_fields import (
     pattern_schema,
     vm_field,
 )
+from vgpuctl.model.autostart import (
+    AUTOSTART_MODES,
+    AUTOSTART_NEVER,
+    AUTOSTART_STORAGES,
+    DEFAULT_START_ORDER,
+    MAX_START_ORDER,
+)
 from vgpuctl.model.numbers import SIZE_PATTERN, format_mib, parse_disk_size, parse_memory_size
 from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
@@ -444,6 +451,41 @@ class VmRequest(DeclaredFields):
         example="running",
         shown=as_is,
         changes="off",
+    )
+    autostart: str = vm_field(
+        rules.autostart,
+        enum_schema(AUTOSTART_MODES),
+        "whether the host agent starts the VM after a boot of the host: disabled, enabled, or last-state: if the last "
+        "request was to start it",
+        default=AUTOSTART_NEVER,
+        example="last-state",
+        shown=as_is,
+        changes="any",
+        recorded="given",
+        in_defaults=True,
+    )
+    autostart_storage: str = vm_field(
+        rules.autostart_storage,
+        enum_schema(AUTOSTART_STORAGES),
+        "local: the host agent starts no VM with a disk that another host may use, too; any: it does",
+        default=AUTOSTART_STORAGES[0],
+        example="any",
+        shown=as_is,
+        changes="any",
+        recorded="given",
+        in_defaults=True,
+    )
+    start_order: int = vm_field(
+        rules.start_order,
+        integer_schema(0, MAX_START_ORDER),
+        "the host agent starts VMs with a lower number first",
+        default=DEFAULT_START_ORDER,
+        example="10",
+        metavar="N",
+        shown=as_is,
+        changes="any",
+        recorded="given",
+        in_defaults=True,
     )
     labels: Mapping[str, str] = vm_field(
         label_rules.labels,

@@ -65,6 +65,7 @@ def record_to_xml(record: VmRecord) -> str:
             "made-vm": None if record.created_vm else "no",
             "account": record.account,
             "generation": _number_text(record.generation or None),
+            "should-run": "yes" if record.should_run else None,
         },
     )
     for vgpu in record.vgpus:
@@ -190,6 +191,7 @@ def parse_record(root: Element) -> VmRecord:
         created_vm=root.get("made-vm") != "no",
         account=_optional_attribute(root, "account"),
         generation=0 if root.get("generation") is None else _require_number(root, "generation"),
+        should_run=root.get("should-run") == "yes",
     )
 
 

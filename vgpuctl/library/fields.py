@@ -37,8 +37,9 @@ class WholeGpuFields(TypedDict, total=False):
 class VmChangeFields(TypedDict, total=False):
     """What can change in a VM that exists; what is not given stays.
 
-    At any time: labels, owner; the others while the VM is off. `labels` are set, or removed by None or
-    `key-`; the VM's other labels stay. An empty text removes: owner.
+    At any time: autostart, autostart_storage, start_order, labels, owner; the others while the VM is off.
+    `labels` are set, or removed by None or `key-`; the VM's other labels stay. Of the others that can change at any
+    time an empty text sets the default.
     """
 
     profile: Texts
@@ -54,6 +55,9 @@ class VmChangeFields(TypedDict, total=False):
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
     display: bool | None
     reserve: str | None
+    autostart: str | None
+    autostart_storage: str | None
+    start_order: int | str | None
     labels: Texts | Mapping[str, str | None]
     owner: str | None
 
@@ -100,6 +104,9 @@ class VmFields(TypedDict, total=False):
     vgpu_params: Texts | Mapping[str, str]
     template: str | None
     reserve: str | None
+    autostart: str | None
+    autostart_storage: str | None
+    start_order: int | str | None
     labels: Texts | Mapping[str, str]
     owner: str | None
     force_console: bool | None

@@ -187,7 +187,7 @@ def for_vm(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest:
 def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest:
     """Return the request that changes an existing VM: labels are added to those that it has, or removed.
 
-    An empty text removes what only the VM's record has, such as its owner.
+    An empty text sets the default of what only the VM's record has, such as its owner.
 
     Raises:
         InvalidInput: a field is invalid, nothing is given, or only where vGPUs go, and none of them moves.
@@ -207,7 +207,11 @@ def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest
         )
     request = replace(build(host, spec, complete=False), name=name, label_changes=labels)
     sources = {**request.sources, **dict.fromkeys(given & {*LABEL_FIELDS}, "command-line")}
-    return replace(request, sources=sources, **{FIELDS[name].attribute: FIELDS[name].empty for name in removed})
+    return replace(
+        request,
+        sources=sources,
+        **{FIELDS[name].attribute: FIELDS[name].value(FIELDS[name].default) for name in removed},
+    )
 
 
 def _read_spec(

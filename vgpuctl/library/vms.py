@@ -267,16 +267,16 @@ class VmCalls(Calls):
     @change("start-vm", "vm")
     def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Start a VM; missing vGPUs are created first."""
-        from vgpuctl.operations import power
+        from vgpuctl.operations import last_state
 
-        return power.start_vm(self._ports, self._context(dry_run=dry_run), name)
+        return last_state.start_vm(self._ports, self._context(dry_run=dry_run), name)
 
     @change("stop-vm", "vm")
     def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Stop a VM and wait until it is off; with `force` at once."""
-        from vgpuctl.operations import power
+        from vgpuctl.operations import last_state
 
-        return power.stop_vm(self._ports, self._context(dry_run=dry_run), name, force=force)
+        return last_state.stop_vm(self._ports, self._context(dry_run=dry_run), name, force=force)
 
     @change("reboot-vm", "vm")
     def reboot_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:

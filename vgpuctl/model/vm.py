@@ -118,6 +118,7 @@ class VmRecord(Value):
     vGPUs, so vgpuctl never removes it. `reserve`: "always" reserves the slots of its vGPUs also while the VM is off,
     "running" only while it runs. `account`: the user of the host agent who made the VM; None: root made it.
     `generation`: how often vgpuctl changed the VM's record or definition. Version 0.2 writes none, which counts as 0.
+    `should_run`: whether the last request was to start it, or to stop it; kept only where `autostart` is last-state.
     """
 
     state: RecordState
@@ -130,6 +131,7 @@ class VmRecord(Value):
     created_vm: bool = True
     account: str | None = None
     generation: int = 0
+    should_run: bool = False
 
     @property
     def spread_group(self) -> str | None:

@@ -108,11 +108,16 @@ class LibvirtHold:
 
 def select_autostart_vms(host: Host, vms: Iterable[Vm]) -> tuple[Vm, ...]:
     """Return the VMs that libvirt starts by itself; none if its links cannot be listed."""
+    links = read_autostart_links(host) or ()
+    return tuple(vm for vm in vms if vm.name in links)
+
+
+def read_autostart_links(host: Host) -> frozenset[str] | None:
+    """Return the names of the VMs that libvirt starts by itself; None if its links cannot be listed."""
     try:
-        names = set(host.sysfs.listdir(AUTOSTART_DIRECTORY))
+        return frozenset(name.removesuffix(".xml") for name in host.sysfs.listdir(AUTOSTART_DIRECTORY))
     except OSError:
-        return ()
-    return tuple(vm for vm in vms if f"{vm.name}.xml" in names)
+        return None
 
 
 def start_autostart_vms(

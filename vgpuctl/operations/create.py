@@ -17,6 +17,7 @@ from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.render import render_domain
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.errors import Exists, InvalidInput
+from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign, ExistingDisk, NewDisk, PlacementSpec
 from vgpuctl.model.results.vms import ChangedVmResult, DiskResult, PlannedVmResult, SourceResult, StateWord
@@ -173,7 +174,8 @@ def vm_creation_plan(
     steps += [_create_disk_step(d, request, design, facts) for d in design.record.disks]
     for vgpu in design.record.vgpus if reserves_slots(request, start=start) else ():
         steps += make_steps(snapshot, vgpu)
-    ready = replace(design.record, state=RecordState.READY)
+    should_run = start and keeps_last_state(design.record)
+    ready = replace(design.record, state=RecordState.READY, should_run=should_run)
     steps.append(SetRecordState(design.name, design.uuid, ready, previous=design.record))
     if start:
         steps.append(StartDomain(design.name, design.uuid))

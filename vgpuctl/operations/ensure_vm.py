@@ -25,7 +25,7 @@ from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request, scope_of_vm
-from vgpuctl.operations import change, power
+from vgpuctl.operations import change, last_state, power
 from vgpuctl.operations.change import allowed_addresses, change_vm, must_be_off_error
 from vgpuctl.operations.create import create_vm, reserves_slots
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
@@ -267,11 +267,10 @@ def _differs_error(vm: Vm, before: FieldValues, after: FieldValues, hint: str) -
 
 
 def _apply_state(host: Host, context: Context, snapshot: Snapshot, vm: Vm, state: str) -> Outcome[VmReport]:
-    off = vm.state in STOPPED_STATES
-    if state == "started" and vm.state is not VmState.RUNNING:
-        return power.start_vm(host, context, vm.name)
-    if state == "stopped" and not off:
-        return power.stop_vm(host, context, vm.name, force=False)
+    if state == "started" and (vm.state is not VmState.RUNNING or last_state.differs(vm, should_run=True)):
+        return last_state.start_vm(host, context, vm.name)
+    if state == "stopped" and (vm.state not in STOPPED_STATES or last_state.differs(vm, should_run=False)):
+        return last_state.stop_vm(host, context, vm.name, force=False)
     return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
 
 

@@ -30,6 +30,7 @@ from vgpuctl.model.vgpu_scheduler import GpuScheduler
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters, read_modprobe
+from vgpuctl.operations.boot import read_autostart_links
 from vgpuctl.operations.guards import find_vm, require_libvirt
 from vgpuctl.operations.moves import find_pinned_vms
 from vgpuctl.operations.plans.moves import find_blocking_carriers, plan_room_moves
@@ -107,14 +108,20 @@ def show_vms(host: Host, names: Sequence[str]) -> dict[str, QueryResult[VmResult
     """Return VMs by name, from one look at the host; one that has just been deleted is left out."""
     snapshot = observe(host, ReadScope(models=False))
     vms = {vm.name: vm for vm in snapshot.vms}
-    return {name: QueryResult(vm_result(snapshot, vms[name]), snapshot.warnings) for name in names if name in vms}
+    shown = [vms[name] for name in names if name in vms]
+    return {vm.name: QueryResult(_shown_vm(host, snapshot, vm), snapshot.warnings) for vm in shown}
 
 
 def show_vm(host: Host, name: str) -> QueryResult[VmResult]:
     """Return one VM with its vGPUs and disks."""
     snapshot = observe(host, ReadScope(models=False))
     vm = find_vm(snapshot, name)
-    return QueryResult(vm_result(snapshot, vm), snapshot.warnings)
+    return QueryResult(_shown_vm(host, snapshot, vm), snapshot.warnings)
+
+
+def _shown_vm(host: Host, snapshot: Snapshot, vm: Vm) -> VmResult:
+    links = read_autostart_links(host)
+    return replace(vm_result(snapshot, vm), libvirt_autostart=None if links is None else vm.name in links)
 
 
 def profile_results(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: bool) -> tuple[ProfileResult, ...]:

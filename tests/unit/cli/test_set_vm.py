@@ -24,6 +24,9 @@ FIELDS: dict[str, tuple[str, str, Any]] = {
     "reserve": ("--reserve running", "reserve", "running"),
     "labels": ("--label team=cad", "labels", {"team": "cad"}),
     "owner": ("--owner ada", "owner", "ada"),
+    "autostart": ("--autostart enabled", "autostart", "enabled"),
+    "autostart_storage": ("--autostart-storage any", "autostart_storage", "any"),
+    "start_order": ("--start-order 7", "start_order", 7),
 }
 
 

@@ -50,7 +50,7 @@ def test_a_record_marks_an_adopted_vm_and_the_default_is_created_by_vgpuctl() ->
     assert record_from_xml(record_to_xml(adopted)) == adopted
     assert set(field_names(VmRecord)) == {
         "state", "vm_uuid", "machine_id", "vgpus", "disks", "request_json", "reserve", "created_vm", "account",
-        "generation",
+        "generation", "should_run",
     }, "a new field must be written and read too"  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from vgpuctl.cli.shown import (
 )
 from vgpuctl.cli.targets import Targets, change, count_rows, query, running_text
 from vgpuctl.config.arguments import NONE
+from vgpuctl.model.autostart import ANY_STORAGE, AUTOSTART_NEVER
 from vgpuctl.value import field_names
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def list_vms(settings: Settings) -> int:
 _FIRST_FIELDS = ("ownership", "owner", "account", "record", "vcpus", "firmware", "reserve", "spread_group")
 _IN_OWN_WORDS = frozenset({
     "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
-    "network_config", "labels", "vgpus", "disks", "generation",
+    "network_config", "labels", "vgpus", "disks", "generation", "autostart", "autostart_storage", "start_order",
+    "should_run", "libvirt_autostart",
 })  # fmt: skip
 """The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
 neither list come after the first."""
@@ -126,10 +128,21 @@ def _vm(data: VmResult) -> Page:
     items += [("network", network_line(network)) for network in data.networks]
     files = (("user-data", data.cloud_init), ("network-config", data.network_config))
     items += [("cloud-init", f"{what} {path}") for what, path in files if path]
+    items += [("autostart", line)] if (line := _autostart_line(data)) else []
     items += [("labels", value_text(data.labels))] if data.labels else []
     items += [device_item(v, data.name) for v in data.vgpus]
     items += [("disk", disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
+
+
+def _autostart_line(data: VmResult) -> str:
+    """Return who starts the VM after a boot; empty if nobody does."""
+    parts = []
+    if data.autostart not in (None, AUTOSTART_NEVER):
+        state = "" if data.should_run is None else ", to run" if data.should_run else ", to be off"
+        storage = ", also with shared disks" if data.autostart_storage == ANY_STORAGE else ""
+        parts = [f"{data.autostart}{state} (start order {data.start_order}{storage})"]
+    return "; ".join([*parts, "libvirt starts it (virsh autostart)"] if data.libvirt_autostart else parts)
 
 
 def _pins_line(data: VmResult) -> str:

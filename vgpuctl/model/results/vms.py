@@ -186,7 +186,10 @@ class VmResult(Value):
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
     console. `owner`, `account`, `generation`, `ownership`, `image`: as in `VmRowResult`. `cloud_init`,
-    `network_config`: the files that its seed for cloud-init was made from, null without one.
+    `network_config`: the files that its seed for cloud-init was made from, null without one. `autostart`,
+    `autostart_storage`, `start_order`: whether, with which disks and in which order the host agent starts it after a
+    boot; null without a record. `should_run`: whether the last request was to start it; null unless `autostart` is
+    last-state. `libvirt_autostart`: whether libvirt starts it too (virsh autostart); only show-vm reads that, as root.
     """
 
     name: str
@@ -211,6 +214,11 @@ class VmResult(Value):
     image: str | None
     cloud_init: str | None
     network_config: str | None
+    autostart: str | None
+    autostart_storage: str | None
+    start_order: int | None
+    should_run: bool | None
+    libvirt_autostart: bool | None
     vgpus: tuple[VgpuResult, ...]
     disks: tuple[DiskResult, ...]
 

@@ -14,6 +14,7 @@ from vgpuctl.config.vm_request import FIELDS, RECORDED_FIELDS, VmRequest, each_p
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, InvalidInput, NotFound, Refused
 from vgpuctl.gpu.profiles import check_combination
+from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
 from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.request import DesignHostdev
@@ -26,6 +27,7 @@ from vgpuctl.operations.plans.vm_diff import count_devices, resolve_vm_profile
 from vgpuctl.operations.plans.whole_gpus import describe_record, whole_functions
 from vgpuctl.operations.steps.attach import AttachDevice, DetachDevice, WriteRecord
 from vgpuctl.operations.steps.claims import ReleaseClaim
+from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, replace
 
@@ -142,6 +144,8 @@ def with_request_fields(record: VmRecord, **values: object) -> VmRecord:
 def with_recorded_fields(vm: Vm, record: VmRecord, request: VmRequest, fields: Set[str]) -> VmRecord:
     """Return the record with the requested values of those of these fields that only it keeps.
 
+    A VM whose last state counts from now on should run if it is not off.
+
     Raises:
         Refused: the record cannot be read, and would lose everything else.
         InvalidInput: the VM would have too many labels.
@@ -159,7 +163,10 @@ def with_recorded_fields(vm: Vm, record: VmRecord, request: VmRequest, fields: S
     except ValueError as error:
         raise InvalidInput(f"{vm.name}: {error}", hint="remove a label: --label KEY-", vm=vm.name) from error
     values = {name: FIELDS[name].text_in(request) if FIELDS[name].is_given(request) else None for name in names}
-    return with_request_fields(record, **values)
+    changed = with_request_fields(record, **values)
+    if keeps_last_state(changed) is keeps_last_state(record):
+        return changed
+    return replace(changed, should_run=keeps_last_state(changed) and vm.state not in STOPPED_STATES)
 
 
 def expand_profiles(request: VmRequest) -> tuple[str, ...]:

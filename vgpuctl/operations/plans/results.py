@@ -11,6 +11,7 @@ from vgpuctl.config.arguments import NONE
 from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.room import divide
+from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, Ownership, Vgpu, VgpuType
 from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.results.gpus import (
@@ -125,6 +126,8 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         display=vm.has_display,
         reserve=vm.record.reserve if vm.record else None,
         image=image_of(vm),
+        should_run=vm.record.should_run if vm.record and keeps_last_state(vm.record) else None,
+        libvirt_autostart=None,
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -144,7 +147,11 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
 def _values_by_name(vm: Vm) -> dict[str, Any]:
     """Return the fields of a VM's result that its record has, None without one, and its domain's settings."""
     settings = dict(vm.settings)
-    recorded = {name: vm.record.requested(name, kind) if vm.record else None for name, kind in _RECORDED_TYPES.items()}
+    recorded: dict[str, Any] = dict.fromkeys(_RECORDED_TYPES)
+    if vm.record is not None:
+        for name, kind in _RECORDED_TYPES.items():
+            value = vm.record.requested(name, kind)
+            recorded[name] = FIELDS[name].default if value is None else value
     return recorded | {name: settings.get(name, NONE) for name in SETTINGS if name in _DECLARED}
 
 

@@ -272,6 +272,8 @@ def test_the_hint_names_the_command_for_the_field(field, before, after, hint):
         ("display", True, False, "--no-display"),
         ("reserve", "always", "running", "--reserve running"),
         ("labels", {"old": "1", "team": "x"}, {"team": "c d"}, "--label 'team=c d' --label old-"),
+        ("autostart", "disabled", "last-state", "--autostart last-state"),
+        ("start_order", 100, 7, "--start-order 7"),
         ("owner", "you", "me", "--owner me"),
         ("owner", "you", None, "--owner ''"),
     ],

@@ -173,6 +173,25 @@ options:
       - 'always: the VM keeps the place of its vGPU while it is off; running: it has a place only while it
         runs, so you can define more VMs than fit at once.'
       - 'Without it, V(always).'
+  autostart:
+    type: str
+    choices: [disabled, enabled, last-state]
+    description:
+      - 'Whether the host agent starts the VM after a boot of the host: disabled, enabled, or last-state: if
+        the last request was to start it.'
+      - 'Without it, what C(defaults) of host.yaml says, or V(disabled).'
+  autostart_storage:
+    type: str
+    choices: [local, any]
+    description:
+      - 'local: the host agent starts no VM with a disk that another host may use, too; any: it does.'
+      - 'Without it, what C(defaults) of host.yaml says, or V(local).'
+  start_order:
+    type: int
+    description:
+      - 'The host agent starts VMs with a lower number first.'
+      - 'Without it, what C(defaults) of host.yaml says, or V(100).'
+      - 'For example V(10).'
   labels:
     type: dict
     description:
