@@ -67,6 +67,8 @@ class EventSources:
         self._vms = KnownVms()
         self._watches: list[Watch] = []
         self._is_lost = False
+        self.libvirt_returned: float | None = None
+        """When libvirtd came back the last time, by the host's monotonic clock; None if it never left."""
 
     def start(self) -> None:
         """Publish that the agent started, and start the watches that this host has."""
@@ -108,6 +110,7 @@ class EventSources:
 
     def _read_domains(self, statuses: tuple[DomainStatus, ...]) -> None:
         if self._is_lost:
+            self.libvirt_returned = self._host.clock.monotonic()
             self._log.publish(EventType.LIBVIRT_BACK)
         self._is_lost = False
         for step in self._vms.read_list(statuses):

@@ -27,7 +27,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vgpuctl.agent.api import Api, Policy
+from vgpuctl.agent.boot_starts import BootStarter
 from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.healing import HostHealer
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
 from vgpuctl.agent.operations import AgentOperations, OpenHost
 from vgpuctl.agent.sinks import SinkDelivery
@@ -238,8 +240,12 @@ async def serve(
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
-    watching = asyncio.create_task(watcher.run())
+    tasks = [asyncio.create_task(watcher.run())]
     operations.recover()
+    if agent.ports.read_only_reason is None:
+        healer = HostHealer(agent.ports, operations, events, watcher.libvirt_returned)
+        starter = BootStarter(agent.ports, operations, events, agent.state)
+        tasks += [asyncio.create_task(healer.run()), asyncio.create_task(starter.run())]
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
     ready(watcher.answers)
@@ -247,7 +253,8 @@ async def serve(
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     log.info("the agent stops")
     await operations.stop(STOP_SECONDS)
-    watching.cancel()
+    for task in tasks:
+        task.cancel()
     await asyncio.to_thread(watcher.close)
     events.close()
     for delivery in deliveries:

@@ -45,6 +45,10 @@ class HostWatcher:
         """Return whether the sources can still report something."""
         return self._sources.answers()
 
+    def libvirt_returned(self) -> float | None:
+        """Return when libvirtd came back the last time, by the host's monotonic clock; None if it never left."""
+        return self._sources.libvirt_returned
+
     def close(self) -> None:
         """End the sources; it may take seconds."""
         self._sources.close()

@@ -63,13 +63,15 @@ class LimitsSpec(Value):
 class AgentSpec(Value):
     """The section `agent:`. `accounts`: operator or fleet, by account; other members of the group are members.
 
-    `notify`: where events are delivered, by a name for the log.
+    `notify`: where events are delivered, by a name for the log. `self_healing`: whether the agent by itself fixes what
+    `reconcile-host` can fix, and starts VMs after a boot.
     """
 
     allow: AllowSpec = AllowSpec()
     accounts: Mapping[str, str] = EMPTY_MAPPING
     limits: LimitsSpec = LimitsSpec()
     notify: Mapping[str, Sink] = EMPTY_MAPPING
+    self_healing: bool = True
 
 
 def dump_agent(spec: AgentSpec) -> dict[str, Any]:
@@ -86,7 +88,8 @@ def dump_agent(spec: AgentSpec) -> dict[str, Any]:
         limits["accounts"] = {account: _dump_limits(limit) for account, limit in spec.limits.accounts.items()}
     notify = {name: _dump_sink(sink) for name, sink in spec.notify.items()}
     sections = {"allow": allow, "accounts": dict(spec.accounts), "limits": limits, "notify": notify}
-    return {key: section for key, section in sections.items() if section}
+    given: dict[str, Any] = {key: section for key, section in sections.items() if section}
+    return given if spec.self_healing else {**given, "self_healing": False}
 
 
 def _dump_sink(sink: Sink) -> dict[str, object]:
@@ -363,5 +366,11 @@ AGENT_SHAPE = Shape(
             map_value_shape=SINK_SHAPE,
         ),
         Key("limits", _parse_limits_section, "how much their VMs may take", nested_shape=LIMITS_SHAPE),
+        Key(
+            "self_healing",
+            rules.boolean,
+            "false: the agent does not fix problems and start VMs after a boot by itself; without it, it does",
+            {"type": "boolean"},
+        ),
     ),
 )

@@ -99,11 +99,15 @@ class HostCalls(Calls):
         return import_host.import_host(self._ports, _read_foreign_config(self._ports, path, config))
 
     @change("reconcile-host")
-    def reconcile_host(self, *, dry_run: bool = False) -> Outcome[ReconcileResult]:
-        """Finish or undo what a crash, a kill or a reboot interrupted."""
+    def reconcile_host(self, *, only: Texts | None = None, dry_run: bool = False) -> Outcome[ReconcileResult]:
+        """Finish or undo what a crash, a kill or a reboot interrupted.
+
+        `only`: fix only the findings whose `what` in a former result was one of these; None: all.
+        """
         from vgpuctl.operations import reconcile
 
-        return reconcile.reconcile(self._ports, self._context(dry_run=dry_run))
+        texts = None if only is None else as_texts("only", only)
+        return reconcile.reconcile(self._ports, self._context(dry_run=dry_run), texts)
 
     @query
     def doctor(self, *checks: str) -> Outcome[DoctorResult]:

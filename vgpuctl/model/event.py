@@ -18,6 +18,8 @@ class EventType(StrEnum):
     `gap`: events between the reader's last one and this one are lost, so list again. `gpu-lost`: the GPU does not
     answer any more (NVIDIA's Xid 79); `gpu-xid`: any other Xid. `vm-crashed`: QEMU ended by itself, or the guest
     panicked. `vm-defined`: a VM is new, or its definition changed (`reason`: added, updated, renamed).
+    `problem-found`: what `reconcile-host` reports and the agent did not fix. `healing-stopped`: the agent fixes nothing
+    by itself while there are that many problems. `autostart-failed`: a VM that should run after a boot does not.
     """
 
     AGENT_STARTED = "agent-started"
@@ -44,6 +46,10 @@ class EventType(StrEnum):
     DRIFT_BEGIN = "drift-found"
     DRIFT_END = "drift-gone"
     LEAK = "leak-found"
+    PROBLEM_BEGIN = "problem-found"
+    PROBLEM_END = "problem-gone"
+    HEALING_STOPPED = "healing-stopped"
+    AUTOSTART_FAILED = "autostart-failed"
     STUCK_BEGIN = "stuck-begin"
     STUCK_END = "stuck-end"
     RESTORE_FAILED = "restore-failed"
@@ -66,6 +72,8 @@ SEVERITIES = {
     EventType.GPU_LOST: Severity.ERROR,
     EventType.VGPU_LOST: Severity.ERROR,
     EventType.RESTORE_FAILED: Severity.ERROR,
+    EventType.HEALING_STOPPED: Severity.ERROR,
+    EventType.AUTOSTART_FAILED: Severity.ERROR,
     EventType.GAP: Severity.WARNING,
     EventType.LIBVIRT_LOST: Severity.WARNING,
     EventType.GPU_XID: Severity.WARNING,
@@ -74,6 +82,7 @@ SEVERITIES = {
     EventType.THROTTLE_BEGIN: Severity.WARNING,
     EventType.DRIFT_BEGIN: Severity.WARNING,
     EventType.LEAK: Severity.WARNING,
+    EventType.PROBLEM_BEGIN: Severity.WARNING,
     EventType.STUCK_BEGIN: Severity.WARNING,
 }
 """The usual severity of an event; `info` for those that are not here."""

@@ -52,15 +52,14 @@ def observe(host: Host, scope: ReadScope) -> Snapshot:
 def _observe(host: Host, scope: ReadScope) -> Snapshot:
     status = host.hypervisor.status()
     vms: tuple[Vm, ...] = ()
-    warnings: list[str] = []
+    problems: tuple[str, ...] = ()
     if status.available:
         vms, problems = read_vms(host)
-        warnings += problems
-    else:
-        warnings.append(f"{VMS_UNKNOWN}: {status.reason}")
+    warnings = problems if status.available else (f"{VMS_UNKNOWN}: {status.reason}",)
     if scope.vm is not None:
         scope = _limit_to_vm(host, scope, next((vm for vm in vms if scope.vm in (vm.name, vm.uuid)), None))
-    return observe_devices(host, scope, vms=vms, status=status, warnings=tuple(warnings))
+    snapshot = observe_devices(host, scope, vms=vms, status=status, warnings=warnings)
+    return replace(snapshot, unreadable_vms=problems) if problems else snapshot
 
 
 def _limit_to_vm(host: Host, scope: ReadScope, vm: Vm | None) -> ReadScope:

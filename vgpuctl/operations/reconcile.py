@@ -8,6 +8,7 @@ docs/developers/crashes.md has everything that it looks for.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_disk_sources
@@ -58,8 +59,10 @@ MAX_ROUNDS = 5
 DRY_RUN_NOTE = "the host is checked again after these steps: more may follow"
 
 
-def reconcile(host: Host, context: Context) -> Outcome[ReconcileResult]:
+def reconcile(host: Host, context: Context, only: Collection[str] | None = None) -> Outcome[ReconcileResult]:
     """Find and fix problems in rounds until none is left; one failure does not stop the rest and is raised at the end.
+
+    `only`: fix the findings with these texts (`what`) and no others; None: all.
 
     A fix may uncover further problems: a VM that is removed leaves claims that were stray. A dry run shows the
     findings of the first round only. The result has what was fixed and what is left: a finding that is gone before its
@@ -78,7 +81,7 @@ def reconcile(host: Host, context: Context) -> Outcome[ReconcileResult]:
     for rounds in range(MAX_ROUNDS + 1):
         host.operations.end()  # what a fix of the round before could not finish belongs to an operation that has ended
         snapshot = _observe(host, context)
-        findings = {f.key: f for f in find_problems(host, snapshot)}
+        findings = {f.key: f for f in find_problems(host, snapshot) if only is None or f.what in only}
         all_findings |= {key: f for key, f in findings.items() if key not in all_findings}
         fixable = [f for f in findings.values() if f.has_fix and f.key not in failed]
         if not fixable or previous == [f.key for f in fixable]:  # none left, or unchanged: others may work on it

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -292,7 +293,8 @@ def _proc_nodes(state: State) -> Mapping[str, Node]:
     scenario = state.machine.scenario
     children: dict[str, Node] = {
         "cmdline": text_file("BOOT_IMAGE=/vmlinuz ro" + _iommu_words(scenario)),
-        "sys": fixed_directory({"kernel": fixed_directory({"osrelease": text_file(scenario["kernel"])})}),
+        "sys": fixed_directory({"kernel": fixed_directory(_kernel_nodes(state))}),
+        "uptime": text_file("60.00 60.00"),
         "meminfo": text_file(
             f"MemTotal: {MEMORY_KIB:>14} kB\nMemFree: {MEMORY_KIB:>15} kB\nMemAvailable: {MEMORY_KIB:>10} kB"
         ),
@@ -308,6 +310,14 @@ def _proc_nodes(state: State) -> Mapping[str, Node]:
         gpus = {gpu.address: fixed_directory({"information": _gpu_information(state, gpu)}) for gpu in bound_gpus}
         children["driver"] = fixed_directory({"nvidia": fixed_directory({**nodes, "gpus": fixed_directory(gpus)})})
     return children
+
+
+def _kernel_nodes(state: State) -> Mapping[str, Node]:
+    boot_id = uuid.uuid5(uuid.NAMESPACE_OID, f"boot {state.boots}")
+    return {
+        "osrelease": text_file(state.machine.scenario["kernel"]),
+        "random": fixed_directory({"boot_id": text_file(boot_id)}),
+    }
 
 
 def _gpu_information(state: State, gpu: SimGpu) -> FileNode:

@@ -46,6 +46,7 @@ class State:
     pools: dict[str, SimPool] = field(default_factory=dict)
     files: dict[str, SimFile] = field(default_factory=dict)
     fault_hits: dict[int, int] = field(default_factory=dict)
+    boots: int = 0
     next_pid: int = FIRST_PID
     next_iommu_group: int = FIRST_IOMMU_GROUP
 
@@ -125,6 +126,7 @@ class State:
         self.module_options = ("", "")
 
     def _on_boot(self) -> None:
+        self.boots += 1
         self._boot_devices()
 
     def _on_mdev(self, uuid: str, parent: str, type_key: str, group: int) -> None:

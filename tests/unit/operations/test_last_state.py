@@ -41,7 +41,7 @@ def host(tmp_path: Path) -> SimulatedHost:
 def test_a_start_and_a_stop_are_noted_once(host: SimulatedHost) -> None:
     assert record(host).should_run
     stopped = last_state.stop_vm(host.ports, context(), "vm", force=False)
-    assert (stopped.data.state, stopped.data.should_run) == ("stopped", False)
+    assert (stopped.data.state, record(host).should_run) == ("stopped", False)
     assert "record that vm should be off after a boot" in stopped.steps
     generation = record(host).generation
     assert not last_state.stop_vm(host.ports, context(), "vm", force=False).changed
