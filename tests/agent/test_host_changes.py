@@ -112,3 +112,13 @@ def test_whole_looks_become_events_from_the_second_on(host: SimulatedHost) -> No
         changes.read(seen(host))
     (made,) = log.since(None)
     assert (made.type, made.vm, made.gpu, made.vgpu) == (EventType.VGPU_MADE, "vdi-001", GPU, "0")
+
+
+def test_a_gpu_is_cordoned_and_no_longer(host: SimulatedHost) -> None:
+    before = seen(host)
+    assert host.ports.host_file is not None
+    host.ports.host_file.replace(f"version: 1\ngpus: {{{GPU}: {{cordoned: true}}}}\n", None)
+    cordoned = seen(host)
+    assert steps(before, cordoned) == [HostStep(EventType.CORDON, GPU, reason="cordoned")]
+    assert steps(cordoned, before) == [HostStep(EventType.CORDON, GPU, reason="uncordoned")]
+    assert steps(cordoned, replace(before, host_file_problem="it is damaged")) == []

@@ -59,6 +59,7 @@ class HostChanges:
 def compare_snapshots(before: Snapshot, after: Snapshot) -> Iterator[HostStep]:
     """Yield what happened between two whole snapshots."""
     yield from _compare_gpus(before, after)
+    yield from _compare_cordons(before, after)
     yield from _compare_vgpus(before, after)
     old, new = ({_key(write): write for write in snapshot.stuck_writes} for snapshot in (before, after))
     for key in sorted(new.keys() - old.keys()):
@@ -83,6 +84,15 @@ def _compare_gpus(before: Snapshot, after: Snapshot) -> Iterator[HostStep]:
         came_back = (all_after - all_before) | (lost_before & all_after)
         for address in sorted(came_back - lost_after):
             yield HostStep(EventType.GPU_BACK, address)
+
+
+def _compare_cordons(before: Snapshot, after: Snapshot) -> Iterator[HostStep]:
+    if before.host_file_problem is not None or after.host_file_problem is not None:
+        return
+    cordoned = {gpu.address: gpu.cordoned for gpu in before.gpus}
+    for gpu in after.gpus:
+        if gpu.address in cordoned and gpu.cordoned != cordoned[gpu.address]:
+            yield HostStep(EventType.CORDON, gpu.address, reason="cordoned" if gpu.cordoned else "uncordoned")
 
 
 def _compare_vgpus(before: Snapshot, after: Snapshot) -> Iterator[HostStep]:
