@@ -302,6 +302,25 @@ def test_a_vm_that_somebody_stopped_since_the_boot_is_not_started_again(tmp_path
     on_host(tmp_path, act)
 
 
+def test_host_yaml_turns_the_starts_of_this_boot_off(tmp_path: Path) -> None:
+    with vgpuctl.open_host(HOST) as host:
+        host.create_vm("a", profile="A100-4C", autostart="enabled")
+    host_file = library.open_ports(HOST).host_file
+    assert host_file is not None
+    off = "version: 1\nagent: {self_healing: false}\n"
+    host_file.replace(off, host_file.read())
+
+    async def act(parts: Parts) -> None:
+        await parts.starter.look()
+        reboot()
+        assert not await parts.again().look()
+        host_file.replace("version: 1\n", off)
+        assert not await parts.again().look()
+        assert states() == {"a": "stopped"}
+
+    on_host(tmp_path, act)
+
+
 def test_a_vm_whose_start_fails_is_tried_again_and_given_up_with_an_event(tmp_path: Path) -> None:
     host = scenario(tmp_path, "faults: [{on: start, match: a, code: 38, message: no power}]")
     with vgpuctl.open_host(host) as opened:

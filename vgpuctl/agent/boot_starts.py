@@ -125,6 +125,7 @@ class BootStarter:
         host = for_another_operation(self._host)
         try:
             if not read_spec_of_host(host).agent.self_healing:
+                self._set_pending(())  # also for later in this boot
                 return ()
             snapshot = observe(host, ReadScope(models=False))
             if not snapshot.hypervisor.available or snapshot.unreadable_vms:

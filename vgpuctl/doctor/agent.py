@@ -19,6 +19,7 @@ from vgpuctl.doctor.check import (
     not_applicable,
     ok,
     unknown,
+    warn,
 )
 from vgpuctl.doctor.own_files import UNIT_DIRECTORIES, WANTS_DIRECTORY
 from vgpuctl.model.agent_service import (
@@ -31,6 +32,7 @@ from vgpuctl.model.agent_service import (
     SOCKET_UNIT,
     parse_identity,
 )
+from vgpuctl.model.autostart import starts_after_boot
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.value import Value
 from vgpuctl.version import __version__
@@ -60,6 +62,12 @@ def _check_agent(context: CheckContext) -> Finding:
     runs = identity is not None and identity[1] in pids  # what an agent that ended left in its cgroup is not the agent
     if not enabled and not runs:
         problems = [problem for folder in _WANTS.values() if (problem := context.folder(folder).problem)]
+        waiting = _vms_to_start(context)
+        if waiting and not problems:
+            line = (
+                f"after a boot nobody starts {', '.join(waiting)}: their autostart is the agent's, which is not enabled"
+            )
+            return warn(line, fix=ENABLE_COMMAND)
         return unknown(*problems) if problems else not_applicable(f"the agent is not enabled: {ENABLE_COMMAND}")
     unreadable = [problem for path in (*_PROCESS_FILES, GROUP_FILE) if (problem := context.file(path).problem)]
     if unreadable:
@@ -77,6 +85,12 @@ def _check_agent(context: CheckContext) -> Finding:
         )
     verdict = Verdict.FAIL if any(one.verdict is Verdict.FAIL for one in faults) else Verdict.WARN
     return Finding(verdict, tuple(one.line for one in faults), "; ".join(dict.fromkeys(one.fix for one in faults)))
+
+
+def _vms_to_start(context: CheckContext) -> tuple[str, ...]:
+    """Return the VMs that the agent should start after a boot."""
+    vms = () if context.snapshot is None else context.snapshot.vms
+    return tuple(vm.name for vm in vms if vm.record is not None and starts_after_boot(vm.record))
 
 
 def _find_unit_problems(context: CheckContext, enabled: set[str]) -> Iterator[AgentProblem]:
@@ -132,8 +146,9 @@ CHECKS = (
         id="agent",
         title="the host agent, and who can connect to it",
         looks_at=f"`{SERVICE_UNIT}` and `{SOCKET_UNIT}` in systemd's directories and cgroups, `{SOCKET_PATH}`, "
-        f"`{IDENTITY_PATH}`, `{GROUP_FILE}`",
+        f"`{IDENTITY_PATH}`, `{GROUP_FILE}`, VMs with `autostart`",
         run=_check_agent,
+        needs_vms=True,
         paths=PathsToRead(
             files=(*_PROCESS_FILES, IDENTITY_PATH, GROUP_FILE),
             folders=(*UNIT_DIRECTORIES, *_WANTS.values(), *SLICE_DIRECTORIES),

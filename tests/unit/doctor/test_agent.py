@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.hosts import create, open_sim_host, request
 from tests.unit.doctor.check_results import (
     FAIL,
     NOT_APPLICABLE,
@@ -16,10 +19,12 @@ from tests.unit.doctor.check_results import (
     run_check,
 )
 from vgpuctl.doctor.agent import GROUP_FILE, SOCKETS_WANTS_DIRECTORY
-from vgpuctl.doctor.check import SLICE_DIRECTORIES, FileContent, FolderListing
+from vgpuctl.doctor.check import SLICE_DIRECTORIES, FileContent, FolderListing, Verdict
 from vgpuctl.doctor.own_files import UNIT_DIRECTORIES, WANTS_DIRECTORY
 from vgpuctl.model.agent_service import IDENTITY_PATH, SERVICE_UNIT, SOCKET_PATH, SOCKET_UNIT, identity_text
 from vgpuctl.model.port_values import FilePermissions
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.value import replace
 from vgpuctl.version import __version__
 
 GROUPS = "root:x:0:\nvgpuctl:x:970:alice\nvgpuctl-view:x:971:\nbroken\n"
@@ -107,3 +112,13 @@ def test_all_that_is_wrong_is_told_with_each_fix_once():
     finding = run_check("agent", **one.seen)
     assert len(finding.evidence) == 5
     assert (finding.fix or "").count("vgpuctl install-host --agent") == 1
+
+
+@pytest.mark.parametrize(("autostart", "verdict"), [("enabled", WARN), ("disabled", NOT_APPLICABLE)])
+def test_a_vm_that_only_the_agent_would_start_needs_it(tmp_path: Path, autostart: str, verdict: Verdict) -> None:
+    host = open_sim_host(tmp_path)
+    create(host.ports, replace(request("A100-4C", name="vdi-001"), autostart=autostart))
+    finding = run_check("agent", snapshot=observe(host.ports, ReadScope()), folders=SYSTEMD)
+    assert finding.verdict is verdict
+    assert any("nobody starts vdi-001" in line for line in finding.evidence) is (verdict is WARN)
+    assert finding.fix == ("vgpuctl install-host --agent" if verdict is WARN else None)
