@@ -28,6 +28,7 @@ from vgpuctl.agent.healing import (
 )
 from vgpuctl.agent.operation_store import OperationStore
 from vgpuctl.agent.operations import AgentOperations
+from vgpuctl.errors import Failed
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.event import EventType
 from vgpuctl.model.vm import DiskRef
@@ -37,6 +38,7 @@ from vgpuctl.sim.host import open_host as open_sim
 from vgpuctl.value import replace
 
 HOST = "sim:a100-40"
+PROBLEMS = (EventType.PROBLEM_BEGIN, EventType.PROBLEM_END)
 LEAK = Problem("a vGPU is leaked", "remove it", has_fix=True)
 OTHER = Problem("a VM is half made", "remove VM a", has_fix=True)
 FOREIGN = Problem("a record is a copy", "nothing: it is a copy", has_fix=False)
@@ -198,12 +200,13 @@ def test_what_is_not_fixed_is_an_event_once_until_it_is_gone(tmp_path: Path) -> 
     async def act(parts: Parts) -> None:
         for _ in range(2):
             await parts.round()
-        assert parts.published(EventType.PROBLEM_BEGIN) == [(EventType.PROBLEM_BEGIN, "a")]
-        assert parts.published(EventType.PROBLEM_END) == []
+        assert parts.published(*PROBLEMS) == [(EventType.PROBLEM_BEGIN, "a")]
         with vgpuctl.open_host(HOST) as host:
             host.delete_vm("a")
         await parts.round()
-        assert parts.published(EventType.PROBLEM_END) == [(EventType.PROBLEM_END, "a")]
+        begin, end = (event for event in parts.events.since(None) if event.type in PROBLEMS)
+        assert (end.type, end.vm) == (EventType.PROBLEM_END, "a")
+        assert str(begin.reason).startswith(f"{end.reason}: nothing: put it back: ")
         assert parts.done() == []
 
     on_host(tmp_path, act)
@@ -215,10 +218,10 @@ def test_many_problems_are_one_event_and_none_is_fixed(tmp_path: Path) -> None:
         leak(f"a-{number}", host, "A16-2Q")
 
     async def act(parts: Parts) -> None:
-        for _ in range(2):
+        for _ in range(3):
             await parts.round()
+            assert len(parts.published(EventType.HEALING_STOPPED)) == 1
         assert parts.done() == []
-        assert len(parts.published(EventType.HEALING_STOPPED)) == 1
         with vgpuctl.open_host(host) as opened:
             opened.reconcile_host()
         await parts.round()
@@ -298,6 +301,24 @@ def test_a_vm_that_somebody_stopped_since_the_boot_is_not_started_again(tmp_path
             host.stop_vm("a")
         await parts.again().look()  # an agent that started again knows what the former one did
         assert states() == {"a": "stopped"}
+
+    on_host(tmp_path, act)
+
+
+def test_a_boot_unit_that_failed_is_an_event(tmp_path: Path) -> None:
+    host_file = library.open_ports(HOST).host_file
+    assert host_file is not None
+
+    async def act(parts: Parts) -> None:
+        await parts.starter.look()
+        reboot()
+        host_file.replace("version: 1\ngpus: {0000:3b:00.0: {mode: wrong}}\n", host_file.read())
+        with vgpuctl.open_host(HOST) as host, pytest.raises(Failed):
+            host.restore_host()
+        for _ in range(2):
+            await parts.again().look()
+        (event,) = [event for event in parts.events.since(None) if event.type is EventType.RESTORE_FAILED]
+        assert "mode" in str(event.reason)
 
     on_host(tmp_path, act)
 
