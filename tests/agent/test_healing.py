@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ import vgpuctl
 from tests.agent.conftest import running
 from tests.hosts import EagerClock
 from vgpuctl import library
-from vgpuctl.agent.boot_starts import FIRST_WAIT_SECONDS, MAX_TRIES, BootStarter, find_shared_disk
+from vgpuctl.agent.boot_starts import FIRST_WAIT_SECONDS, LATEST_UPTIME_SECONDS, MAX_TRIES, BootStarter
 from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.healing import (
     CONFIRM_SECONDS,
@@ -26,13 +27,12 @@ from vgpuctl.agent.healing import (
     HostHealer,
     Problem,
 )
-from vgpuctl.agent.operation_store import OperationStore
+from vgpuctl.agent.operation_store import OperationStore, StoredOperation
 from vgpuctl.agent.operations import AgentOperations
-from vgpuctl.errors import Failed
+from vgpuctl.errors import Failed, InvalidInput
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.event import EventType
-from vgpuctl.model.vm import DiskRef
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.ports.devices import Sysfs
 from vgpuctl.ports.host import Host
 from vgpuctl.sim.host import open_host as open_sim
 from vgpuctl.value import replace
@@ -60,15 +60,22 @@ def test_a_host_in_order_is_not_looked_at_twice() -> None:
     assert HealingRounds().decide((), 0) == Decision(confirmed=(), next_seconds=ROUND_SECONDS)
 
 
-@pytest.mark.parametrize(("problems", "quiet"), [(None, 0.0), ((LEAK,), 5.0)], ids=["not read whole", "too early"])
-def test_a_look_that_does_not_count_makes_the_one_before_it_worthless(
-    problems: tuple[Problem, ...] | None, quiet: float
-) -> None:
+@pytest.mark.parametrize("how", ["too early", "not read"])
+def test_a_look_that_does_not_count_makes_the_one_before_it_worthless(how: str) -> None:
     rounds = HealingRounds()
     rounds.decide((LEAK,), 0)
-    assert rounds.decide(problems, quiet).fix == ()
+    if how == "too early":
+        assert rounds.decide((LEAK,), 5.0) == Decision(next_seconds=5.0)
+    else:
+        rounds.forget()
     assert rounds.decide((LEAK,), 0).fix == ()
     assert rounds.decide((LEAK,), 0).fix == (LEAK,)
+
+
+def test_a_vm_that_was_made_again_with_the_same_name_is_another_one() -> None:
+    rounds = HealingRounds()
+    rounds.decide((replace(OTHER, vm_uuid="1"),), 0)
+    assert rounds.decide((replace(OTHER, vm_uuid="2"),), 0).fix == ()
 
 
 def test_nothing_is_fixed_while_there_are_many_problems() -> None:
@@ -174,7 +181,7 @@ def test_nothing_is_fixed_in_the_first_two_minutes(tmp_path: Path, since: str) -
     on_host(tmp_path, act)
 
 
-def test_host_yaml_turns_it_off(tmp_path: Path) -> None:
+def test_host_yaml_turns_fixes_off_and_the_problems_are_still_events(tmp_path: Path) -> None:
     leak()
     host_file = library.open_ports(HOST).host_file
     assert host_file is not None
@@ -184,9 +191,34 @@ def test_host_yaml_turns_it_off(tmp_path: Path) -> None:
         await parts.round()
         await parts.round()
         assert parts.done() == []
-        assert parts.published(EventType.PROBLEM_BEGIN, EventType.DRIFT_BEGIN) == []
+        assert parts.published(EventType.PROBLEM_BEGIN, EventType.HEALING_STOPPED) == [(EventType.PROBLEM_BEGIN, None)]
 
     on_host(tmp_path, act)
+
+
+def test_nothing_is_fixed_while_the_host_cannot_be_read_whole(tmp_path: Path) -> None:
+    host = scenario(tmp_path, "faults: [{on: sysfs-readlink, match: '*/virtfn7', times: 100000, errno: EIO}]")
+    leak("a", host)
+
+    async def act(parts: Parts) -> None:
+        for _ in range(4):
+            await parts.round()
+        assert parts.done() == []
+        assert parts.published(EventType.HEALING_STOPPED, *PROBLEMS) == [(EventType.HEALING_STOPPED, None)]
+
+    on_host(tmp_path, act, host)
+
+
+def test_a_fix_that_fails_says_why(tmp_path: Path) -> None:
+    host = scenario(tmp_path, "faults: [{on: sysfs-write, match: '*/remove', errno: EIO}]", model="T4")
+    leak("a", host, "T4-2Q")
+
+    async def act(parts: Parts) -> None:
+        await parts.round()
+        (event,) = [event for event in parts.events.since(None) if event.type in PROBLEMS]
+        assert (parts.done(), "Input/output error" in str(event.reason)) == (["reconcile-host"], True)
+
+    on_host(tmp_path, act, host)
 
 
 def test_what_is_not_fixed_is_an_event_once_until_it_is_gone(tmp_path: Path) -> None:
@@ -220,7 +252,7 @@ def test_many_problems_are_one_event_and_none_is_fixed(tmp_path: Path) -> None:
     async def act(parts: Parts) -> None:
         for _ in range(3):
             await parts.round()
-            assert len(parts.published(EventType.HEALING_STOPPED)) == 1
+            assert parts.published(EventType.HEALING_STOPPED, *PROBLEMS) == [(EventType.HEALING_STOPPED, None)]
         assert parts.done() == []
         with vgpuctl.open_host(host) as opened:
             opened.reconcile_host()
@@ -240,6 +272,8 @@ def test_a_difference_from_host_yaml_is_told_when_it_comes_and_when_it_goes(tmp_
     host_file.replace(wanted, before)
 
     async def act(parts: Parts) -> None:
+        await parts.healer.look()
+        assert parts.published(EventType.DRIFT_BEGIN) == [], "it may be a change that is being made"
         for _ in range(2):
             await parts.round()
         assert parts.published(EventType.DRIFT_BEGIN, EventType.DRIFT_END) == [(EventType.DRIFT_BEGIN, None)]
@@ -257,10 +291,10 @@ def reboot(host: str = HOST) -> None:
     open_sim(host.removeprefix("sim:")).reboot()
 
 
-def scenario(directory: Path, text: str) -> str:
-    """Return the name of a host with an A100 and this in its scenario."""
+def scenario(directory: Path, text: str, model: str = "A100") -> str:
+    """Return the name of a host with one GPU and this in its scenario."""
     path = directory / "host.yaml"
-    path.write_text(f"version: 1\ngpus: [{{model: A100}}]\n{text}\n")
+    path.write_text(f"version: 1\ngpus: [{{model: {model}}}]\n{text}\n")
     return f"sim:{path}"
 
 
@@ -306,6 +340,8 @@ def test_a_vm_that_somebody_stopped_since_the_boot_is_not_started_again(tmp_path
 
 
 def test_a_boot_unit_that_failed_is_an_event(tmp_path: Path) -> None:
+    with vgpuctl.open_host(HOST) as host:
+        host.create_vm("a", profile="A100-4C", autostart="enabled")
     host_file = library.open_ports(HOST).host_file
     assert host_file is not None
 
@@ -315,8 +351,10 @@ def test_a_boot_unit_that_failed_is_an_event(tmp_path: Path) -> None:
         host_file.replace("version: 1\ngpus: {0000:3b:00.0: {mode: wrong}}\n", host_file.read())
         with vgpuctl.open_host(HOST) as host, pytest.raises(Failed):
             host.restore_host()
+        starter = parts.again()
         for _ in range(2):
-            await parts.again().look()
+            with pytest.raises(InvalidInput):
+                await starter.look()
         (event,) = [event for event in parts.events.since(None) if event.type is EventType.RESTORE_FAILED]
         assert "mode" in str(event.reason)
 
@@ -376,36 +414,14 @@ def test_a_vm_with_a_disk_on_a_server_starts_only_if_its_spec_says_so(tmp_path: 
         is_left = await parts.again().look()
         failed = parts.published(EventType.AUTOSTART_FAILED)
         if storage == "local":
-            assert (states(host), is_left, failed) == ({"a": "stopped"}, False, [(EventType.AUTOSTART_FAILED, "a")])
+            assert (states(host), is_left, failed) == ({"a": "stopped"}, True, [(EventType.AUTOSTART_FAILED, "a")])
         else:
             assert (states(host), failed) == ({"a": "running"}, [])
 
     on_host(tmp_path, act, host)
 
 
-def test_only_local_files_and_volumes_of_lvm_are_no_shared_disks(tmp_path: Path) -> None:
-    host = scenario(
-        tmp_path,
-        "storage: {pools: [{name: default}, {name: vg, kind: logical, path: /dev/vg, capacity_gib: 500}, "
-        "{name: far, path: /far, kind: netfs}, {name: ceph, kind: rbd}]}",
-    )
-    with vgpuctl.open_host(host) as opened:
-        for number, pool in enumerate(("default", "vg", "far")):
-            opened.create_vm(f"vm-{number}", profile="A100-4C", storage_pool=pool, start=False)
-    ports = library.open_ports(host)
-    vms = {vm.name: vm for vm in observe(ports, ReadScope(models=False)).vms}
-    assert [find_shared_disk(ports, vms[f"vm-{number}"]) is None for number in range(3)] == [True, True, False]
-
-    def shared(disk: DiskRef) -> str | None:
-        return find_shared_disk(ports, replace(vms["vm-0"], disks=(disk,)))
-
-    assert shared(DiskRef("disk", "vda", None, "raw")) == "the disk vda", "a disk of a network protocol has no path"
-    assert shared(DiskRef("cdrom", "sda", None, "raw")) is None
-    assert shared(DiskRef("disk", "vda", None, "raw", ("ceph", "a"))) == "the volume a of the pool ceph"
-    assert shared(DiskRef("disk", "vda", "/dev/sdb", "raw")) == "/dev/sdb"
-
-
-def test_a_host_that_was_up_for_hours_starts_nothing(tmp_path: Path) -> None:
+def test_a_damaged_file_is_set_aside_and_nothing_is_started(tmp_path: Path) -> None:
     with vgpuctl.open_host(HOST) as host:
         host.create_vm("a", profile="A100-4C", autostart="enabled", start=False)
     (tmp_path / "agent").mkdir()
@@ -415,6 +431,106 @@ def test_a_host_that_was_up_for_hours_starts_nothing(tmp_path: Path) -> None:
         assert not await parts.starter.look()
         content = json.loads((tmp_path / "agent" / "boot-starts.json").read_text())
         assert content["pending"] == []
+        assert (tmp_path / "agent" / "boot-starts.damaged").read_text() == "{damaged"
+        assert len(parts.published(EventType.AUTOSTART_FAILED)) == 1
+
+    on_host(tmp_path, act)
+
+
+class LateHost:
+    """A host's files, with a time since the boot that the test sets."""
+
+    def __init__(self, real: Sysfs) -> None:
+        self._real, self.uptime = real, 60.0
+
+    def read(self, path: str) -> str:
+        return f"{self.uptime:.2f} 0.00" if path == "/proc/uptime" else self._real.read(path)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@pytest.mark.parametrize("late", ["at the first look", "while a VM waits"])
+def test_hours_after_the_boot_nothing_is_started(tmp_path: Path, late: str) -> None:
+    host = scenario(tmp_path, "faults: [{on: start, match: a, code: 38, message: no power, nth: 2}]")
+    with vgpuctl.open_host(host) as opened:
+        opened.create_vm("a", profile="A100-4C", autostart="enabled")
+
+    async def act(parts: Parts) -> None:
+        await parts.starter.look()
+        reboot(host)
+        files = LateHost(parts.ports.sysfs)
+        parts.ports = replace(parts.ports, sysfs=files)
+        starter = parts.again()
+        if late == "while a VM waits":
+            assert await starter.look(), "the first start fails"
+        files.uptime = LATEST_UPTIME_SECONDS + 1
+        parts.clock.seconds += FIRST_WAIT_SECONDS
+        assert not await starter.look()
+        assert states(host) == {"a": "stopped"}
+        assert len(parts.published(EventType.AUTOSTART_FAILED)) == (late == "while a VM waits")
+
+    on_host(tmp_path, act, host)
+
+
+def test_a_request_to_stop_a_vm_is_obeyed_though_its_start_was_decided(tmp_path: Path) -> None:
+    with vgpuctl.open_host(HOST) as host:
+        host.create_vm("first", profile="A100-4C", autostart="last-state", start_order=1)
+        host.create_vm("second", profile="A100-4C", autostart="last-state", start_order=2)
+
+    async def act(parts: Parts) -> None:
+        await parts.starter.look()
+        reboot()
+
+        def stop_second(stored: StoredOperation) -> None:
+            if len(parts.done()) == 1:
+                with vgpuctl.open_host(HOST) as host:
+                    host.stop_vm("second")
+
+        parts.operations.on_end = stop_second
+        starter = parts.again()
+        for _ in range(2):
+            await starter.look()
+        assert states() == {"first": "running", "second": "stopped"}
+        assert not vgpuctl.open_host(HOST).show_vm("second").data.should_run
+
+    on_host(tmp_path, act)
+
+
+def test_a_vm_that_somebody_else_started_is_not_started_again(tmp_path: Path) -> None:
+    host = scenario(tmp_path, "faults: [{on: start, match: a, code: 38, message: no power, nth: 2}]")
+    with vgpuctl.open_host(host) as opened:
+        uuid = opened.create_vm("a", profile="A100-4C", autostart="enabled").data.uuid
+
+    async def act(parts: Parts) -> None:
+        await parts.starter.look()
+        reboot(host)
+        starter = parts.again()
+        assert await starter.look()
+        parts.events.publish(EventType.VM_STARTED, vm="a", vm_uuid=uuid)  # and stopped, between two looks
+        parts.clock.seconds += FIRST_WAIT_SECONDS
+        assert not await starter.look()
+        assert states(host) == {"a": "stopped"}
+
+    on_host(tmp_path, act, host)
+
+
+def test_a_file_that_cannot_be_written_stops_nothing_for_ever(tmp_path: Path) -> None:
+    with vgpuctl.open_host(HOST) as host:
+        host.create_vm("a", profile="A100-4C", autostart="enabled")
+
+    async def act(parts: Parts) -> None:
+        await parts.starter.look()
+        reboot()
+        starter, file = parts.again(), parts.directory / "boot-starts.json"
+        file.rename(parts.directory / "kept")
+        file.mkdir()
+        with pytest.raises(OSError, match="boot-starts"):
+            await starter.look()
+        file.rmdir()
+        (parts.directory / "kept").rename(file)
+        await starter.look()
+        assert states() == {"a": "running"}
 
     on_host(tmp_path, act)
 

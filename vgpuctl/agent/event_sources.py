@@ -67,8 +67,7 @@ class EventSources:
         self._vms = KnownVms()
         self._watches: list[Watch] = []
         self._is_lost = False
-        self.libvirt_returned: float | None = None
-        """When libvirtd came back the last time, by the host's monotonic clock; None if it never left."""
+        self._libvirt_returned: float | None = None
 
     def start(self) -> None:
         """Publish that the agent started, and start the watches that this host has."""
@@ -90,6 +89,13 @@ class EventSources:
         """Return whether every watch can still report something."""
         return all(watch.answers() for watch in self._watches)
 
+    def libvirt_returned(self) -> float | None:
+        """Return when libvirtd came back the last time, by the host's monotonic clock: now, while it is away.
+
+        None: it never left.
+        """
+        return self._host.clock.monotonic() if self._is_lost else self._libvirt_returned
+
     def close(self) -> None:
         """End the watches."""
         while self._watches:
@@ -110,7 +116,7 @@ class EventSources:
 
     def _read_domains(self, statuses: tuple[DomainStatus, ...]) -> None:
         if self._is_lost:
-            self.libvirt_returned = self._host.clock.monotonic()
+            self._libvirt_returned = self._host.clock.monotonic()
             self._log.publish(EventType.LIBVIRT_BACK)
         self._is_lost = False
         for step in self._vms.read_list(statuses):

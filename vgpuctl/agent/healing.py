@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from vgpuctl.agent.events import EventLog
-from vgpuctl.agent.operation import wait_for_end
+from vgpuctl.agent.operation import failure_text, wait_for_end
 from vgpuctl.agent.operations import ROOT, AgentOperations
 from vgpuctl.agent.protocol import RequestOptions
 from vgpuctl.agent.request import CallRequest
@@ -52,11 +52,16 @@ class Problem(Value):
     vm: str | None = None
     vm_uuid: str | None = None
 
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """What identifies it in another look: a VM that was made again with the same name is another one."""
+        return self.what, self.vm_uuid
+
 
 class Decision(Value):
     """What follows from a look: the problems to fix, those that two looks found, and when to look again.
 
-    `is_stopped`: there are too many problems to fix any.
+    `confirmed`: None, if no two looks count. `is_stopped`: there are too many problems to fix any.
     """
 
     fix: tuple[Problem, ...] = ()
@@ -69,23 +74,23 @@ class HealingRounds:
     """Decides what to fix from what each look found, and when. It reads nothing itself."""
 
     def __init__(self) -> None:
-        self._first_look: Mapping[str, Problem] | None = None
+        self._first_look: frozenset[tuple[str, str | None]] | None = None
 
-    def decide(self, problems: tuple[Problem, ...] | None, quiet_seconds: float) -> Decision:
-        """Return what follows from a look.
+    def forget(self) -> None:
+        """Begin a new round with the next look."""
+        self._first_look = None
 
-        `problems`: None, if the host was not read whole. `quiet_seconds`: for how long nothing may be fixed yet.
-        """
-        if problems is None or quiet_seconds > 0:
-            self._first_look = None
-            return Decision(next_seconds=max(quiet_seconds, CONFIRM_SECONDS))
-        if self._first_look is None:
+    def decide(self, problems: tuple[Problem, ...], quiet_seconds: float) -> Decision:
+        """Return what follows from a look at the whole host. `quiet_seconds`: for how long nothing may be fixed yet."""
+        first_look, self._first_look = self._first_look, None
+        if quiet_seconds > 0:
+            return Decision(next_seconds=quiet_seconds)
+        if first_look is None:
             if not problems:
                 return Decision(confirmed=())
-            self._first_look = {problem.what: problem for problem in problems}
+            self._first_look = frozenset(problem.key for problem in problems)
             return Decision(next_seconds=CONFIRM_SECONDS)
-        confirmed = tuple(problem for problem in problems if problem.what in self._first_look)
-        self._first_look = None
+        confirmed = tuple(problem for problem in problems if problem.key in first_look)
         fixable = tuple(problem for problem in confirmed if problem.has_fix)
         if len(fixable) > MAX_FIXES:
             return Decision(confirmed=confirmed, is_stopped=True)
@@ -107,75 +112,106 @@ class HostHealer:
         self._libvirt_returned = libvirt_returned
         self._started = host.clock.monotonic()
         self._rounds = HealingRounds()
-        self._reported: dict[str, Problem] = {}
-        self._is_stopped = False
-        self._differs = False
+        self._reported: dict[tuple[str, str | None], Problem] = {}
+        self._why_stopped: str | None = None
+        self._is_unread = False
+        self._differs = self._is_difference_told = False
 
     async def run(self) -> None:
         """Look and fix until cancelled."""
         while True:
-            await asyncio.sleep(await self.look())
+            try:
+                seconds = await self.look()
+            except Exception as error:  # noqa: BLE001 - the next look may succeed
+                log.warning("the host is not checked and fixed: %s", error)
+                self._rounds.forget()
+                seconds = ROUND_SECONDS
+            await asyncio.sleep(seconds)
 
     async def look(self) -> float:
         """Look once, fix what two looks found, and report the rest; return in how many seconds to look again."""
-        try:
-            decision = await asyncio.to_thread(self._decide)
-            is_fixed = bool(decision.fix) and await self._fix(decision.fix)
-        except Exception as error:  # noqa: BLE001 - the next look may succeed
-            log.warning("the host cannot be checked: %s", error)
-            return ROUND_SECONDS
-        if decision.confirmed is not None:
-            self._report(decision, decision.fix if is_fixed else ())
-            await asyncio.to_thread(self._report_difference)
+        is_on, unread, problems = await asyncio.to_thread(self._find_problems)
+        if unread:
+            return self._note_unread(unread)
+        self._is_unread = False
+        begin = max(self._started, self._libvirt_returned() or self._started)
+        decision = self._rounds.decide(problems, begin + QUIET_SECONDS - self._host.clock.monotonic())
+        if decision.confirmed is None:
+            return decision.next_seconds
+        left, reason = decision.confirmed, None
+        if decision.fix and is_on:
+            reason = await self._fix(decision.fix)
+            _, _, now = await asyncio.to_thread(self._find_problems)
+            remaining = {problem.key for problem in now}
+            left = tuple(problem for problem in left if problem.key in remaining)
+        self._report(left, reason, is_stopped=decision.is_stopped and is_on)
+        await asyncio.to_thread(self._report_difference)
         return decision.next_seconds
 
-    def _decide(self) -> Decision:
+    def _find_problems(self) -> tuple[bool, tuple[str, ...], tuple[Problem, ...]]:
+        """Return whether host.yaml allows fixes, what was not read of the host, and the problems."""
         host = for_another_operation(self._host)
         try:
-            if not read_spec_of_host(host).agent.self_healing:
-                return self._rounds.decide(None, ROUND_SECONDS)
             snapshot = observe(host, ReadScope(models=False))
-            problems = None
-            if snapshot.is_whole:
-                problems = tuple(
-                    Problem(f.what, f.action, f.has_fix, *((f.vm.name, f.vm.uuid) if f.vm is not None else ()))
-                    for f in find_problems(host, snapshot)
-                )
+            if snapshot.unread_texts:
+                return False, snapshot.unread_texts, ()
+            problems = tuple(
+                Problem(f.what, f.action, f.has_fix, *((f.vm.name, f.vm.uuid) if f.vm is not None else ()))
+                for f in find_problems(host, snapshot)
+            )
+            return read_spec_of_host(host).agent.self_healing, (), problems
         finally:
             host.operations.end()
-        begin = max(self._started, self._libvirt_returned() or self._started)
-        return self._rounds.decide(problems, begin + QUIET_SECONDS - host.clock.monotonic())
 
-    async def _fix(self, problems: tuple[Problem, ...]) -> bool:
-        """Fix problems by an operation; return whether it fixed all."""
+    def _note_unread(self, unread: tuple[str, ...]) -> float:
+        """Begin again, since the host was not read whole; publish it when it is so for longer than a moment."""
+        self._rounds.forget()
+        if not self._is_unread:
+            self._is_unread = True
+            return CONFIRM_SECONDS
+        self._stop(f"not all of this host can be read: {unread[0]}")
+        return ROUND_SECONDS
+
+    async def _fix(self, problems: tuple[Problem, ...]) -> str | None:
+        """Fix problems by an operation; return why it failed, None if it did not."""
         log.info("fixing by itself: %s", "; ".join(problem.what for problem in problems))
         arguments = {"only": [problem.what for problem in problems]}
         operation = self._operations.begin(CallRequest(CALLS["reconcile-host"], arguments, RequestOptions(), ROOT))
         await wait_for_end(operation)
-        document = operation.stored.document
-        return bool(document is not None and document.get("ok"))
+        return failure_text(operation.stored.document)
 
-    def _report(self, decision: Decision, fixed: tuple[Problem, ...]) -> None:
-        """Publish which problems are new and not fixed, which are gone, and whether nothing is fixed any more."""
-        if decision.is_stopped and not self._is_stopped:
-            count = sum(problem.has_fix for problem in decision.confirmed or ())
-            reason = f"{count} problems at once, more than {MAX_FIXES}: vgpuctl reconcile-host --dry-run shows them"
-            self._events.publish(EventType.HEALING_STOPPED, reason=reason)
-        self._is_stopped = decision.is_stopped
-        gone = {problem.what for problem in fixed}
-        current = {problem.what: problem for problem in decision.confirmed or () if problem.what not in gone}
-        for what in current.keys() - self._reported.keys():
-            self._publish(EventType.PROBLEM_BEGIN, current[what])
-        for what in self._reported.keys() - current.keys():
-            self._publish(EventType.PROBLEM_END, self._reported[what])
+    def _report(self, left: tuple[Problem, ...], reason: str | None, *, is_stopped: bool) -> None:
+        """Publish which problems are new, which are gone, and whether nothing is fixed any more.
+
+        `reason`: why the fix failed. Where nothing is fixed, the many problems that could be are one event.
+        """
+        fixable = [problem for problem in left if problem.has_fix]
+        if is_stopped:
+            count = f"{len(fixable)} problems at once, more than {MAX_FIXES}"
+            self._stop(f"{count}: vgpuctl reconcile-host --dry-run shows them")
+            left = tuple(problem for problem in left if not problem.has_fix)
+        else:
+            self._why_stopped = None
+        current = {problem.key: problem for problem in left}
+        for key in current.keys() - self._reported.keys():
+            problem = current[key]
+            action = reason if reason is not None and problem.has_fix else problem.action
+            self._publish(EventType.PROBLEM_BEGIN, problem, f"{problem.what}: {action}")
+        for key in self._reported.keys() - current.keys():
+            self._publish(EventType.PROBLEM_END, self._reported[key], self._reported[key].what)
         self._reported = current
 
-    def _publish(self, event_type: EventType, problem: Problem) -> None:
-        reason = f"{problem.what}: {problem.action}" if event_type is EventType.PROBLEM_BEGIN else problem.what
+    def _stop(self, why: str) -> None:
+        """Publish that nothing is fixed, once until it is again."""
+        if self._why_stopped is None:
+            self._events.publish(EventType.HEALING_STOPPED, reason=why[:_MAX_REASON_CHARACTERS])
+        self._why_stopped = why
+
+    def _publish(self, event_type: EventType, problem: Problem, reason: str) -> None:
         self._events.publish(event_type, vm=problem.vm, vm_uuid=problem.vm_uuid, reason=reason[:_MAX_REASON_CHARACTERS])
 
     def _report_difference(self) -> None:
-        """Publish whether the host differs from host.yaml, when that changes."""
+        """Publish whether the host differs from host.yaml, when two rounds in a row say so; one may see a change."""
         host = for_another_operation(self._host)
         try:
             outcome = diff_host(host, read_desired_state(host, None, ()), drain=False)
@@ -184,9 +220,11 @@ class HostHealer:
             return
         finally:
             host.operations.end()
-        if outcome.changed and not self._differs:
+        if outcome.changed and self._differs and not self._is_difference_told:
             reason = "; ".join(outcome.steps) or "vgpuctl diff shows it"
             self._events.publish(EventType.DRIFT_BEGIN, reason=reason[:_MAX_REASON_CHARACTERS])
-        elif self._differs and not outcome.changed:
+            self._is_difference_told = True
+        elif self._is_difference_told and not outcome.changed:
             self._events.publish(EventType.DRIFT_END)
+            self._is_difference_told = False
         self._differs = outcome.changed

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from threading import Lock
 
 from vgpuctl.agent.operation_store import StoredOperation
@@ -147,6 +147,14 @@ def stop_waits_of(operation: AgentOperation) -> Callable[[], None]:
             raise Interrupted("the caller cancelled it", signal_number=signal.SIGINT)
 
     return stop
+
+
+def failure_text(document: Mapping[str, object] | None) -> str | None:
+    """Return why an operation that has ended failed, from its document; None if it did not."""
+    if document is not None and document.get("ok"):
+        return None
+    error = (document or {}).get("error")
+    return str(error.get("message")) if isinstance(error, dict) else "it failed"
 
 
 async def wait_for_end(operation: AgentOperation) -> None:

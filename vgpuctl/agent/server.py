@@ -255,6 +255,7 @@ async def serve(
     await operations.stop(STOP_SECONDS)
     for task in tasks:
         task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.to_thread(watcher.close)
     events.close()
     for delivery in deliveries:

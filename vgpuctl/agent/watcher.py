@@ -46,8 +46,8 @@ class HostWatcher:
         return self._sources.answers()
 
     def libvirt_returned(self) -> float | None:
-        """Return when libvirtd came back the last time, by the host's monotonic clock; None if it never left."""
-        return self._sources.libvirt_returned
+        """Return when libvirtd came back the last time, see `EventSources`."""
+        return self._sources.libvirt_returned()
 
     def close(self) -> None:
         """End the sources; it may take seconds."""

@@ -369,7 +369,7 @@ AGENT_SHAPE = Shape(
         Key(
             "self_healing",
             rules.boolean,
-            "false: the agent does not fix problems and start VMs after a boot by itself; without it, it does",
+            "false: the agent by itself neither fixes problems nor starts VMs after a boot; without the key, it does",
             {"type": "boolean"},
         ),
     ),

@@ -18,6 +18,7 @@ from vgpuctl.doctor.check import (
     Verdict,
     not_applicable,
     ok,
+    shorten,
     unknown,
     warn,
 )
@@ -64,9 +65,8 @@ def _check_agent(context: CheckContext) -> Finding:
         problems = [problem for folder in _WANTS.values() if (problem := context.folder(folder).problem)]
         waiting = _vms_to_start(context)
         if waiting and not problems:
-            line = (
-                f"after a boot nobody starts {', '.join(waiting)}: their autostart is the agent's, which is not enabled"
-            )
+            names = ", ".join(shorten(list(waiting)))
+            line = f"after a boot nobody starts {names}: the agent, which should, is not enabled"
             return warn(line, fix=ENABLE_COMMAND)
         return unknown(*problems) if problems else not_applicable(f"the agent is not enabled: {ENABLE_COMMAND}")
     unreadable = [problem for path in (*_PROCESS_FILES, GROUP_FILE) if (problem := context.file(path).problem)]

@@ -19,9 +19,9 @@ class Snapshot(Value):
     deadline. `warnings`: what could not be read. `host_file_problem`: why host.yaml is invalid; then nothing new may be
     placed, and `host_file_hint` says how to fix it. `host_vgpus`: the vGPUs in `vgpus:` of host.yaml, which belong to
     no VM; `placement_spec`: the section `placement:`. `partial`: only some GPUs were read. `unreadable_devices`: the
-    sentences of `warnings` that are about devices, `unreadable_vms` those about VMs. `refusing_gpus`: the GPUs whose
-    driver has just refused to make a vGPU although it reported room; nothing is placed there. `nvswitches`: the
-    addresses of NVSwitches, None where the devices of the host were not listed.
+    sentences of `warnings` that are about devices; `unread` those about VMs, and claims that may not be read.
+    `refusing_gpus`: the GPUs whose driver has just refused to make a vGPU although it reported room; nothing is placed
+    there. `nvswitches`: the addresses of NVSwitches, None where the devices of the host were not listed.
     """
 
     gpus: tuple[Gpu, ...]
@@ -41,15 +41,18 @@ class Snapshot(Value):
     placement_spec: PlacementSpec = PlacementSpec()
     partial: bool = False
     unreadable_devices: tuple[str, ...] = ()
-    unreadable_vms: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     refusing_gpus: frozenset[str] = frozenset()
     nvswitches: tuple[str, ...] | None = None
 
     @property
-    def is_whole(self) -> bool:
-        """Whether libvirt, the devices, the claims and host.yaml were all read whole."""
-        unread = (*self.unreadable_vms, *self.unreadable_devices, *self.unreadable_claims)
-        return self.hypervisor.available and not (unread or self.host_file_problem or self.partial)
+    def unread_texts(self) -> tuple[str, ...]:
+        """What of libvirt, the devices, the claims and host.yaml was not read, as sentences; empty if all was."""
+        texts = [*self.unread, *self.unreadable_devices, *(f"the claim on {c}" for c in self.unreadable_claims)]
+        for gpu in self.gpus:
+            texts += [*gpu.problems, *(f"{f.address}: {f.problem}" for f in gpu.functions if f.problem)]
+        texts += [] if self.hypervisor.available else [f"libvirt: {self.hypervisor.reason}"]
+        return tuple(texts) if self.host_file_problem is None else (*texts, self.host_file_problem)
 
     def gpu(self, address: str) -> Gpu | None:
         """Return the GPU of that address."""

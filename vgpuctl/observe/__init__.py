@@ -59,7 +59,7 @@ def _observe(host: Host, scope: ReadScope) -> Snapshot:
     if scope.vm is not None:
         scope = _limit_to_vm(host, scope, next((vm for vm in vms if scope.vm in (vm.name, vm.uuid)), None))
     snapshot = observe_devices(host, scope, vms=vms, status=status, warnings=warnings)
-    return replace(snapshot, unreadable_vms=problems) if problems else snapshot
+    return replace(snapshot, unread=(*problems, *snapshot.unread)) if problems else snapshot
 
 
 def _limit_to_vm(host: Host, scope: ReadScope, vm: Vm | None) -> ReadScope:
@@ -148,6 +148,7 @@ def observe_devices(
         placement_spec=host_file.placement,
         partial=scope.gpu_addresses is not None,
         unreadable_devices=gpus_read.warnings,
+        unread=tuple(problems),
         nvswitches=gpus_read.nvswitches,
     )
 

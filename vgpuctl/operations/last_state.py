@@ -6,16 +6,19 @@ Other operations that stop a VM for a while, or start it again, use `power`: the
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from vgpuctl.errors import Busy, VgpuctlError
 from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.vms import VmReport, VmResult
 from vgpuctl.model.vm import Vm
-from vgpuctl.observe import observe_vm
+from vgpuctl.observe import observe, observe_vm, scope_of_vm
 from vgpuctl.operations import power
 from vgpuctl.operations.guards import find_vm
 from vgpuctl.operations.plans.remove import own_record
+from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.transaction import Transaction
@@ -32,8 +35,20 @@ def start_vm(host: Host, context: Context, name: str) -> Outcome[VmReport]:
 
 
 def stop_vm(host: Host, context: Context, name: str, *, force: bool) -> Outcome[VmReport]:
-    """Stop a VM as `power.stop_vm` does; it should not run from now on."""
-    return _with_noted_request(host, context, power.stop_vm(host, context, name, force=force), should_run=False)
+    """Stop a VM as `power.stop_vm` does; it should not run from now on, also if its guest takes its time."""
+    try:
+        outcome = power.stop_vm(host, context, name, force=force)
+    except Busy:
+        with suppress(VgpuctlError):
+            shown = Outcome[VmReport](False, _read_result(host, name))
+            _with_noted_request(host, context, shown, should_run=False)
+        raise
+    return _with_noted_request(host, context, outcome, should_run=False)
+
+
+def _read_result(host: Host, name: str) -> VmReport:
+    snapshot = observe(host, scope_of_vm(name))
+    return vm_result(snapshot, find_vm(snapshot, name))
 
 
 def differs(vm: Vm, *, should_run: bool) -> bool:

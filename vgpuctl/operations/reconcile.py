@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_disk_sources
-from vgpuctl.errors import LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
+from vgpuctl.errors import Busy, LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.host import FindingResult, ReconcileResult
@@ -62,7 +62,8 @@ DRY_RUN_NOTE = "the host is checked again after these steps: more may follow"
 def reconcile(host: Host, context: Context, only: Collection[str] | None = None) -> Outcome[ReconcileResult]:
     """Find and fix problems in rounds until none is left; one failure does not stop the rest and is raised at the end.
 
-    `only`: fix the findings with these texts (`what`) and no others; None: all.
+    `only`: fix the findings with these texts (`what`) and no others, and only while the whole host can be read; None:
+    all.
 
     A fix may uncover further problems: a VM that is removed leaves claims that were stray. A dry run shows the
     findings of the first round only. The result has what was fixed and what is left: a finding that is gone before its
@@ -81,6 +82,8 @@ def reconcile(host: Host, context: Context, only: Collection[str] | None = None)
     for rounds in range(MAX_ROUNDS + 1):
         host.operations.end()  # what a fix of the round before could not finish belongs to an operation that has ended
         snapshot = _observe(host, context)
+        if only is not None:
+            _require_whole(snapshot)
         findings = {f.key: f for f in find_problems(host, snapshot) if only is None or f.what in only}
         all_findings |= {key: f for key, f in findings.items() if key not in all_findings}
         fixable = [f for f in findings.values() if f.has_fix and f.key not in failed]
@@ -121,6 +124,19 @@ def _observe(host: Host, context: Context) -> Snapshot:
         drop_stale_notes(host, snapshot)
         drop_ended_work(host)
     return snapshot
+
+
+def _require_whole(snapshot: Snapshot) -> None:
+    """Refuse to fix chosen findings of a host that was not read whole: they are fixed while nobody watches.
+
+    Raises:
+        Busy: with what was not read.
+    """
+    if snapshot.unread_texts:
+        raise Busy(
+            f"not all of this host could be read: {snapshot.unread_texts[0]}",
+            hint="vgpuctl reconcile-host --dry-run shows what is left",
+        )
 
 
 def _rounds_error(unfixed: list[ReconcileFinding]) -> PartlyApplied:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.hosts import SimulatedHost, context, create, open_sim_host, request
 from vgpuctl.config.vm_request import VmRequest
+from vgpuctl.errors import Busy
 from vgpuctl.model.autostart import starts_after_boot
 from vgpuctl.model.vm import VmRecord
 from vgpuctl.observe import observe, scope_of_vm
@@ -98,3 +99,12 @@ def test_a_vm_without_a_last_state_is_not_written_to_when_it_starts(tmp_path: Pa
     last_state.stop_vm(host.ports, context(), "vm", force=False)
     assert record(host) == before
     assert starts_after_boot(before)
+
+
+def test_a_stop_that_the_guest_did_not_obey_in_time_is_noted(tmp_path: Path) -> None:
+    text = "version: 1\ngpus: [{model: A100}]\nfaults: [{on: shutdown, kind: lost}]\n"
+    host = open_sim_host(tmp_path, text=text)
+    create(host.ports, last_state_request(), start=True)
+    with pytest.raises(Busy, match="did not shut down"):
+        last_state.stop_vm(host.ports, context(), "vm", force=False)
+    assert not record(host).should_run
