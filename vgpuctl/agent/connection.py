@@ -4,21 +4,36 @@
 from __future__ import annotations
 
 import http.client
+import json
+import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
+from vgpuctl.agent.protocol import API_VERSION, EVENT_STREAM
 from vgpuctl.errors import InvalidInput, Refused, Unreachable, VgpuctlError
 from vgpuctl.model.agent_service import SOCKET_PATH
 
-Dial = Callable[[], socket.socket]
+if TYPE_CHECKING:
+    from vgpuctl.remote.session import AgentSocket, RunControl, Session
+
+Dial = Callable[[], "socket.socket | AgentSocket"]
 """Returns a new connection to the agent: a socket, or what behaves like one."""
 
 LOCAL_AGENT = "agent"
 SSH_SECONDS = 365 * 86400.0
 """A login at another host may last as long as the program that uses it."""
 ANSWER_SECONDS = 660.0
-"""The agent sends something within this time: a read of a host ends long before, and a stream sends beats."""
+"""The agent answers within this time: a read of a host ends long before."""
+STREAM_SECONDS = 60.0
+"""A stream sends a beat every ten seconds: so long without one, and the connection is dead."""
+PROBE_SECONDS = 20.0
+"""So long an agent of another host may take to say that it is there."""
+MAX_PROBE_BYTES = 64 << 10
+MAX_PROBLEM = 300
+SPARE_SECONDS = 3.0
+"""So long the connection that found an agent is used for a call: the agent closes idle ones after five."""
 MAX_LINE_BYTES = 64 << 20
 MAX_FIELDS = 16
 
@@ -32,8 +47,75 @@ class AgentConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         """Connect."""
-        self.sock = self._dial()
+        dialled: Any = self._dial()
+        self.sock = dialled
         self.sock.settimeout(ANSWER_SECONDS)
+
+    def open_stream(self, path: str, last: str | None) -> http.client.HTTPResponse:
+        """Return the answer to a request for server-sent events, those after the event `last`.
+
+        Raises:
+            OSError, http.client.HTTPException: the connection broke.
+        """
+        headers = {"Accept": EVENT_STREAM} | ({} if last is None else {"Last-Event-ID": last})
+        self.request("GET", path, headers=headers)
+        self.sock.settimeout(STREAM_SECONDS)
+        return self.getresponse()
+
+
+class SshAgent:
+    """The agent of another host, through a login there. The connection that found it serves the first call, too."""
+
+    def __init__(self, session: Session, control: RunControl | None = None) -> None:
+        self.session = session
+        self._control = control
+        self._spare: AgentSocket | None = None
+        self._spare_since = 0.0
+
+    def dial(self) -> AgentSocket:
+        """Return a connection to it.
+
+        Raises:
+            Unreachable: the connection of the login broke.
+        """
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            if time.monotonic() < self._spare_since + SPARE_SECONDS:
+                return spare
+            spare.close()
+        return self.session.dial(self._control)
+
+    def find_problem(self) -> str | None:
+        """Return why it does not answer, or refuses the user; None if it answers.
+
+        Raises:
+            Unreachable: the connection of the login broke.
+            Interrupted, DeadlineExceeded: see `session.AgentSocket`.
+        """
+        dialled = self.session.dial(self._control)
+        connection = AgentConnection(lambda: dialled)
+        try:
+            connection.request("GET", f"/{API_VERSION}")
+            connection.sock.settimeout(PROBE_SECONDS)
+            response = connection.getresponse()
+            answer = json.loads(response.read(MAX_PROBE_BYTES))
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+            dialled.close()
+            return dialled.error_line() or str(error) or type(error).__name__
+        except BaseException:
+            dialled.close()
+            raise
+        if response.status == 200 and isinstance(answer, dict) and "rights" in answer:
+            self._spare, self._spare_since = dialled, time.monotonic()
+            return None
+        dialled.close()
+        failure = answer.get("error") if isinstance(answer, dict) else None
+        message = failure.get("message") if isinstance(failure, dict) else None
+        return str(message or f"it answers with HTTP's status {response.status}")[:MAX_PROBLEM]
+
+    def close(self) -> None:
+        """Log out."""
+        self.session.close()
 
 
 def dialer(name: str) -> tuple[Dial, Callable[[], None] | None]:
@@ -54,8 +136,17 @@ def dialer(name: str) -> tuple[Dial, Callable[[], None] | None]:
     from vgpuctl.remote.session import parse_url
     from vgpuctl.remote.ssh import SshConnector
 
-    session = SshConnector()(parse_url(name), time.monotonic() + SSH_SECONDS)
-    return session.dial, session.close
+    agent = SshAgent(SshConnector()(parse_url(name), time.monotonic() + SSH_SECONDS))
+    return agent.dial, agent.close
+
+
+def show_operation_command(name: str, operation: str) -> str:
+    """Return the command line that shows an operation of the agent of this name, see `client.connect`."""
+    path = f"/{API_VERSION}/operations/{operation}"
+    if not name.startswith("ssh://"):
+        socket_path = name.removeprefix(f"{LOCAL_AGENT}:") if name.startswith(f"{LOCAL_AGENT}:") else SOCKET_PATH
+        return f"curl --unix-socket {shlex.quote(socket_path)} http://agent{path}"
+    return f"printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' | ssh {shlex.quote(name)} vgpuctl agent dial"
 
 
 def dial_socket(path: str) -> Dial:

@@ -16,6 +16,8 @@ CHUNK_BYTES = 1 << 16
 def join(path: str, read: int = 0, write: int = 1) -> None:
     """Connect to the socket and carry bytes both ways until the agent closes the connection, or nobody reads.
 
+    Without any input there is no answer to wait for: that is how a command ends that a restricted key turned into this.
+
     Raises:
         OSError: the agent cannot be reached.
     """
@@ -23,6 +25,7 @@ def join(path: str, read: int = 0, write: int = 1) -> None:
         agent.connect(path)
         ready.register(read, selectors.EVENT_READ)
         ready.register(agent, selectors.EVENT_READ)
+        has_input = False
         while True:
             for key, _ in ready.select():
                 if key.fileobj is agent:
@@ -33,7 +36,10 @@ def join(path: str, read: int = 0, write: int = 1) -> None:
                     continue
                 data = os.read(read, CHUNK_BYTES)
                 if data:
+                    has_input = True
                     agent.sendall(data)
+                elif not has_input:
+                    return
                 else:  # the answer is still to come, and an HTTP server takes a half-closed connection for a closed one
                     ready.unregister(read)
 

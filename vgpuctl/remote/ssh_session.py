@@ -14,7 +14,6 @@ first: that line ends the output of a noisy ~/.bashrc, and Ctrl-C becomes a SIGI
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import select
 import shlex
@@ -24,10 +23,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vgpuctl.errors import Unreachable
+from vgpuctl.remote.dialled import GRACE_SECONDS, DialledSocket
 from vgpuctl.remote.session import (
     ABANDONED,
     MAX_NOISE_BYTES,
     MAX_REPLY_BYTES,
+    ROOT,
     TOO_LONG,
     TOO_NOISY,
     RemoteCommand,
@@ -35,8 +36,8 @@ from vgpuctl.remote.session import (
     RunControl,
 )
 
-GRACE_SECONDS = 30.0
-"""How long a command that was stopped at its deadline may take to undo its work."""
+MAX_DIALS = 8
+"""So many connections to the agent at once: sshd allows ten channels of one login (MaxSessions)."""
 MAX_STOPS = 3
 """The first stop starts the undo, the second ends the undo, the third ends the waiting."""
 MAX_STDERR_BYTES = 1 << 20
@@ -47,7 +48,6 @@ _SEND_SECONDS = 0.01
 _TAIL_BYTES = 64 << 10
 _CHUNK_BYTES = 64 << 10
 _AFTER_EXIT_SECONDS = 5.0
-ROOT = "root"
 EXTRA_PATH = "/usr/local/bin:/usr/local/sbin:/opt/vgpuctl/bin"
 """Directories of vgpuctl besides the login's PATH; sudo's secure_path often lacks the first."""
 OLDEST_PYTHON = (3, 11)
@@ -77,6 +77,7 @@ class SshSession:
         self.user = user
         self._transport = transport
         self._log_out = log_out
+        self._dials = threading.Semaphore(MAX_DIALS)
         max_seconds = max(0.0, deadline - time.monotonic()) + GRACE_SECONDS + _AFTER_EXIT_SECONDS
         self._watchdog = threading.Timer(max_seconds, transport.close)  # paramiko waits for some responses forever
         self._watchdog.daemon = True
@@ -94,13 +95,14 @@ class SshSession:
             with contextlib.suppress(Exception):
                 channel.close()
 
-    def dial(self) -> Any:
-        """Return a connection to the host agent there, with the methods of a socket that http.client uses.
-
-        Raises:
-            Unreachable: the connection broke.
-        """
-        return _Dialled(self._start_command(_dial_line()))
+    def dial(self, control: RunControl | None = None) -> DialledSocket:
+        """Return a connection to the host agent there, see `session.Session`."""
+        self._dials.acquire()
+        try:
+            return DialledSocket(self.name, self._start_command(_dial_line()), control, self._dials.release)
+        except BaseException:
+            self._dials.release()
+            raise
 
     def close(self) -> None:
         """Log out."""
@@ -127,37 +129,6 @@ class SshSession:
             why = str(exc) or type(exc).__name__
             raise Unreachable(f"{self.name}: the connection broke before the command started: {why}") from exc
         return channel
-
-
-class _Dialled:
-    """A channel as a socket: paramiko's own files have no `peek`, which http.client needs for a stream."""
-
-    def __init__(self, channel: Any) -> None:
-        self.sendall = channel.sendall
-        self.settimeout = channel.settimeout
-        self.close = channel.close
-        self._channel = channel
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        """Return the channel's bytes as a file."""
-        return io.BufferedReader(_ChannelReader(self._channel))
-
-
-class _ChannelReader(io.RawIOBase):
-    """The bytes of a channel."""
-
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read what is there, or wait for it; 0 at the end."""
-        data: bytes = self._channel.recv(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 class _RunningCommand:
