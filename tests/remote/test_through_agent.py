@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,13 @@ from typing import Any
 import pytest
 
 from tests.agent.conftest import RunningAgent, running
-from tests.agent.test_client import UntilCancelled
+from tests.agent.test_client import held
 from tests.remote.conftest import ALONE, MEMBER, RESTRICTED
 from tests.remote.network import USER, Network
 from tests.unit.remote.test_bootstrap import CONTROL, package
 from vgpuctl import library
 from vgpuctl.agent.rights import HostRights
-from vgpuctl.host.processes import HostClock
-from vgpuctl.library import GpuHost
-from vgpuctl.model.agent_service import OPERATORS_GROUP
-from vgpuctl.model.outcome import CallSettings
-from vgpuctl.value import replace
+from vgpuctl.model.agent_service import OPERATORS_GROUP, RUN_DIRECTORY
 
 HOST = "sim:a100-40"
 UID = 4242
@@ -68,17 +64,6 @@ def url(network: Network, name: str, user: str = USER) -> str:
 def logins(network: Network, name: str) -> int:
     """Return how many logins a host has had."""
     return (network.state(name) / "log").read_text().count("Accepted publickey")
-
-
-def held_until_cancelled(reached: threading.Event) -> Callable[[CallSettings, HostClock | None], GpuHost]:
-    """Return what opens a host on which the creation of a disk lasts until the operation is cancelled."""
-
-    def open_host(settings: CallSettings, clock: HostClock | None) -> GpuHost:
-        host = library.opener(HOST)(settings, clock)
-        host._ports = replace(host._ports, storage=UntilCancelled(host._ports.storage, reached, settings.cancelled))
-        return host
-
-    return open_host
 
 
 def stopped(
@@ -156,7 +141,7 @@ def test_ctrl_c_cancels_the_operation_there(network: Network, tmp_path: Path, se
     reached = threading.Event()
     more = [url(network, ALONE)] if several else []
     words = (url(network, MEMBER), *more, "create-vm", "vdi-1", "--profile", "A100-4C")
-    with agent_on(network, MEMBER, tmp_path, held_until_cancelled(reached)) as agent:
+    with agent_on(network, MEMBER, tmp_path, held(reached)) as agent:
         status, document, stderr = stopped(network, reached, *words)
         left = agent.ask("GET", "/v1/list-vms").document["data"]
     error = document["data"]["hosts"][0]["document"]["error"] if several else document["error"]
@@ -168,7 +153,7 @@ def test_ctrl_c_cancels_the_operation_there(network: Network, tmp_path: Path, se
 def test_at_its_deadline_an_operation_is_cancelled(network: Network, tmp_path: Path) -> None:
     reached = threading.Event()
     words = (url(network, MEMBER), "create-vm", "vdi-1", "--profile", "A100-4C", "--host-deadline", "5")
-    with agent_on(network, MEMBER, tmp_path, held_until_cancelled(reached)):
+    with agent_on(network, MEMBER, tmp_path, held(reached)):
         status, document, _ = stopped(network, reached, *words, signals=False)
     error = document["error"]
     assert (status, error["code"], error["left"], bool(error["undone"])) == (75, "deadline", [], True)
@@ -178,7 +163,7 @@ def test_an_operation_goes_on_when_the_connection_breaks(network: Network, tmp_p
     reached = threading.Event()
     argv = network.argv(url(network, RESTRICTED), "create-vm", "vdi-1", "--profile", "A100-4C", "--json")
     pipe = subprocess.PIPE
-    with agent_on(network, RESTRICTED, tmp_path, held_until_cancelled(reached)) as agent:
+    with agent_on(network, RESTRICTED, tmp_path, held(reached)) as agent:
         with subprocess.Popen(argv, env=network.environment(), stdout=pipe, stderr=pipe, text=True) as child:
             assert reached.wait(60)
             network.run("sh", "-c", f"kill $(pgrep -f 'sshd: [{USER[0]}]{USER[1:]}')")
@@ -226,3 +211,20 @@ def test_events_of_a_host_without_an_agent_cannot_be_followed(network: Network) 
     assert (refused.returncode, json.loads(refused.stdout)["error"]["code"]) == (75, "unreachable")
     several = network.vgpuctl(url(network, ALONE), url(network, MEMBER), "events", "--follow", "--json")
     assert (several.returncode, "is for one host" in several.stdout) == (2, True)
+
+
+def test_without_root_and_group_a_command_here_fails_as_without_an_agent(network: Network) -> None:
+    """The socket is there in the second run, and not for this user."""
+    program = f"{network._python}/bin/python -m vgpuctl --host local cordon A100 2>&1; echo $?"
+    line = f"exec setpriv --reuid {UID} --regid {UID} --clear-groups sh -c '{program}'"
+    environment = f"cd / && export HOME=/tmp PYTHONPATH={network._checkout}"
+    bind = "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])"
+    socket_path = f"{RUN_DIRECTORY}/agent.sock"
+    make = f"mkdir -m 755 -p {RUN_DIRECTORY} && python3 -c '{bind}' {socket_path} && chmod 660 {socket_path}"
+    try:
+        texts = [network.run("sh", "-c", f"{before} && {environment} && {line}") for before in ("true", make)]
+    finally:
+        network.run("rm", "-rf", RUN_DIRECTORY)
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("vgpuctl: root is required to change this host, and uid 4242 is not root   [os-error]\n")
+    assert texts[0].endswith("  hint: run the same command with sudo\n1\n")
