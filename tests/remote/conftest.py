@@ -91,7 +91,7 @@ def network() -> Iterator[Network]:
         Host(ENDLESS, bashrc="exec yes\n"),
         Host(TARDY, program=TARDY_PROGRAM),
         Host(DIALLED, commands={"vgpuctl": DIAL_ONLY}),
-        Host(MEMBER, commands={"vgpuctl": DIALS, "sudo": NO_SUDO}, bashrc='echo "Welcome"\n'),
+        Host(MEMBER, commands={"vgpuctl": DIALS, "sudo": SUDO}, bashrc='echo "Welcome"\n'),
         Host(ALONE, commands={"vgpuctl": DIALS, "sudo": NO_SUDO}),
         Host(
             RESTRICTED,

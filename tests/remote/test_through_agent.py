@@ -90,6 +90,22 @@ def test_a_member_gets_what_a_local_command_prints(network: Network, tmp_path: P
             by_ssh, here = network.vgpuctl(there, *words), network.vgpuctl("--host", f"agent:{agent.path}", *words)
             assert (by_ssh.stdout, by_ssh.stderr, by_ssh.returncode) == (here.stdout, here.stderr, here.returncode)
         assert network.vgpuctl(there, "show-vm", "vdi-1", "--root", "/srv").returncode == 6, "as with a command"
+        assert "vdi-1" in network.vgpuctl(there, "list-vms").stdout
+        assert "vdi-1" not in network.vgpuctl(url(network, MEMBER, "root"), "list-vms").stdout, "it has its own state"
+
+
+def test_what_only_root_may_do_is_done_with_sudo_where_that_works(network: Network, tmp_path: Path) -> None:
+    words = (url(network, MEMBER), "reconcile-host", "--dry-run", "--json")
+    state = network.state(MEMBER)
+    state.joinpath("state").mkdir(exist_ok=True)
+    with agent_on(network, MEMBER, tmp_path):
+        refused = network.vgpuctl(*words)
+        network.run("chown", "-R", str(UID), f"{state}/state")
+        (state / "home" / "may").touch()
+        done = network.vgpuctl(*words)
+        (state / "home" / "may").unlink()
+    assert (refused.returncode, json.loads(refused.stdout)["error"]["code"]) == (3, "not-allowed")
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_restricted_key_works_with_one_login_for_each_command(network: Network, tmp_path: Path) -> None:
