@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import threading
@@ -92,6 +93,22 @@ def test_a_member_gets_what_a_local_command_prints(network: Network, tmp_path: P
         assert network.vgpuctl(there, "show-vm", "vdi-1", "--root", "/srv").returncode == 6, "as with a command"
         assert "vdi-1" in network.vgpuctl(there, "list-vms").stdout
         assert "vdi-1" not in network.vgpuctl(url(network, MEMBER, "root"), "list-vms").stdout, "it has its own state"
+
+
+def test_the_question_is_asked_on_this_terminal(network: Network, tmp_path: Path) -> None:
+    with agent_on(network, MEMBER, tmp_path) as agent:
+        agent.change("create-vm", name="roots", profile="A100-4C")
+        assert network.vgpuctl(url(network, MEMBER), "create-vm", "hers", "--profile", "A100-4C").returncode == 0
+        terminal, child_end = pty.openpty()
+        os.write(terminal, b"y\n")
+        argv = network.argv(url(network, MEMBER), "delete-vm", "hers")
+        with subprocess.Popen(argv, env=network.environment(), stdin=child_end, stderr=child_end) as child:
+            assert child.wait(60) == 0
+        shown = os.read(terminal, 1 << 16).decode()
+        os.close(terminal)
+        os.close(child_end)
+        assert "Delete VM hers? It is running. [y/N]" in shown
+        assert [vm["name"] for vm in agent.ask("GET", "/v1/list-vms").document["data"]] == ["roots"]
 
 
 def test_what_only_root_may_do_is_done_with_sudo_where_that_works(network: Network, tmp_path: Path) -> None:
