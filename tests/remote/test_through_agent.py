@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from tests import EVERYTHING
 from tests.agent.conftest import RunningAgent, running
 from tests.agent.test_client import held
 from tests.remote.conftest import ALONE, MEMBER, RESTRICTED
 from tests.remote.network import USER, Network
-from tests.unit.remote.test_bootstrap import CONTROL, package
 from vgpuctl import library
 from vgpuctl.agent.rights import HostRights
 from vgpuctl.model.agent_service import OPERATORS_GROUP, RUN_DIRECTORY
@@ -136,8 +136,6 @@ def test_a_restricted_key_works_with_one_login_for_each_command(network: Network
         assert json.loads(as_root.stdout)["changed"]
         assert json.loads(network.vgpuctl(there, "delete-vm", "vdi-1", "--yes", "--json").stdout)["changed"]
         assert logins(network, RESTRICTED) == before + 4
-        brought = network.vgpuctl(there, "install-host", "--deb", str(package(tmp_path, CONTROL)), "--json")
-        assert "the login reaches the host agent alone" in json.loads(brought.stdout)["error"]["message"]
     for user in (USER, "root"):
         gone = network.vgpuctl(url(network, RESTRICTED, user), "list-vms", "--json")
         assert (gone.returncode, json.loads(gone.stdout)["error"]["code"]) == (75, "unreachable")
@@ -183,6 +181,7 @@ def test_ctrl_c_cancels_the_operation_there(network: Network, tmp_path: Path, se
     assert left == []
 
 
+@pytest.mark.skipif(not EVERYTHING, reason="it waits; tests/unit/remote/test_dialled.py tests a deadline, too")
 def test_at_its_deadline_an_operation_is_cancelled(network: Network, tmp_path: Path) -> None:
     reached = threading.Event()
     words = (url(network, MEMBER), "create-vm", "vdi-1", "--profile", "A100-4C", "--host-deadline", "5")

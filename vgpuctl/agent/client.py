@@ -26,7 +26,8 @@ from urllib.parse import urlencode
 from vgpuctl.agent.answers import pass_on, read_answer, result_in, with_remains
 from vgpuctl.agent.connection import (
     LOCAL_AGENT,
-    MAX_LINE_BYTES,
+    LOCAL_LIMITS,
+    REMOTE_LIMITS,
     AgentConnection,
     Dial,
     dialer,
@@ -75,7 +76,6 @@ Data = TypeVar("Data")
 
 MAX_FILES = 1000
 MAX_ROUNDS = MAX_FILES + 100
-MAX_ANSWER_BYTES = 256 << 20
 MAX_STOPS = 3
 """The first stop of the user cancels an operation; at the third nobody waits for its undo any longer."""
 _STOPS = (Interrupted, KeyboardInterrupt, DeadlineExceeded)
@@ -105,6 +105,7 @@ class AgentHost(GpuHost):
         self._captured_root = None
         self._confirm = settings.confirm
         self._host_name = name
+        self._limits = REMOTE_LIMITS if name.startswith("ssh://") else LOCAL_LIMITS
         self._open_again: Any = self._with_settings
         self._begin_call()
 
@@ -154,12 +155,12 @@ class AgentHost(GpuHost):
         try:
             response = connection.open_stream(f"/{API_VERSION}/events", after or None)
             if response.status != 200:
-                raise error_of(read_failure(json.loads(response.read(MAX_LINE_BYTES))["error"]))
-            for fields in read_stream(response):
+                raise error_of(read_failure(self._limits.parse(response.read(self._limits.line_bytes))["error"]))
+            for fields in read_stream(response, self._limits.line_bytes):
                 if fields is None:
                     self._progress.on_wait()
                 else:
-                    yield read_answer(Event, json.loads(fields["data"]))
+                    yield read_answer(Event, self._limits.parse(fields["data"]))
         except (OSError, http.client.HTTPException, ValueError, KeyError, RecursionError) as error:
             raise Unreachable(
                 f"the stream of the host agent's events ended: {error}", hint="systemctl status vgpuctl-agent"
@@ -250,7 +251,7 @@ class AgentHost(GpuHost):
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
-            answer = json.loads(response.read(MAX_ANSWER_BYTES))
+            answer = self._limits.parse(response.read(self._limits.answer_bytes))
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise AnswerLost(
                 f"the host agent's answer to {method} {path} did not arrive: {error}",
@@ -316,11 +317,11 @@ class AgentHost(GpuHost):
         connection = AgentConnection(self._dial)
         try:
             response = connection.open_stream(f"/{API_VERSION}/operations/{operation}/events", str(last))
-            for fields in read_stream(response):
+            for fields in read_stream(response, self._limits.line_bytes):
                 if fields is None:
                     progress.on_wait()
                 else:
-                    yield int(fields["id"]), fields["event"], json.loads(fields["data"])
+                    yield int(fields["id"]), fields["event"], self._limits.parse(fields["data"])
         except (http.client.HTTPException, ValueError, RecursionError) as error:
             raise OSError(f"it sent {error!r}") from error
         finally:

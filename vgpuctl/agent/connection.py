@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.agent.protocol import API_VERSION, EVENT_STREAM
 from vgpuctl.errors import InvalidInput, Refused, Unreachable, VgpuctlError
 from vgpuctl.model.agent_service import SOCKET_PATH
+from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.remote.session import AgentSocket, RunControl, Session
@@ -34,7 +35,6 @@ MAX_PROBE_BYTES = 64 << 10
 MAX_PROBLEM = 300
 SPARE_SECONDS = 3.0
 """So long the connection that found an agent is used for a call: the agent closes idle ones after five."""
-MAX_LINE_BYTES = 64 << 20
 MAX_FIELDS = 16
 
 
@@ -61,6 +61,34 @@ class AgentConnection(http.client.HTTPConnection):
         self.request("GET", path, headers=headers)
         self.sock.settimeout(STREAM_SECONDS)
         return self.getresponse()
+
+
+class AnswerLimits(Value):
+    """How long an answer and a line of a stream may be, and how many commas they may have.
+
+    A parsed list takes 20 times the memory of its text.
+    """
+
+    answer_bytes: int = 256 << 20
+    line_bytes: int = 64 << 20
+    commas: int = 1 << 30
+
+    def parse(self, text: bytes | str) -> Any:
+        """Return JSON as a value.
+
+        Raises:
+            ValueError, RecursionError: it is not JSON, or has too many values.
+        """
+        count = text.count(b",") if isinstance(text, bytes) else text.count(",")
+        if count > self.commas:
+            raise ValueError(f"it has more than {self.commas:,} values")
+        return json.loads(text)
+
+
+LOCAL_LIMITS = AnswerLimits()
+"""The agent here is root's own."""
+REMOTE_LIMITS = AnswerLimits(16 << 20, 16 << 20, 1_000_000)
+"""As for a command there (`remote.session`, `remote.reply`): a list of 1,000 VMs takes 2 MiB."""
 
 
 class SshAgent:
@@ -179,15 +207,17 @@ def _unreachable(path: str, error: OSError) -> VgpuctlError:
     )
 
 
-def read_stream(response: http.client.HTTPResponse) -> Iterator[dict[str, str] | None]:
+def read_stream(response: http.client.HTTPResponse, line_bytes: int) -> Iterator[dict[str, str] | None]:
     """Yield the fields of each server-sent event; None for a beat, which says that the other side lives.
+
+    `line_bytes`: how long a line may be.
 
     Raises:
         ValueError: it is no such stream.
         OSError: the connection broke.
     """
     fields: dict[str, str] = {}
-    while line := response.readline(MAX_LINE_BYTES):
+    while line := response.readline(line_bytes):
         name, _, value = line.decode().rstrip("\n").partition(": ")
         if name:
             fields[name] = value

@@ -180,9 +180,9 @@ def _not_started_error(output: RemoteOutput, name: str, agent_problem: str | Non
         )
     if agent_problem is not None and output.status == DIAL_FAILED:
         return Unreachable(f"{name}: {AGENT_SILENT}: {agent_problem}", hint=AGENT_HINT)
-    if output.out.startswith("HTTP/1."):
+    if output.status == 0:
         return HostCannot(
-            f"{name}: cannot run commands there: the login reaches the host agent alone, which does not do this",
+            f"{name}: cannot run commands there: the login runs something else, as a key for the host agent alone does",
             hint="log in as another user or with another key",
             check="shell",
             exit_status_there=output.status,

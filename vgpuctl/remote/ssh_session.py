@@ -173,7 +173,8 @@ class _RunningCommand:
             if self.channel.eof_received:
                 self.channel.status_event.wait(_POLL_SECONDS)  # its descriptor is always ready now
             else:
-                poll.poll((_POLL_SECONDS if self.sent_bytes is None else _SEND_SECONDS) * 1000)
+                can_send = self.sent_bytes is not None and self.pid is not None
+                poll.poll((_SEND_SECONDS if can_send else _POLL_SECONDS) * 1000)
 
     def _finish(self) -> RemoteOutput:
         """Return its output, or that its end is unknown: paramiko uses -1 for a signal and for a broken connection."""
@@ -183,8 +184,12 @@ class _RunningCommand:
         return self._output(None, "a signal killed it there" if self.session.is_active() else "the connection broke")
 
     def _send(self) -> bool:
-        """Send a chunk of standard input if the channel is ready; return whether it did. After a stop, send none."""
-        if self.sent_bytes is None:
+        """Send a chunk of standard input if the channel is ready; return whether it did. After a stop, send none.
+
+        None is sent before the command has begun: a restricted key may have made `vgpuctl agent dial` of it, and a file
+        must not become a request to the agent.
+        """
+        if self.sent_bytes is None or (self.stdin and self.pid is None):
             return False
         try:
             if self.sent_bytes == len(self.stdin):
