@@ -9,6 +9,7 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.agent.protocol import API_VERSION, EVENT_STREAM
@@ -97,8 +98,7 @@ class SshAgent:
     def __init__(self, session: Session, control: RunControl | None = None) -> None:
         self.session = session
         self._control = control
-        self._spare: AgentSocket | None = None
-        self._spare_since = 0.0
+        self._spares: list[tuple[float, AgentSocket]] = []
 
     def dial(self) -> AgentSocket:
         """Return a connection to it.
@@ -106,9 +106,9 @@ class SshAgent:
         Raises:
             Unreachable: the connection of the login broke.
         """
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            if time.monotonic() < self._spare_since + SPARE_SECONDS:
+        with suppress(IndexError):
+            since, spare = self._spares.pop()
+            if time.monotonic() < since + SPARE_SECONDS:
                 return spare
             spare.close()
         return self.session.dial(self._control)
@@ -134,7 +134,7 @@ class SshAgent:
             dialled.close()
             raise
         if response.status == 200 and isinstance(answer, dict) and "rights" in answer:
-            self._spare, self._spare_since = dialled, time.monotonic()
+            self._spares.append((time.monotonic(), dialled))
             return None
         dialled.close()
         failure = answer.get("error") if isinstance(answer, dict) else None

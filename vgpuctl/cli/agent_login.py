@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.agent.client import AgentHost
 from vgpuctl.agent.connection import SshAgent
-from vgpuctl.agent.rights import HOST_CHANGES
 from vgpuctl.cli import failures
 from vgpuctl.errors import DeadlineExceeded
 from vgpuctl.library import confirm_everything, text_file
@@ -27,10 +25,19 @@ from vgpuctl.remote.session import SCHEME
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
+    from vgpuctl.agent.client import AgentHost
     from vgpuctl.cli.global_options import Settings
     from vgpuctl.cli.run import CommandOutput
     from vgpuctl.model.outcome import Confirm, Progress
     from vgpuctl.remote.session import AgentLogin, RunControl, Session, Target
+
+ROOT_COMMANDS = frozenset(
+    {
+        "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "import", "install-host", "reconcile-host",
+        "restore-host", "set-mig", "set-mixed-size", "set-mode", "set-scheduler", "uncordon", "uninstall-host",
+    }
+)  # fmt: skip
+"""Commands that the agent makes for root alone, as `agent.rights` says; doctor --fix is one, too."""
 
 
 class SentFile(Value):
@@ -70,6 +77,7 @@ class AgentRoute:
         cancelled: Callable[[], bool] | None,
     ) -> AgentHost:
         """Return the host behind the agent."""
+        from vgpuctl.agent.client import AgentHost
 
         def is_stopped() -> bool:
             return bool(self._interrupt_count()) or (cancelled is not None and cancelled())
@@ -91,7 +99,7 @@ def plan_agent(
 
     Of a single host `run_here` makes the calls. What only root may do is first tried as root, with sudo.
     """
-    is_for_root = bool({settings.kind, f"{settings.kind}-host"} & {*HOST_CHANGES}) or bool(context.params.get("fix"))
+    is_for_root = settings.kind in ROOT_COMMANDS or bool(context.params.get("fix"))
     call = None if single_host else partial(_call, settings, context, sent_file, has_progress)
     return AgentTask(_log_in, call, comes_first=not is_for_root, required=follows_events(settings, context))
 
