@@ -167,6 +167,17 @@ def test_several_hosts_go_each_its_own_way(network: Network, tmp_path: Path) -> 
     assert (unasked.returncode, unasked.stderr.count("confirmation required")) == (2, 2)
 
 
+def test_many_operations_at_once_share_a_login(network: Network, tmp_path: Path) -> None:
+    """One login has at most ten channels (MaxSessions)."""
+    there = url(network, MEMBER)
+    with agent_on(network, MEMBER, tmp_path):
+        make = ("create-vm", "vdi-{}", "--count", "10", "--profile", "A100-4C")
+        assert network.vgpuctl(there, *make).returncode == 0
+        for words in (("stop-vm", "--force"), ("start-vm",)):
+            many = network.vgpuctl(there, *words, "--all", "--parallel", "12", "--yes", "--json")
+            assert many.returncode == 0, many.stdout
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_ctrl_c_cancels_the_operation_there(network: Network, tmp_path: Path, several: bool) -> None:
     reached = threading.Event()

@@ -249,7 +249,7 @@ class AgentHost(GpuHost):
     ) -> tuple[int, Mapping[str, Any]]:
         connection = AgentConnection(self._dial)
         try:
-            connection.request(method, path, body, dict(headers or {}))
+            connection.request(method, path, body, {"Connection": "close", **(headers or {})})
             response = connection.getresponse()
             answer = self._limits.parse(response.read(self._limits.answer_bytes))
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:

@@ -40,9 +40,10 @@ MAX_FIELDS = 16
 
 
 class AgentConnection(http.client.HTTPConnection):
-    """HTTP on a connection that `dial` makes."""
+    """HTTP on a connection that `dial` makes; each request has one of its own."""
 
     def __init__(self, dial: Dial) -> None:
+        self._answer: http.client.HTTPResponse | None = None
         super().__init__("agent")
         self._dial = dial
 
@@ -52,13 +53,24 @@ class AgentConnection(http.client.HTTPConnection):
         self.sock = dialled
         self.sock.settimeout(ANSWER_SECONDS)
 
+    def getresponse(self) -> http.client.HTTPResponse:
+        """Return the answer; `close` closes it, too."""
+        self._answer = super().getresponse()
+        return self._answer
+
+    def close(self) -> None:
+        """Close the connection."""
+        super().close()
+        if self._answer is not None:
+            self._answer.close()
+
     def open_stream(self, path: str, last: str | None) -> http.client.HTTPResponse:
         """Return the answer to a request for server-sent events, those after the event `last`.
 
         Raises:
             OSError, http.client.HTTPException: the connection broke.
         """
-        headers = {"Accept": EVENT_STREAM} | ({} if last is None else {"Last-Event-ID": last})
+        headers = {"Accept": EVENT_STREAM, "Connection": "close"} | ({} if last is None else {"Last-Event-ID": last})
         self.request("GET", path, headers=headers)
         self.sock.settimeout(STREAM_SECONDS)
         return self.getresponse()

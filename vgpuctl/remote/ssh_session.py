@@ -38,6 +38,10 @@ from vgpuctl.remote.session import (
 
 MAX_DIALS = 8
 """So many connections to the agent at once: sshd allows ten channels of one login (MaxSessions)."""
+OPEN_SECONDS = 20.0
+"""So long a connection waits for sshd to take it."""
+_NO_MORE_SESSIONS = 2
+"""SSH_OPEN_CONNECT_FAILED (RFC 4254), which sshd says when a login has as many channels as MaxSessions."""
 MAX_STOPS = 3
 """The first stop starts the undo, the second ends the undo, the third ends the waiting."""
 MAX_STDERR_BYTES = 1 << 20
@@ -99,10 +103,23 @@ class SshSession:
         """Return a connection to the host agent there, see `session.Session`."""
         self._dials.acquire()
         try:
-            return DialledSocket(self.name, self._start_command(_dial_line()), control, self._dials.release)
+            channel = self._open_when_possible(_dial_line(), control)
+            return DialledSocket(self.name, channel, control, self._dials.release)
         except BaseException:
             self._dials.release()
             raise
+
+    def _open_when_possible(self, line: str, control: RunControl | None) -> Any:
+        """Start a command when sshd takes one more: one whose channel is closed counts there until it has ended."""
+        end = time.monotonic() + OPEN_SECONDS
+        while True:
+            try:
+                return self._start_command(line)
+            except Unreachable as error:
+                is_stopped = control is not None and control.interrupt_count() > 0
+                if getattr(error.__cause__, "code", None) != _NO_MORE_SESSIONS or is_stopped or time.monotonic() > end:
+                    raise
+            time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
         """Log out."""
