@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,29 @@ def test_a_change_whose_agent_ends_is_unknown_and_not_unreachable() -> None:
     with there, pytest.raises(ResultUnknown, match="broke while cordon ran") as unknown:
         AgentHost(dial, CallSettings(), "agent").cordon("A100")
     assert unknown.value.status == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("ssh://gpu-01", b"[" + b"0," * 1_000_001 + b"0]"),
+        ("ssh://gpu-01", b'"' + b"x" * (17 << 20) + b'"'),
+        ("agent", b"[" * 100_000),
+    ],
+    ids=["values", "bytes", "depth"],
+)
+def test_an_answer_has_limits(name: str, body: bytes) -> None:
+    """Another host may be hostile: it fills no memory here."""
+
+    def dial() -> socket.socket:
+        here, there = socket.socketpair()
+
+        def answer() -> None:
+            with there, suppress(OSError):
+                there.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+
+        threading.Thread(target=answer).start()
+        return here
+
+    with pytest.raises(Unreachable, match="did not arrive"):
+        AgentHost(dial, CallSettings(), name).list_vms()
