@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +168,19 @@ class UntilCancelled:
         return getattr(self.real, name)
 
 
-def test_ctrl_c_cancels_the_operation_and_its_undo_is_awaited(tmp_path: Path) -> None:
-    reached = threading.Event()
+def held(reached: threading.Event) -> Callable[[CallSettings, HostClock | None], GpuHost]:
+    """Return what opens a host on which the creation of a disk lasts until the operation is cancelled."""
 
     def open_host(settings: CallSettings, clock: HostClock | None) -> GpuHost:
         host = library.opener("sim:a100-40")(settings, clock)
         host._ports = replace(host._ports, storage=UntilCancelled(host._ports.storage, reached, settings.cancelled))
         return host
+
+    return open_host
+
+
+def test_ctrl_c_cancels_the_operation_and_its_undo_is_awaited(tmp_path: Path) -> None:
+    reached = threading.Event()
 
     def stop(number: int, frame: object) -> None:
         raise Interrupted("stopped by SIGINT", signal_number=number)
@@ -182,7 +189,7 @@ def test_ctrl_c_cancels_the_operation_and_its_undo_is_awaited(tmp_path: Path) ->
         if reached.wait(60):
             os.kill(os.getpid(), signal.SIGINT)
 
-    with running("sim:a100-40", tmp_path, open_host=open_host) as agent:
+    with running("sim:a100-40", tmp_path, open_host=held(reached)) as agent:
         steps = Steps()
         host = agent.connect(progress=steps)
         before = host.list_gpus()
@@ -199,6 +206,53 @@ def test_ctrl_c_cancels_the_operation_and_its_undo_is_awaited(tmp_path: Path) ->
         assert steps.undone == stopped.value.undone
         assert host.list_vms().data == ()
         assert host.list_gpus().data == before.data
+
+
+class Stops:
+    """Connections to an agent of which some are stopped by Ctrl-C, before their answer is read."""
+
+    def __init__(self, agent: RunningAgent, stopped: Callable[[int], bool], reached: threading.Event) -> None:
+        self.agent, self.stopped, self.reached, self.number = agent, stopped, reached, 0
+
+    def __call__(self) -> Any:
+        self.number += 1
+        return _StoppedSocket(self.agent.dial(), self.reached) if self.stopped(self.number) else self.agent.dial()
+
+
+class _StoppedSocket:
+    def __init__(self, real: socket.socket, reached: threading.Event) -> None:
+        self.real, self.reached = real, reached
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def makefile(self, mode: str) -> None:
+        assert self.reached.wait(60)
+        raise Interrupted("stopped by SIGINT", signal_number=signal.SIGINT)
+
+
+def test_a_stop_while_a_request_is_on_its_way_cancels_the_operation_that_it_began(tmp_path: Path) -> None:
+    reached = threading.Event()
+    with running("sim:a100-40", tmp_path, open_host=held(reached)) as agent:
+        dial = Stops(agent, lambda number: number == 1, reached)
+        with pytest.raises(Interrupted) as stopped:
+            AgentHost(dial, CallSettings(), "agent").create_vm("vdi-1", profile="A100-4C")
+        operations = agent.ask("GET", "/v1/operations").document["operations"]
+    assert (stopped.value.left, bool(stopped.value.undone)) == ([], True)
+    assert [one["call"] for one in operations] == ["create-vm"]
+
+
+def test_the_third_stop_waits_for_nobody(tmp_path: Path) -> None:
+    reached = threading.Event()
+    with running("sim:a100-40", tmp_path, open_host=held(reached)) as agent:
+        dial = Stops(agent, lambda number: number > 1, reached)
+        with pytest.raises(Interrupted, match="create-vm is no longer waited for") as stopped:
+            AgentHost(dial, CallSettings(), "ssh://ada@gpu-01:22").create_vm("vdi-1", profile="A100-4C")
+        operation = str(stopped.value.facts["operation"])
+        assert agent.ended(operation)["error"]["code"] == "interrupted"
+    assert stopped.value.hint == (
+        f"printf 'GET /v1/operations/{operation} HTTP/1.0\\r\\n\\r\\n' | ssh ssh://ada@gpu-01:22 vgpuctl agent dial"
+    )
 
 
 def test_threads_share_it(agent: RunningAgent) -> None:
@@ -236,3 +290,29 @@ def test_a_change_whose_agent_ends_is_unknown_and_not_unreachable() -> None:
     with there, pytest.raises(ResultUnknown, match="broke while cordon ran") as unknown:
         AgentHost(dial, CallSettings(), "agent").cordon("A100")
     assert unknown.value.status == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("ssh://gpu-01", b"[" + b"0," * 1_000_001 + b"0]"),
+        ("ssh://gpu-01", b'"' + b"x" * (17 << 20) + b'"'),
+        ("agent", b"[" * 100_000),
+    ],
+    ids=["values", "bytes", "depth"],
+)
+def test_an_answer_has_limits(name: str, body: bytes) -> None:
+    """Another host may be hostile: it fills no memory here."""
+
+    def dial() -> socket.socket:
+        here, there = socket.socketpair()
+
+        def answer() -> None:
+            with there, suppress(OSError):
+                there.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+
+        threading.Thread(target=answer).start()
+        return here
+
+    with pytest.raises(Unreachable, match="did not arrive"):
+        AgentHost(dial, CallSettings(), name).list_vms()

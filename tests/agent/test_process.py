@@ -9,6 +9,7 @@ import os
 import queue
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,29 @@ def test_dial_carries_requests(tmp_path: Path) -> None:
     assert gone.returncode == 75
     assert b"No such file" in gone.stderr
     assert gone.stdout == b""
+
+
+def test_dial_ends_without_any_input_although_the_agent_would_wait(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"{tmp_path}/agent.sock")
+        silent.listen()
+        ended = run("agent", "dial", "--socket", f"{tmp_path}/agent.sock")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+
+
+def test_dial_ends_when_nobody_reads_any_more(tmp_path: Path) -> None:
+    """As when a login's channel is closed: sshd counts it until its command has ended."""
+    words = [sys.executable, "-m", "vgpuctl", "agent", "dial", "--socket", f"{tmp_path}/agent.sock"]
+    pipe = subprocess.PIPE
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"{tmp_path}/agent.sock")
+        silent.listen()
+        with subprocess.Popen(words, env=ENVIRONMENT, stdin=pipe, stdout=pipe) as child:
+            connection, _ = silent.accept()
+            assert child.stdout is not None
+            child.stdout.close()
+            assert child.wait(60) == 0
+        connection.close()
 
 
 def test_dial_loads_the_standard_library_alone() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.conftest import running
 from tests.ansible.plays import PROGRAMS, Site, ansible_environment
 
 SSH = """#!/bin/sh
@@ -21,6 +22,7 @@ for host; do [ "$previous" = -- ] && break; previous=$host; done
 [ "$host" = bytes ] && { printf '\\377'; exit 0; }
 [ "$host" = number ] && { echo 5; exit 0; }
 for command; do :; done
+[ "$host" = restricted ] && exec "${command%% *}" agent dial --socket "$AGENT"
 [ "$host" = braces ] && case $command in
     *list-vms) echo '{"schema": "vgpuctl/1", "data": [{"name": "{{ 7 }}", "uuid": "u", "state": "running",
                       "ownership": "unmanaged", "memory_mib": 1, "vcpus": 1, "vgpus": []}]}'; exit 0 ;;
@@ -130,6 +132,16 @@ def test_a_host_with_an_invalid_reply_causes_a_warning_and_stops_no_other(site: 
 def test_a_name_is_never_a_template(site: Site) -> None:
     (host,) = listed(site, {"hosts": ["braces"], "unmanaged": True})[0]["_meta"]["hostvars"].items()
     assert (host[0], host[1]["vgpuctl_name"]) == ("__ 7 }}", {"__ansible_unsafe": "{{ 7 }}"})
+
+
+def test_a_key_that_reaches_the_agent_alone_is_enough(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", site.environment("gpu-2")["XDG_STATE_HOME"])
+    with running("sim:a100-40", tmp_path / "agent") as agent:
+        inventory, warnings = listed(site, {"hosts": ["restricted"]}, AGENT=agent.path)
+    assert (warnings, inventory["state_stopped"]["hosts"]) == ("", ["vdi-002"])
+    assert inventory["model_NVIDIA_A100_PCIE_40GB"]["hosts"] == ["vdi-001", "vdi-002"]
 
 
 def test_hosts_are_read_concurrently(site: Site) -> None:

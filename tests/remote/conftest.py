@@ -28,6 +28,13 @@ DIAL_ONLY = """#!/bin/sh
 [ "$*" = "agent dial" ] || { echo "only the agent can be reached" >&2; exit 1; }
 exec "${0%/*}/../../python/bin/python" -m vgpuctl agent dial --socket "$HOME/agent.sock"
 """
+MEMBER, ALONE, RESTRICTED = "member", "alone", "restricted"
+"""Hosts with an agent that another user than root may use: by commands, too; without an agent; by nothing else."""
+DIALS = """#!/bin/sh
+[ "$1 $2" = "agent dial" ] && shift 2 && set -- agent dial --socket "$HOME/agent.sock" "$@"
+exec "${0%/*}/../../python/bin/python" -m vgpuctl "$@"
+"""
+NO_SUDO = '#!/bin/sh\necho "sudo: a password is required" >&2\nexit 1\n'
 FRESH, EMPTY, HALTED = "fresh", "empty", "halted"
 """Hosts without vgpuctl."""
 TARDY = "tardy"
@@ -84,6 +91,13 @@ def network() -> Iterator[Network]:
         Host(ENDLESS, bashrc="exec yes\n"),
         Host(TARDY, program=TARDY_PROGRAM),
         Host(DIALLED, commands={"vgpuctl": DIAL_ONLY}),
+        Host(MEMBER, commands={"vgpuctl": DIALS, "sudo": SUDO}, bashrc='echo "Welcome"\n'),
+        Host(ALONE, commands={"vgpuctl": DIALS, "sudo": NO_SUDO}),
+        Host(
+            RESTRICTED,
+            commands={"vgpuctl": DIALS, "sudo": NO_SUDO},
+            key_options='command="vgpuctl agent dial",restrict',
+        ),
         *(Host(name, fresh=True) for name in (FRESH, EMPTY, HALTED)),
         Host(
             MUTE,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,6 +55,8 @@ class Host:
     fresh: bool = False
     server: str = ""
     """The command that runs instead of sshd."""
+    key_options: str = ""
+    """What authorized_keys has before the client's key."""
 
 
 class Network:
@@ -156,7 +157,8 @@ class Network:
         for name in ("home", "opt", "local", "layer"):
             (directory / name).mkdir()
         _keygen(directory / "host_key", host.key_kind)
-        shutil.copy(self.home / ".ssh" / "id_ed25519.pub", directory / "authorized_keys")
+        key = (self.home / ".ssh" / "id_ed25519.pub").read_text()
+        (directory / "authorized_keys").write_text(f"{host.key_options} {key}".lstrip())
         (directory / "home" / ".bashrc").write_text(host.bashrc)
         python = f"exec {shlex.quote(f'{self._python}/bin/python')} -c {shlex.quote(host.program)}"
         vgpuctl = f'#!/bin/sh\n{python} "$@"\n'

@@ -15,6 +15,7 @@ import http.client
 import inspect
 import json
 import re
+import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,10 +23,19 @@ from copy import copy
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlencode
 
-from vgpuctl.agent.connection import LOCAL_AGENT, MAX_LINE_BYTES, AgentConnection, Dial, dialer, read_stream
+from vgpuctl.agent.answers import pass_on, read_answer, result_in, with_remains
+from vgpuctl.agent.connection import (
+    LOCAL_AGENT,
+    LOCAL_LIMITS,
+    REMOTE_LIMITS,
+    AgentConnection,
+    Dial,
+    dialer,
+    read_stream,
+    show_operation_command,
+)
 from vgpuctl.agent.protocol import (
     API_VERSION,
-    EVENT_STREAM,
     REQUEST_KEY,
     RESULT_EVENT,
     confirmation_key,
@@ -34,6 +44,7 @@ from vgpuctl.agent.remote_errors import error_of
 from vgpuctl.config.arguments import require_seconds
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, parse_vm_spec
 from vgpuctl.errors import (
+    DeadlineExceeded,
     FileNeeded,
     Interrupted,
     InvalidInput,
@@ -46,7 +57,6 @@ from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
 from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.library.text_file import read_text
-from vgpuctl.model.agent_service import SOCKET_PATH
 from vgpuctl.model.documents import read_failure, to_json_value
 from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import (
@@ -60,14 +70,15 @@ from vgpuctl.model.outcome import (
     confirm_everything,
     never_cancelled,
 )
-from vgpuctl.model.result_reader import Mismatch, read_result, read_value
 
 Result = TypeVar("Result")
 Data = TypeVar("Data")
 
 MAX_FILES = 1000
 MAX_ROUNDS = MAX_FILES + 100
-MAX_ANSWER_BYTES = 256 << 20
+MAX_STOPS = 3
+"""The first stop of the user cancels an operation; at the third nobody waits for its undo any longer."""
+_STOPS = (Interrupted, KeyboardInterrupt, DeadlineExceeded)
 _PLACEHOLDER = re.compile(r"\\\{[^{}]*\\\}")
 
 
@@ -79,14 +90,22 @@ class AgentHost(GpuHost):
     """A host behind an agent. `connect` and `vgpuctl.connect` open one."""
 
     def __init__(
-        self, dial: Dial, settings: CallSettings, name: str, log_out: Callable[[], None] | None = None
+        self,
+        dial: Dial,
+        settings: CallSettings,
+        name: str,
+        log_out: Callable[[], None] | None = None,
+        read_file: Callable[[str, str], str] = read_text,
     ) -> None:
+        """`read_file` returns the text of a file that a call names, and that is of this kind."""
         self._dial = dial
         self._log_out = log_out
+        self._read_file = read_file
         self._settings = settings
         self._captured_root = None
         self._confirm = settings.confirm
         self._host_name = name
+        self._limits = REMOTE_LIMITS if name.startswith("ssh://") else LOCAL_LIMITS
         self._open_again: Any = self._with_settings
         self._begin_call()
 
@@ -96,7 +115,7 @@ class AgentHost(GpuHost):
         return self._host_name
 
     def _with_settings(self, settings: CallSettings, _: HostClock) -> Self:
-        return type(self)(self._dial, settings, self._host_name)
+        return type(self)(self._dial, settings, self._host_name, read_file=self._read_file)
 
     def close(self) -> None:
         """Log out at another host. No connection to an agent outlives its request."""
@@ -123,7 +142,7 @@ class AgentHost(GpuHost):
         status, answer = self._request("GET", path)
         if status != 200:
             raise error_of(read_failure(answer["error"]))
-        return QueryResult(_read(tuple[Event, ...], answer.get("events")))
+        return QueryResult(read_answer(tuple[Event, ...], answer.get("events")))
 
     def follow_events(self, after: str | None = None) -> Iterator[Event]:
         """Yield events as they come, from now on or after the event with this id, until the agent ends.
@@ -134,17 +153,15 @@ class AgentHost(GpuHost):
         """
         connection = AgentConnection(self._dial)
         try:
-            headers = {"Accept": EVENT_STREAM} | ({"Last-Event-ID": after} if after else {})
-            connection.request("GET", f"/{API_VERSION}/events", headers=headers)
-            response = connection.getresponse()
+            response = connection.open_stream(f"/{API_VERSION}/events", after or None)
             if response.status != 200:
-                raise error_of(read_failure(json.loads(response.read(MAX_LINE_BYTES))["error"]))
-            for fields in read_stream(response):
+                raise error_of(read_failure(self._limits.parse(response.read(self._limits.line_bytes))["error"]))
+            for fields in read_stream(response, self._limits.line_bytes):
                 if fields is None:
                     self._progress.on_wait()
                 else:
-                    yield _read(Event, json.loads(fields["data"]))
-        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+                    yield read_answer(Event, self._limits.parse(fields["data"]))
+        except (OSError, http.client.HTTPException, ValueError, KeyError, RecursionError) as error:
             raise Unreachable(
                 f"the stream of the host agent's events ended: {error}", hint="systemctl status vgpuctl-agent"
             ) from error
@@ -182,14 +199,14 @@ class AgentHost(GpuHost):
             }
             document = self._send(call, {**arguments, REQUEST_KEY: options})
             if document.get("ok") is True:
-                return _result_in(call, document)
+                return result_in(call, document)
             failure = document.get("error")
             error = error_of(read_failure(failure if isinstance(failure, dict) else {}), call, document)
             path, question = error.facts.get("path"), error.facts.get("question")
             if isinstance(error, FileNeeded) and isinstance(path, str) and path not in files and len(files) < MAX_FILES:
                 if not _is_named(path, arguments, files):
                     raise InvalidInput(f"the host agent asks for {path}, which the request does not name", path=path)
-                files[path] = read_text(path, str(error.facts.get("file_kind", "spec")))
+                files[path] = self._read_file(path, str(error.facts.get("file_kind", "spec")))
             elif isinstance(error, NeedsConfirmation) and isinstance(question, str):
                 lines = error.facts.get("lines")
                 details = tuple(map(str, lines)) if isinstance(lines, list) else ()
@@ -204,32 +221,38 @@ class AgentHost(GpuHost):
         text = json.dumps(to_json_value(body)).encode()
         headers = {"Content-Type": "application/json", "Idempotency-Key": str(uuid.uuid4())}
         path = f"/{API_VERSION}/{call.name}"
+        stop: BaseException | None = None
         try:
             status, answer = self._request("POST", path, text, headers)
-        except AnswerLost:
+        except (AnswerLost, *_STOPS) as error:
+            if not call.changes and not isinstance(error, AnswerLost):
+                raise
+            stop = None if isinstance(error, AnswerLost) else error
             try:  # with the same key it is the same operation, if it has begun
                 status, answer = self._request("POST", path, text, headers)
-            except Unreachable as error:
+            except (Unreachable, *_STOPS) as lost:
                 if not call.changes:
                     raise
                 raise ResultUnknown(
                     f"{call.name}: the connection to the host agent broke, and whether it began is unknown",
                     hint="vgpuctl log shows what was done; systemctl status vgpuctl-agent",
-                ) from error
+                ) from lost
         if status != 202:
             return answer
-        operation = str(answer.get("id"))
-        return self._follow(call, operation)
+        document, stop = self._follow(call, str(answer.get("id")), stop)
+        if isinstance(stop, DeadlineExceeded) and document.get("ok") is not True:
+            raise with_remains(stop, document)
+        return document
 
     def _request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Mapping[str, Any]]:
         connection = AgentConnection(self._dial)
         try:
-            connection.request(method, path, body, dict(headers or {}))
+            connection.request(method, path, body, {"Connection": "close", **(headers or {})})
             response = connection.getresponse()
-            answer = json.loads(response.read(MAX_ANSWER_BYTES))
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            answer = self._limits.parse(response.read(self._limits.answer_bytes))
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise AnswerLost(
                 f"the host agent's answer to {method} {path} did not arrive: {error}",
                 hint="systemctl status vgpuctl-agent; vgpuctl log shows what was done",
@@ -240,29 +263,50 @@ class AgentHost(GpuHost):
             raise AnswerLost(f"the host agent answered {method} {path} with something that is no object")
         return response.status, answer
 
-    def _follow(self, call: LibraryCall, operation: str) -> Mapping[str, Any]:
-        """Pass an operation's progress on until it has ended. An interruption cancels it, and its undo is awaited."""
-        last = 0
+    def _follow(
+        self, call: LibraryCall, operation: str, stop: BaseException | None
+    ) -> tuple[Mapping[str, Any], BaseException | None]:
+        """Pass an operation's progress on until it has ended; return its document and what has stopped it, if anything.
+
+        A stop cancels it, and its undo is awaited. `stop`: the one that came while it began.
+        """
+        last, stops, cancelled = 0, int(stop is not None), 0
         progress: Progress = self._progress
         while True:
             try:
+                if stops > cancelled:
+                    cancelled = stops
+                    progress = self._settings.progress  # the watched one would raise, and so cancel, at each event
+                    with suppress(AnswerLost):  # whether the agent is still there shows the stream
+                        self._request("DELETE", f"/{API_VERSION}/operations/{operation}")
                 for number, kind, data in self._events(operation, last, progress):
                     last = number
                     if kind == RESULT_EVENT:
-                        return data if isinstance(data, dict) else {}
-                    _pass_on(progress, kind, data)
-            except (Interrupted, KeyboardInterrupt):
-                progress = self._settings.progress  # the watched one would raise, and so cancel, at each event again
-                with suppress(AnswerLost):  # whether the agent is still there shows the stream
-                    self._request("DELETE", f"/{API_VERSION}/operations/{operation}")
+                        return (data if isinstance(data, dict) else {}), stop
+                    pass_on(progress, kind, data)
+            except _STOPS as another:
+                stop, stops = stop or another, stops + 1
+                if stops >= MAX_STOPS:
+                    raise self._abandoned(call, operation, stop) from another
             except (OSError, KeyError, TypeError, Unreachable) as error:
                 if isinstance(error, Unreachable) and not call.changes:
                     raise
                 raise ResultUnknown(
-                    f"the connection to the host agent broke while {call.name} ran: {error}",
-                    hint=f"curl --unix-socket {SOCKET_PATH} http://agent/{API_VERSION}/operations/{operation}",
+                    f"the connection to the host agent broke while {call.name} ran: {error}; "
+                    f"unless the agent has ended, {call.name} goes on there",
+                    hint=show_operation_command(self._host_name, operation),
                     operation=operation,
                 ) from error
+
+    def _abandoned(self, call: LibraryCall, operation: str, stop: BaseException) -> Interrupted:
+        error = Interrupted(
+            f"{call.name} is no longer waited for; the host agent goes on undoing it",
+            signal_number=stop.signal_number if isinstance(stop, Interrupted) else signal.SIGINT,
+            hint=show_operation_command(self._host_name, operation),
+            operation=operation,
+        )
+        error.left = [f"what {call.name} made, until the agent has undone it"]
+        return error
 
     def _events(self, operation: str, last: int, progress: Any) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
         """Yield an operation's events after the number `last`.
@@ -272,34 +316,17 @@ class AgentHost(GpuHost):
         """
         connection = AgentConnection(self._dial)
         try:
-            headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(last)}
-            connection.request("GET", f"/{API_VERSION}/operations/{operation}/events", headers=headers)
-            response = connection.getresponse()
-            for fields in read_stream(response):
+            response = connection.open_stream(f"/{API_VERSION}/operations/{operation}/events", str(last))
+            for fields in read_stream(response, self._limits.line_bytes):
                 if fields is None:
                     progress.on_wait()
                 else:
-                    yield int(fields["id"]), fields["event"], json.loads(fields["data"])
-        except (http.client.HTTPException, ValueError) as error:
+                    yield int(fields["id"]), fields["event"], self._limits.parse(fields["data"])
+        except (http.client.HTTPException, ValueError, RecursionError) as error:
             raise OSError(f"it sent {error!r}") from error
         finally:
             connection.close()
         raise OSError("the stream ended early")
-
-
-def _read(kind: Any, value: object) -> Any:
-    """Return a JSON value of the agent as a type.
-
-    Raises:
-        ResultUnknown: it has another form.
-    """
-    try:
-        return read_value(kind, value)
-    except Mismatch as mismatch:
-        raise ResultUnknown(
-            f"the host agent's answer has another form: {mismatch}",
-            hint="the agent is of another version: systemctl restart vgpuctl-agent",
-        ) from mismatch
 
 
 def _arguments_of(
@@ -331,40 +358,6 @@ def _is_named(path: str, arguments: Mapping[str, object], files: Mapping[str, st
                 named += [spec.get("cloud_init"), spec.get("network_config")]
     texts = [text for text in named if isinstance(text, str)]
     return any(re.fullmatch(_PLACEHOLDER.sub(r"[0-9]+", re.escape(text)), path) for text in texts)
-
-
-def _result_in(call: LibraryCall, document: Mapping[str, Any]) -> Any:
-    """Return the result in a document, as the library's method would.
-
-    Raises:
-        ResultUnknown: it has another form.
-    """
-    kind = call.result_type
-    try:
-        if "Outcome" in str(kind) or "QueryResult" in str(kind):
-            return read_result(kind, document)
-        return _read(kind, document["data"])
-    except (Mismatch, KeyError) as mismatch:
-        raise ResultUnknown(
-            f"{call.name}: the host agent's answer has another form: {mismatch}",
-            hint="the agent is of another version: systemctl restart vgpuctl-agent",
-        ) from mismatch
-
-
-def _pass_on(progress: Any, kind: str, data: Mapping[str, Any]) -> None:
-    """Report an event of an operation to the caller's progress."""
-    if kind == "plan":
-        progress.on_plan(tuple(data["steps"]))
-    elif kind == "step-start":
-        progress.on_step_start(data["number"], data["text"])
-    elif kind == "step-progress":
-        progress.on_step_progress(data["number"], data["text"], data["percent"])
-    elif kind == "step-finish":
-        progress.on_step_finish(data["number"], data["text"])
-    elif kind == "step-undo":
-        progress.on_step_undo(data["text"])
-    elif kind == "vm-finish":
-        progress.on_vm_finish(data["done"], data["total"], data["failed"], data["text"])
 
 
 def connect(

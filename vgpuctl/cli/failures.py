@@ -15,6 +15,7 @@ import click
 from vgpuctl.cli import document, output, run, streams, usage
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.errors import (
+    DeadlineExceeded,
     OutputLost,
     VgpuctlError,
     exception_chain,
@@ -120,9 +121,11 @@ def add_findings(exc: BaseException, settings: Settings) -> None:
     """Add the fact `doctor` to an error: the problems found by the checks that explain it. Never raises.
 
     Nothing here may hide the failure, so errors of these checks are ignored. A signal stops the checks, because libvirt
-    may hang. restore-host never runs them: during a boot libvirt waits for it.
+    may hang. restore-host never runs them: during a boot libvirt waits for it. A deadline is explained by itself.
     """
     if not isinstance(exc, VgpuctlError) or exc.status not in _EXPLAINABLE_STATUSES or settings.kind in _WITHOUT_DOCTOR:
+        return
+    if isinstance(exc, DeadlineExceeded):
         return
     with suppress(Exception, KeyboardInterrupt):
         findings = run.open_host(settings).explain_failure(exc)

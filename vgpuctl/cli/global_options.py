@@ -9,12 +9,15 @@ command's arguments are parsed, not in callbacks: what click says of an option d
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vgpuctl.cli import complete
 from vgpuctl.config.arguments import MAX_WAIT_SECONDS
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.agent_login import AgentRoute
 
 _DEFAULT_HOST = "local"
 HOST_VARIABLE = "VGPUCTL_HOST"
@@ -31,7 +34,8 @@ class Settings:
 
     `nothing` is what the command says of a list without rows. `args` is the command line.
     `quiet`: it contains --quiet, so other hosts' results are not printed.
-    `ssh_hosts` are the hosts by ssh as they were given, with their ranges.
+    `ssh_hosts` are the hosts by ssh as they were given, with their ranges. `agent_route`: the way to the host agent of
+    one of them, if the command's calls go through it.
     A plain class: importing dataclasses takes a tenth of the program's start.
     """
 
@@ -61,6 +65,7 @@ class Settings:
         self.verbose = verbose
         self.progress = progress
         self.ssh_hosts: tuple[str, ...] = ()
+        self.agent_route: AgentRoute | None = None
         self.host_deadline: float | None = None
         self.hosts_at_a_time: int | None = None
         self.kind = "vgpuctl"

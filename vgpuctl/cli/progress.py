@@ -73,13 +73,16 @@ def _common_words(steps: tuple[str, ...]) -> str:
 
 
 class LineProgress(SilentProgress):
-    """Prints one plain line for each finished step. `clock`: seconds that only increase.
+    """Prints one plain line for each finished step. `clock`: seconds that only increase; `write_line` prints.
 
     Claims get no line, and many steps of a kind in a row get one together, when the last of them is done.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, write_line: Callable[[str], None] = streams.write_err
+    ) -> None:
         self.clock = clock
+        self._write_line = write_line
         self.failed = 0
         self.next_report: dict[str, float] = {}
         self._lines: tuple[PlannedLine, ...] = ()
@@ -93,21 +96,21 @@ class LineProgress(SilentProgress):
         now = self.clock()
         if now >= self.next_report.setdefault(text, now + SECONDS_BETWEEN_LINES):
             self.next_report[text] = now + SECONDS_BETWEEN_LINES
-            streams.write_err(f"{self._count_of(number)}{percent:.0f}% {streams.sanitize(text)}")
+            self._write_line(f"{self._count_of(number)}{percent:.0f}% {streams.sanitize(text)}")
 
     def on_step_finish(self, number: int, text: str) -> None:
         """Write the finished step, if it is the last of its line."""
         line = self._finished_line(number, text)
         if line is not None:
-            streams.write_err(line)
+            self._write_line(line)
 
     def on_step_undo(self, text: str) -> None:
         """Write which step is undone."""
-        streams.write_err(f"undoing: {streams.sanitize(text)}")
+        self._write_line(f"undoing: {streams.sanitize(text)}")
 
     def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
         """Write which VM is finished."""
-        streams.write_err(f"{_count(done, total)}{streams.sanitize(text)}")
+        self._write_line(f"{_count(done, total)}{streams.sanitize(text)}")
 
     def _finished_line(self, number: int, text: str) -> str | None:
         line = self._line_of(number)
@@ -189,7 +192,13 @@ def _count(number: int, total: int) -> str:
 
 
 def choose_progress(settings: Settings) -> SilentProgress:
-    """Return the progress that fits the reader: a person on a terminal, a pipe, a program."""
+    """Return the progress that fits the reader: a person on a terminal, a pipe, a program.
+
+    Of one of several other hosts each line goes where its route says.
+    """
+    if settings.agent_route is not None and settings.agent_route.outputs is not None:
+        report_line = settings.agent_route.report_line
+        return SilentProgress() if report_line is None else LineProgress(write_line=report_line)
     if settings.json and not (settings.verbose or settings.progress):
         return SilentProgress()
     if not streams.is_terminal(sys.stderr):

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import command_line, entry, failures, field_options, remote_result, streams
+from vgpuctl.agent.connection import SSH_SECONDS
+from vgpuctl.cli import agent_login, command_line, entry, failures, field_options, remote_result, streams
+from vgpuctl.cli.agent_login import SentFile
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library import text_file
 from vgpuctl.model.file_content import is_file_content
@@ -47,11 +50,20 @@ def run(settings: Settings, context: click.Context) -> int:
     with entry.handle_signals() as guard:
         try:
             targets = _resolve_targets(settings)
-            replies = _collect_replies(settings, context, targets, guard)
-            guard.ignore_signals()
+            _refuse_command(settings, context)
+            forwarded = forward_args(settings.args, context.command, context.find_root().command.params)
+            sent_file = _read_sent_file(forwarded)
+            task = _build_task(settings, context, forwarded, sent_file)
+            replies = _collect_replies(task, targets, guard)
+            agent = replies[0].agent
+            if agent is None:
+                guard.ignore_signals()
         except BaseException as exc:  # noqa: BLE001
             guard.ignore_signals()
             return failures.report(exc, settings, signal_status=guard.exit_status)
+        if agent is not None:
+            stops = partial(len, guard.received)
+            return agent_login.run_here(settings, context, targets[0], agent, sent_file, stops)
         stopped = guard.exit_status if guard.received else 0
         if _has_single_host(settings):
             return remote_result.print_reply(settings, replies[0], stopped)
@@ -73,17 +85,24 @@ def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
     return tuple({target.name: target for target in targets}.values())
 
 
-def _collect_replies(
-    settings: Settings, context: click.Context, targets: tuple[Target, ...], guard: SignalGuard
-) -> tuple[HostReply, ...]:
-    command_words = context.command_path.split()[1:]
-    if command_words[0] in LOCAL_ONLY_COMMANDS:
+def _refuse_command(settings: Settings, context: click.Context) -> None:
+    """Refuse a command that cannot run on the hosts that were named.
+
+    Raises:
+        InvalidInput: why not.
+    """
+    name = context.command_path.split()[1]
+    if name in LOCAL_ONLY_COMMANDS:
         raise InvalidInput(
-            f"{command_words[0]} does not work on other hosts: {LOCAL_ONLY_COMMANDS[command_words[0]]}",
+            f"{name} does not work on other hosts: {LOCAL_ONLY_COMMANDS[name]}",
             hint="omit --host ssh://",
         )
+    if agent_login.follows_events(settings, context) and not _has_single_host(settings):
+        raise InvalidInput("events --follow is for one host", hint="name one host with --host ssh://HOST")
     _refuse_relative_paths(context)
-    task = _build_task(settings, context, single_host=_has_single_host(settings))
+
+
+def _collect_replies(task: FanoutTask, targets: tuple[Target, ...], guard: SignalGuard) -> tuple[HostReply, ...]:
     with entry.block_signals():
         connect = ssh.SshConnector()  # imports paramiko
     return fanout.run(targets, task, connect, lambda: len(guard.received))
@@ -106,11 +125,13 @@ def _refuse_relative_paths(context: click.Context) -> None:
                 )
 
 
-def _build_task(settings: Settings, context: click.Context, *, single_host: bool) -> FanoutTask:
-    root = context.find_root()
-    forwarded = forward_args(settings.args, context.command, root.command.params)
+def _build_task(
+    settings: Settings, context: click.Context, forwarded: ForwardedArgs, sent_file: SentFile
+) -> FanoutTask:
     show_progress = settings.progress or not settings.json
-    front = ["--json", *(["--progress"] if show_progress and may_change_host(settings, context) else [])]
+    has_progress = show_progress and may_change_host(settings, context)
+    front = ["--json", *(["--progress"] if has_progress else [])]
+    single_host = _has_single_host(settings)
 
     def report_line(name: str, line: str) -> None:
         if line.strip():
@@ -119,15 +140,26 @@ def _build_task(settings: Settings, context: click.Context, *, single_host: bool
     if settings.host_deadline == 0:
         raise InvalidInput("--host-deadline must be greater than 0", hint="specify a number of seconds")
     remote_args = (*front, *forwarded.args)
+    prepared = _prepare_bootstrap(context, remote_args, report_line if show_progress else None)
+    agent = agent_login.plan_agent(settings, context, sent_file, single_host=single_host, has_progress=has_progress)
+    names_paths_there = settings.root != "/" or settings.connect is not None
     return fanout.FanoutTask(
-        RemoteCommand(remote_args, _read_stdin_file(forwarded)),
+        RemoteCommand(remote_args, sent_file.text.encode()),
         may_change_host(settings, context),
         __version__,
         report_line,
-        settings.host_deadline or fanout.DEADLINE_SECONDS + _own_wait(context),
+        settings.host_deadline or _usual_deadline(settings, context),
         settings.hosts_at_a_time or fanout.MAX_PARALLEL,
-        _prepare_bootstrap(context, remote_args, report_line if show_progress else None),
+        prepared,
+        None if prepared is not None or names_paths_there else agent,
     )
+
+
+def _usual_deadline(settings: Settings, context: click.Context) -> float:
+    """Return how many seconds each host has without --host-deadline."""
+    if agent_login.follows_events(settings, context):
+        return SSH_SECONDS
+    return fanout.DEADLINE_SECONDS + _own_wait(context)
 
 
 def _own_wait(context: click.Context) -> float:
@@ -154,10 +186,9 @@ def _prepare_bootstrap(
     )
 
 
-def _read_stdin_file(forwarded: ForwardedArgs) -> bytes:
-    if forwarded.stdin_file is None:
-        return b""
-    return text_file.read_text(forwarded.stdin_file).encode()
+def _read_sent_file(forwarded: ForwardedArgs) -> SentFile:
+    path = forwarded.stdin_file
+    return SentFile(path, "" if path is None else text_file.read_text(path))
 
 
 def may_change_host(settings: Settings, context: click.Context) -> bool:

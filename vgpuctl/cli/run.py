@@ -52,9 +52,7 @@ def open_host(
     """
     from vgpuctl import library
 
-    if settings.is_remote:
-        raise InvalidInput("this command works only on this machine", hint="omit --host ssh://")
-    if _agent_of(settings) is not None:
+    if settings.is_remote or _agent_of(settings) is not None:
         return open_agent(settings, progress=progress, confirm=confirm, cancelled=cancelled)
     return library.open_host(
         settings.host,
@@ -78,11 +76,15 @@ def open_agent(
     """Return the host behind the agent that --host names, or behind this host's.
 
     Raises:
-        InvalidInput: --host names no agent, and not this host.
+        InvalidInput: --host names no agent, and not this host; or another one whose agent was not reached.
     """
     from vgpuctl import library
     from vgpuctl.agent import client
 
+    if settings.agent_route is not None:
+        return settings.agent_route.open(settings, progress=progress, confirm=confirm, cancelled=cancelled)
+    if settings.is_remote:
+        raise InvalidInput("this command works only on this machine", hint="omit --host ssh://")
     name = _agent_of(settings) or (AGENT if settings.host == LOCAL else None)
     if name is None:
         raise InvalidInput(
@@ -144,10 +146,17 @@ def perform(
     kind: str,
     action: Callable[[SignalGuard], CommandOutput],
 ) -> int:
-    """Run the action and print its result, or report why it failed. Returns the exit status."""
+    """Run the action and print its result, or report why it failed. Returns the exit status.
+
+    For one of several other hosts the result is collected, and failures are raised.
+    """
     from vgpuctl.cli import entry, failures
 
     settings.kind = kind
+    outputs = None if settings.agent_route is None else settings.agent_route.outputs
+    if outputs is not None:
+        outputs.append(action(entry.SignalGuard()))
+        return 0
     with entry.handle_signals() as guard:
         try:
             command_output = action(guard)

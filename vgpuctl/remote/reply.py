@@ -27,6 +27,14 @@ _INSTALL_HINT = (
     "vgpuctl --host ssh://HOST install-host --deb FILE brings it there; it is looked for in PATH and /opt/vgpuctl/bin"
 )
 
+DIAL_FAILED = Unreachable.status
+"""How `vgpuctl agent dial` ends, which a restricted key makes of every command, where no agent answers."""
+AGENT_SILENT = "the host agent there does not answer"
+AGENT_HINT = (
+    "let root there enable the host agent (vgpuctl install-host --agent) and add the user to its group "
+    "(usermod -aG vgpuctl USER)"
+)
+
 Document = Mapping[str, Any]
 
 
@@ -38,8 +46,10 @@ class Reply(Value):
     warnings: tuple[str, ...] = ()
 
 
-def parse(output: RemoteOutput, name: str, *, is_change: bool) -> Reply:
+def parse(output: RemoteOutput, name: str, *, is_change: bool, agent_problem: str | None = None) -> Reply:
     """Return the reply in a command's output. `is_change`: whether the command may have changed the host.
+
+    `agent_problem`: why the host agent there does not answer, if it was looked for.
 
     Raises:
         HostCannot: vgpuctl or sudo is missing, or it is another version of vgpuctl; `check` names which.
@@ -47,7 +57,7 @@ def parse(output: RemoteOutput, name: str, *, is_change: bool) -> Reply:
         Failed: the output is not a document, or contradicts the exit status.
     """
     if output.noise is None:
-        raise _not_started_error(output, name)
+        raise _not_started_error(output, name, agent_problem)
     document = _parse_document(output.out)
     if output.is_late:
         raise _deadline_error(output, name, document, is_change=is_change)
@@ -150,7 +160,7 @@ def _is_plain_json(value: object) -> bool:
     return False
 
 
-def _not_started_error(output: RemoteOutput, name: str) -> VgpuctlError:
+def _not_started_error(output: RemoteOutput, name: str, agent_problem: str | None) -> VgpuctlError:
     reported = last_line(output.err) or last_line(output.out)
     if output.is_late:
         return DeadlineExceeded(f"{name}: vgpuctl had not started there at the deadline", reason=output.abandon_reason)
@@ -159,10 +169,22 @@ def _not_started_error(output: RemoteOutput, name: str) -> VgpuctlError:
     if output.abandon_reason and output.abandon_reason != TOO_NOISY:
         return Unreachable(f"{name}: vgpuctl did not start there: {output.abandon_reason}", stderr_line=reported)
     if (not output.abandon_reason and "sudo" in output.err) or (output.status == EXIT_NOT_FOUND and not output.out):
+        way_of_agent = "" if agent_problem is None else f"; nor does the host agent: {agent_problem}"
         return HostCannot(
-            f"{name}: the user there is not root, and sudo does not help: {reported or f'exit status {output.status}'}",
-            hint="log in as root, or let the user run sudo without a password (sudoers: NOPASSWD)",
+            f"{name}: the user there is not root, and sudo does not help: "
+            f"{reported or f'exit status {output.status}'}{way_of_agent}",
+            hint="log in as root, or let the user run sudo without a password (sudoers: NOPASSWD)"
+            + ("" if agent_problem is None else f"; or {AGENT_HINT}"),
             check="sudo",
+            exit_status_there=output.status,
+        )
+    if agent_problem is not None and output.status == DIAL_FAILED:
+        return Unreachable(f"{name}: {AGENT_SILENT}: {agent_problem}", hint=AGENT_HINT)
+    if output.status == 0:
+        return HostCannot(
+            f"{name}: cannot run commands there: the login runs something else, as a key for the host agent alone does",
+            hint="log in as another user or with another key",
+            check="shell",
             exit_status_there=output.status,
         )
     return HostCannot(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from io import BufferedReader
 from typing import Protocol
 
 from vgpuctl.config.name_patterns import PATTERN_HINT, expand_braces
@@ -15,6 +16,7 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.value import Value
 
 SCHEME = "ssh://"
+ROOT = "root"
 _URL = re.compile(
     r"ssh://(?:(?P<user>[^@/:\s]+)@)?(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^@/:\s\[\]]+))(?::(?P<port>[0-9]{1,9}))?/?"
 )
@@ -127,8 +129,29 @@ class RunControl(Value):
     report_sent: Callable[[int], None] | None = None
 
 
+class AgentSocket(Protocol):
+    """A connection to the host agent of another host, with the methods of a socket that http.client uses."""
+
+    def sendall(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Set how long one read or write may take."""
+
+    def makefile(self, mode: str) -> BufferedReader:
+        """Return the bytes of an answer as a file. Its reads raise Interrupted and DeadlineExceeded."""
+
+    def error_line(self) -> str:
+        """Return why the program there has ended, as it says itself; nothing if it says nothing."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
 class Session(Protocol):
-    """A login at another host."""
+    """A login at another host, as `user`."""
+
+    user: str
 
     def run(self, command: RemoteCommand, control: RunControl) -> RemoteOutput:
         """Run the command there and return when it has ended.
@@ -140,8 +163,24 @@ class Session(Protocol):
             Unreachable: the connection broke before it began.
         """
 
+    def dial(self, control: RunControl | None = None) -> AgentSocket:
+        """Return a connection to the host agent there, by its `vgpuctl agent dial`; the user's rights are what count.
+
+        Whether the agent answers shows the first answer. `control`: what ends reads; None: nothing.
+
+        Raises:
+            Unreachable: the connection of the login broke.
+        """
+
     def close(self) -> None:
         """Log out."""
+
+
+class AgentLogin(Protocol):
+    """The host agent of another host, through a login there."""
+
+    def find_problem(self) -> str | None:
+        """Return why no agent answers there; None if one does."""
 
 
 Connect = Callable[[Target, float], Session]

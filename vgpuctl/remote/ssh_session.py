@@ -14,7 +14,6 @@ first: that line ends the output of a noisy ~/.bashrc, and Ctrl-C becomes a SIGI
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import select
 import shlex
@@ -24,10 +23,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vgpuctl.errors import Unreachable
+from vgpuctl.remote.dialled import GRACE_SECONDS, DialledSocket
 from vgpuctl.remote.session import (
     ABANDONED,
     MAX_NOISE_BYTES,
     MAX_REPLY_BYTES,
+    ROOT,
     TOO_LONG,
     TOO_NOISY,
     RemoteCommand,
@@ -35,8 +36,12 @@ from vgpuctl.remote.session import (
     RunControl,
 )
 
-GRACE_SECONDS = 30.0
-"""How long a command that was stopped at its deadline may take to undo its work."""
+MAX_DIALS = 8
+"""So many connections to the agent at once: sshd allows ten channels of one login (MaxSessions)."""
+OPEN_SECONDS = 20.0
+"""So long a connection waits for sshd to take it."""
+_NO_MORE_SESSIONS = 2
+"""SSH_OPEN_CONNECT_FAILED (RFC 4254), which sshd says when a login has as many channels as MaxSessions."""
 MAX_STOPS = 3
 """The first stop starts the undo, the second ends the undo, the third ends the waiting."""
 MAX_STDERR_BYTES = 1 << 20
@@ -47,7 +52,6 @@ _SEND_SECONDS = 0.01
 _TAIL_BYTES = 64 << 10
 _CHUNK_BYTES = 64 << 10
 _AFTER_EXIT_SECONDS = 5.0
-ROOT = "root"
 EXTRA_PATH = "/usr/local/bin:/usr/local/sbin:/opt/vgpuctl/bin"
 """Directories of vgpuctl besides the login's PATH; sudo's secure_path often lacks the first."""
 OLDEST_PYTHON = (3, 11)
@@ -77,6 +81,7 @@ class SshSession:
         self.user = user
         self._transport = transport
         self._log_out = log_out
+        self._dials = threading.Semaphore(MAX_DIALS)
         max_seconds = max(0.0, deadline - time.monotonic()) + GRACE_SECONDS + _AFTER_EXIT_SECONDS
         self._watchdog = threading.Timer(max_seconds, transport.close)  # paramiko waits for some responses forever
         self._watchdog.daemon = True
@@ -94,13 +99,27 @@ class SshSession:
             with contextlib.suppress(Exception):
                 channel.close()
 
-    def dial(self) -> Any:
-        """Return a connection to the host agent there, with the methods of a socket that http.client uses.
+    def dial(self, control: RunControl | None = None) -> DialledSocket:
+        """Return a connection to the host agent there, see `session.Session`."""
+        self._dials.acquire()
+        try:
+            channel = self._open_when_possible(_dial_line(), control)
+            return DialledSocket(self.name, channel, control, self._dials.release)
+        except BaseException:
+            self._dials.release()
+            raise
 
-        Raises:
-            Unreachable: the connection broke.
-        """
-        return _Dialled(self._start_command(_dial_line()))
+    def _open_when_possible(self, line: str, control: RunControl | None) -> Any:
+        """Start a command when sshd takes one more: one whose channel is closed counts there until it has ended."""
+        end = time.monotonic() + OPEN_SECONDS
+        while True:
+            try:
+                return self._start_command(line)
+            except Unreachable as error:
+                is_stopped = control is not None and control.interrupt_count() > 0
+                if getattr(error.__cause__, "code", None) != _NO_MORE_SESSIONS or is_stopped or time.monotonic() > end:
+                    raise
+            time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
         """Log out."""
@@ -127,37 +146,6 @@ class SshSession:
             why = str(exc) or type(exc).__name__
             raise Unreachable(f"{self.name}: the connection broke before the command started: {why}") from exc
         return channel
-
-
-class _Dialled:
-    """A channel as a socket: paramiko's own files have no `peek`, which http.client needs for a stream."""
-
-    def __init__(self, channel: Any) -> None:
-        self.sendall = channel.sendall
-        self.settimeout = channel.settimeout
-        self.close = channel.close
-        self._channel = channel
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        """Return the channel's bytes as a file."""
-        return io.BufferedReader(_ChannelReader(self._channel))
-
-
-class _ChannelReader(io.RawIOBase):
-    """The bytes of a channel."""
-
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read what is there, or wait for it; 0 at the end."""
-        data: bytes = self._channel.recv(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 class _RunningCommand:
@@ -202,7 +190,8 @@ class _RunningCommand:
             if self.channel.eof_received:
                 self.channel.status_event.wait(_POLL_SECONDS)  # its descriptor is always ready now
             else:
-                poll.poll((_POLL_SECONDS if self.sent_bytes is None else _SEND_SECONDS) * 1000)
+                can_send = self.sent_bytes is not None and self.pid is not None
+                poll.poll((_SEND_SECONDS if can_send else _POLL_SECONDS) * 1000)
 
     def _finish(self) -> RemoteOutput:
         """Return its output, or that its end is unknown: paramiko uses -1 for a signal and for a broken connection."""
@@ -212,8 +201,12 @@ class _RunningCommand:
         return self._output(None, "a signal killed it there" if self.session.is_active() else "the connection broke")
 
     def _send(self) -> bool:
-        """Send a chunk of standard input if the channel is ready; return whether it did. After a stop, send none."""
-        if self.sent_bytes is None:
+        """Send a chunk of standard input if the channel is ready; return whether it did. After a stop, send none.
+
+        None is sent before the command has begun: a restricted key may have made `vgpuctl agent dial` of it, and a file
+        must not become a request to the agent.
+        """
+        if self.sent_bytes is None or (self.stdin and self.pid is None):
             return False
         try:
             if self.sent_bytes == len(self.stdin):

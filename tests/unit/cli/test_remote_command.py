@@ -11,8 +11,10 @@ import pytest
 
 from tests.unit.cli.conftest import Run
 from vgpuctl import __version__
-from vgpuctl.cli import listings, remote_command, remote_result
+from vgpuctl.agent.rights import HOST_CHANGES
+from vgpuctl.cli import agent_login, listings, remote_command, remote_result
 from vgpuctl.cli.command import cli
+from vgpuctl.cli.command_table import COMMANDS
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Table
 from vgpuctl.errors import worst_status
@@ -49,6 +51,12 @@ def test_arguments_go_there_unchanged(typed: str, there: str, file: str | None) 
     name = next(word for word in words if word in cli.help_texts)
     result = remote_command.forward_args(words, cli.load(name), cli.params)
     assert (" ".join(result.args), result.stdin_file) == (there, file)
+
+
+def test_the_commands_that_only_root_may_run_are_those_of_the_agents_rights() -> None:
+    named = {name for name in COMMANDS if {name, f"{name}-host"} & {*HOST_CHANGES}}
+    assert named == agent_login.ROOT_COMMANDS
+    assert len(named) == len(HOST_CHANGES) - 1, "fix-problems is doctor --fix"
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,7 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
             HostCannot,
             "cannot run commands there: This acc",
         ),
+        (RemoteOutput(0, "", "", None), True, HostCannot, "as a key for the host agent alone does"),
         (RemoteOutput(0, document(schema="vgpuctl/2"), "", ""), False, HostCannot, "'vgpuctl/2'"),
         (RemoteOutput(1, "Traceback", "KeyError: 1", ""), False, Failed, "not one JSON document"),
         (RemoteOutput(0, document() + document(), "", ""), False, Failed, "not one JSON document"),

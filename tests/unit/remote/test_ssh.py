@@ -193,6 +193,13 @@ class Endless:
     recv_stderr = recv
 
 
+class Begun(Endless):
+    """A connection whose command says that it has begun, and nothing else."""
+
+    def recv_ready(self) -> bool:
+        return self.reads == 0
+
+
 LIST = RemoteCommand(("list-gpus",))
 
 
@@ -239,7 +246,7 @@ def test_a_process_id_that_is_none_does_not_begin_the_answer():
 
 
 def test_unread_stdin_does_not_block_a_stop_and_progress_is_reported():
-    played = Endless("none", 1)
+    played = Begun("none", 2, begun=BEGUN)
     sent: list[int] = []
     observations: list[int] = []
 
@@ -252,8 +259,17 @@ def test_unread_stdin_does_not_block_a_stop_and_progress_is_reported():
     assert (played.taken, played.shut) == (b"y" * 1000, False)
 
 
+def test_no_standard_input_is_sent_to_what_is_not_the_command():
+    """A restricted key makes `vgpuctl agent dial` of it: the agent would take a file for a request."""
+    played, observations = Endless("none", 1), []
+    run(played, RemoteCommand(("apply",), b"DELETE /v1"), lambda: 3 * (observations.append(1) or len(observations) > 5))
+    assert (played.taken, played.shut) == (b"", False)
+    run(played := Endless("none", 1), LIST, lambda: 3 if played.shut else 0)
+    assert played.shut
+
+
 def test_all_of_standard_input_is_sent_and_then_closed():
-    played = Endless("none", 1)
+    played = Begun("none", 2, begun=BEGUN)
     played.window = 5000
     run(played, RemoteCommand(("apply",), b"z" * 5000), lambda: 3 if played.shut else 0)
     assert (played.taken, played.shut) == (b"z" * 5000, True)

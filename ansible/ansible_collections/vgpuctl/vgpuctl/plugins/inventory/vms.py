@@ -33,6 +33,8 @@ options:
     description:
       - The GPU hosts. V(localhost) is this machine. Any other host is reached with C(ssh) and this user's OpenSSH
         configuration; its key must be in known_hosts. Only these hosts need vgpuctl, not the machine that runs Ansible.
+      - A user there who is not root needs the host agent, and to be in one of its groups. A key that
+        C(command="vgpuctl agent dial",restrict) limits to it is enough.
     type: list
     elements: str
     default: [localhost]
@@ -136,21 +138,30 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             return error
 
     def _ask(self, host: str, command: str) -> Any:
-        """Run a command of vgpuctl on a GPU host and return its data."""
+        """Run a command of vgpuctl on a GPU host and return its data.
+
+        A restricted key makes `vgpuctl agent dial` of it: that reads the request, which the command itself ignores.
+        """
         words = [self.get_option("executable"), "--json", command]
         environment = {**os.environ, **{k: str(v) for k, v in self.get_option("environment").items()}}
         if host != "localhost":
             words = ["ssh", "-o", "BatchMode=yes", "--", host, shlex.join(words)]
         try:
             ran = subprocess.run(  # noqa: S603 - a list of words, no shell here
-                words, env=environment, capture_output=True, check=False, timeout=self.get_option("deadline")
+                words,
+                env=environment,
+                input=f"GET /v1/{command} HTTP/1.0\r\n\r\n".encode(),
+                capture_output=True,
+                check=False,
+                timeout=self.get_option("deadline"),
             )
         except subprocess.TimeoutExpired as error:
             raise Unanswered(f"no answer within {error.timeout:g} s") from error
         except OSError as error:
             raise Unanswered(f"{words[0]}: {error.strerror}") from error
         try:
-            document = json.loads(ran.stdout)
+            is_http = ran.stdout.startswith(b"HTTP/1.")
+            document = json.loads(ran.stdout.partition(b"\r\n\r\n")[2] if is_http else ran.stdout)
         except ValueError as error:
             said = ran.stderr.decode(errors="replace").strip()[-500:]
             raise Unanswered(f"{command} printed no JSON: {said}") from error
