@@ -23,6 +23,7 @@ from vgpuctl.errors import (
     InvalidInput,
     NeedsConfirmation,
     NotFound,
+    Refused,
     ResultUnknown,
     SomeTargetsFailed,
     Unreachable,
@@ -50,6 +51,14 @@ class Steps(NoProgress):
 
     def on_step_undo(self, text: str) -> None:
         self.undone.append(text)
+
+
+def test_what_no_agent_does_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    nowhere = vgpuctl.connect(f"agent:{tmp_path}/none.sock")
+    for act in (nowhere.install_host, nowhere.uninstall_host):
+        with pytest.raises(Refused) as caught:
+            act()
+        assert caught.value.hint == f"as root, on the host itself: sudo vgpuctl {caught.value.facts['call']}"
 
 
 def test_its_results_are_those_of_the_host_itself(agent: RunningAgent) -> None:

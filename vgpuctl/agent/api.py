@@ -26,19 +26,21 @@ from vgpuctl.agent import openapi
 from vgpuctl.agent.events import EventLog, EventReader
 from vgpuctl.agent.http_input import read_body, read_query, read_seconds, refuse_long
 from vgpuctl.agent.operation import AgentOperation, wait_for_end
-from vgpuctl.agent.operation_store import StoredOperation
+from vgpuctl.agent.operation_store import SECRET_FIELDS, StoredOperation
 from vgpuctl.agent.operations import WAITING_CALLS, AgentOperations, OpenHost
 from vgpuctl.agent.protocol import (
+    API_CALLS,
     API_VERSION,
     EVENT_STREAM,
     REQUEST_KEY,
     RequestOptions,
     read_options,
+    refuse_host_only,
 )
 from vgpuctl.agent.request import CallRequest
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception, stale_error
-from vgpuctl.library.call_table import CALLS, LibraryCall
+from vgpuctl.library.call_table import LibraryCall
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import CallSettings, Outcome, QueryResult
@@ -153,7 +155,7 @@ class Api:
 
     async def _root(self, _: HttpRequest, caller: Caller) -> Response:
         rights = {"account": caller.account, "rights": caller.rights}
-        return _json({"version": __version__, **rights, "calls": sorted(CALLS)})
+        return _json({"version": __version__, **rights, "calls": sorted(API_CALLS)})
 
     async def _openapi(self, _: HttpRequest, caller: Caller) -> Response:
         return _json(openapi.document())
@@ -230,7 +232,8 @@ class Api:
             self._streams.discard(task) if task is not None else None
 
     async def _call(self, request: HttpRequest, caller: Caller) -> Response:
-        call = CALLS.get(request.path_params["call"])
+        refuse_host_only(request.path_params["call"])
+        call = API_CALLS.get(request.path_params["call"])
         if call is None:
             raise NotFound(
                 f"there is no call {request.path_params['call']}", hint=f"GET /{API_VERSION} lists the calls"
@@ -319,7 +322,7 @@ def _is_open_to(caller: Caller, stored: StoredOperation) -> bool:
 def _shown(stored: StoredOperation) -> object:
     """Return an operation as the API shows it."""
     record = to_json_value(stored)
-    return {name: value for name, value in record.items() if name != "digest"}
+    return {name: value for name, value in record.items() if name not in SECRET_FIELDS}
 
 
 def _text(value: object) -> str:

@@ -29,6 +29,7 @@ from vgpuctl.agent.protocol import (
     REQUEST_KEY,
     RESULT_EVENT,
     confirmation_key,
+    refuse_host_only,
 )
 from vgpuctl.agent.remote_errors import error_of
 from vgpuctl.config.arguments import require_seconds
@@ -168,6 +169,7 @@ class AgentHost(GpuHost):
 
     def _make(self, method: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Send a call; send it again with what the agent asks for: a file's text, or the user's confirmation."""
+        refuse_host_only(method.__name__.replace("_", "-"))
         call = CALLS[method.__name__.replace("_", "-")]
         arguments = _arguments_of(method, self, args, named)
         files: dict[str, str] = {}

@@ -31,20 +31,23 @@ MAX_FILE_BYTES = 64 << 20
 KEPT_SECONDS = 7 * 86400.0
 _FILE_NAME = re.compile(r"[0-9a-f]{32}\.json")
 State = Literal["waiting", "running", "finished", "interrupted"]
+SECRET_FIELDS = frozenset({"digest"})
+"""Fields of an operation that the disk keeps and the API does not show."""
 
 
 class StoredOperation(Value):
-    """An operation as the API shows it and the disk keeps it. Times are seconds since the epoch.
+    """An operation. Times are seconds since the epoch.
 
-    `state`: `interrupted` is one that a former agent did not end; `reconcile-host` finished or undid it. `document`:
-    its result, None until it has ended.
+    `account`, `uid`: who began it. `state`: `interrupted` is one that a former agent did not end; `reconcile-host`
+    finished or undid it. `key`: the Idempotency-Key that it came with. `document`: its result, as --json prints it;
+    null until it has ended.
     """
 
     id: str
     call: str
     account: str
     uid: int
-    state: str
+    state: State
     created: float
     started: float | None = None
     finished: float | None = None
