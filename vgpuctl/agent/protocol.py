@@ -33,7 +33,7 @@ class KeyReused(Refused):
 
 
 class TooMany(Busy):
-    """So many operations wait that the agent takes no other one (HTTP 429)."""
+    """So many operations wait, or so many reads run, that the agent takes no other one (HTTP 429)."""
 
     code = "too-many"
 
