@@ -37,10 +37,13 @@ def test_no_account_takes_all_threads_and_root_always_finds_one(monkeypatch: pyt
         while sum(most.values()) < 6:
             await asyncio.sleep(0.001)
         asked += [asyncio.create_task(threads.run(ROOT, read, "root")) for _ in range(2)]
-        while most["root"] < 2:
-            await asyncio.sleep(0.001)
-        assert (most["bob"], most["eve"]) == (4, 2)
-        release.set()
+        try:
+            async with asyncio.timeout(60):
+                while most["root"] < 2:
+                    await asyncio.sleep(0.001)
+            assert (most["bob"], most["eve"]) == (4, 2)
+        finally:
+            release.set()
         done = await asyncio.gather(*asked)
         threads.close()
         return done
