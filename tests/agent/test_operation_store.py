@@ -14,6 +14,7 @@ ENDED = (4_194_304, 1)
 
 def test_what_a_killed_agent_was_writing_is_removed_and_nothing_else(tmp_path: Path) -> None:
     store = OperationStore(tmp_path)
+    store.probe()
     here = HostProcesses().current_process()
     name = f"{'a' * 32}.json"
     killed, own = (

@@ -128,13 +128,16 @@ def test_a_damaged_operation_is_set_aside_and_the_others_stay(tmp_path: Path) ->
     with running(HOST, tmp_path) as agent:
         made = agent.ask("POST", "/v1/reconcile-host", {}).document["id"]
         agent.ended(made)
-        damaged = agent.state / "operations" / f"{'0' * 32}.json"
+        damaged, newer = (agent.state / "operations" / f"{digit * 32}.json" for digit in "01")
     damaged.write_text("{")
+    of_newer = json.dumps({**json.loads((damaged.parent / f"{made}.json").read_text()), "created": "today"})
+    newer.write_text(of_newer)
     (damaged.parent / "notes.txt").write_text("not ours")
     with running(HOST, tmp_path) as again:
         listed = again.ask("GET", "/v1/operations").document["operations"]
     assert [one["id"] for one in listed] == [made]
     assert damaged.with_suffix(".damaged").read_text() == "{"
+    assert newer.with_suffix(".damaged").read_text() == of_newer
     assert (damaged.parent / "notes.txt").exists()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgpuctl.errors import Busy, InvalidInput, Refused
+from vgpuctl.errors import Busy, InvalidInput, Refused, Temporary
 from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.result_reader import Mismatch, read_value
@@ -56,6 +56,12 @@ def refuse_host_only(call: str) -> None:
             hint=f"as root, on the host itself: sudo vgpuctl {call}",
             call=call,
         )
+
+
+class StateNotWritable(Temporary):
+    """The agent cannot store an operation, so it does not begin it (HTTP 503)."""
+
+    code = "state-not-writable"
 
 
 class RequestOptions(Value):

@@ -18,6 +18,7 @@ class EventType(StrEnum):
     `gap`: events between the reader's last one and this one are lost, so list again. `gpu-lost`: the GPU does not
     answer any more (NVIDIA's Xid 79); `gpu-xid`: any other Xid. `vm-crashed`: QEMU ended by itself, or the guest
     panicked. `vm-defined`: a VM is new, or its definition changed (`reason`: added, updated, renamed).
+    `read-only-begin`: the agent cannot write its state directory, so it refuses operations until `read-only-end`.
     """
 
     AGENT_STARTED = "agent-started"
@@ -49,6 +50,8 @@ class EventType(StrEnum):
     RESTORE_FAILED = "restore-failed"
     OPERATION_BEGIN = "operation-begin"
     OPERATION_END = "operation-end"
+    READ_ONLY_BEGIN = "read-only-begin"
+    READ_ONLY_END = "read-only-end"
     CORDON = "cordon"
     NVML_PAUSED = "nvml-paused"
 
@@ -66,6 +69,7 @@ SEVERITIES = {
     EventType.GPU_LOST: Severity.ERROR,
     EventType.VGPU_LOST: Severity.ERROR,
     EventType.RESTORE_FAILED: Severity.ERROR,
+    EventType.READ_ONLY_BEGIN: Severity.ERROR,
     EventType.GAP: Severity.WARNING,
     EventType.LIBVIRT_LOST: Severity.WARNING,
     EventType.GPU_XID: Severity.WARNING,
