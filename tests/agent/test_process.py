@@ -53,27 +53,6 @@ def test_a_running_operation_ends_before_the_agent_does(tmp_path: Path) -> None:
     assert len(vgpuctl.open_host(HOST).list_vms().data) == 8
 
 
-def test_who_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
-    with process(HOST, tmp_path) as agent:
-        body = {"pattern": "vdi-{:03}", "count": 100, "profile": "A100-4C", "reserve": "running", "start": False}
-        operation = agent.ask("POST", "/v1/create-vms", body, Idempotency_Key="mine").document["id"]
-        with agent.dial() as stream:
-            stream.sendall(f"GET /v1/operations/{operation}/events HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-            received = b""
-            while b"vm-finish" not in received:
-                received += stream.recv(65536)
-            agent.stop(signal.SIGKILL)
-    with process(HOST, tmp_path) as again:
-        shown = again.ask("GET", f"/v1/operations/{operation}").document
-        assert shown["state"] == "interrupted"
-        error = shown["document"]["error"]
-        assert (error["code"], error["exit_status"]) == ("interrupted", 130)
-        assert again.ended(error["facts"]["reconcile"])["kind"] == "reconcile-host"
-        assert again.ask("POST", "/v1/create-vms", body, Idempotency_Key="mine").document["id"] == operation
-        left = again.ask("POST", "/v1/reconcile-host", {"dry_run": True}).document["id"]
-        assert again.ended(left)["data"]["findings"] == []
-
-
 def test_dial_carries_requests(tmp_path: Path) -> None:
     with running(HOST, tmp_path) as agent:
         request = b"GET /v1/list-gpus HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
