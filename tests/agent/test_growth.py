@@ -21,7 +21,7 @@ from vgpuctl.agent.events import KEPT_EVENTS
 
 HOST = "sim:a100-40"
 EVENTS = 10_000
-EARLY_OPERATIONS, OPERATIONS, MIB = (200, 1000, 8.0) if EVERYTHING else (50, 100, 24.0)
+EARLY_OPERATIONS, OPERATIONS, MIB = (200, 1000, 12.0) if EVERYTHING else (50, 100, 24.0)
 """When a process is measured, and how much it may have grown: garbage waits for its collection, at first up to 16 MiB.
 Of operations, 1,000 are kept by rule."""
 KEPT, IN_MEMORY = 40, 10
