@@ -127,28 +127,28 @@ def test_xids(agent: Agent) -> None:
 def test_a_lost_gpu_is_one_event_whoever_reports_it(host: SimulatedHost) -> None:
     agent, clock = Agent(host), EagerClock()
     agent.log.gpu_losses = GpuLosses(clock)
-    looks, works = HostChanges(agent.log), observe(host.ports, ReadScope())
+    whole, works = HostChanges(agent.log), observe(host.ports, ReadScope())
     lost = replace(works, gpus=tuple(replace(gpu, is_lost=True) for gpu in works.gpus))
     unreadable = replace(works, gpus=(), unreadable_devices=("sysfs cannot be read",))
-    xid, look = (EventType.GPU_LOST, "Xid 79"), (EventType.GPU_LOST, "NVML d")
+    xid, no_answer = (EventType.GPU_LOST, "Xid 79"), (EventType.GPU_LOST, "NVML d")
 
     def reported() -> list[tuple[EventType, str]]:
         return [(event.type, (event.reason or "")[:6]) for event in agent.events()]
 
-    looks.read(works)
+    whole.read(works)
     for _ in range(2):
         agent.kernel.on_message(LOST_GPU)
-    looks.read(works)
-    looks.read(lost)
+    whole.read(works)
+    whole.read(lost)
     clock.sleep(3600)
     agent.kernel.on_message(LOST_GPU)
     assert reported() == [xid]
-    looks.read(works)
-    looks.read(lost)
+    whole.read(works)
+    whole.read(lost)
     agent.kernel.on_message(LOST_GPU)
-    assert reported() == [xid, (EventType.GPU_BACK, ""), look]
-    looks.read(unreadable)
-    looks.read(works)
+    assert reported() == [xid, (EventType.GPU_BACK, ""), no_answer]
+    whole.read(unreadable)
+    whole.read(works)
     agent.kernel.on_message(LOST_GPU)
     assert reported()[3:] == [xid]
     clock.sleep(61)

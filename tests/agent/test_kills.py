@@ -51,7 +51,7 @@ def any_request(choose: random.Random, number: int, vms: list[dict[str, Any]]) -
 
 
 def kill_after(agent: AgentProcess, operation: str, events: int) -> None:
-    """Kill the agent when an operation has told so many events, or its result."""
+    """Kill the agent when an operation has reported so many events, or its result."""
     with agent.dial() as stream:
         stream.settimeout(60)
         stream.sendall(f"GET /v1/operations/{operation}/events HTTP/1.1\r\nHost: a\r\n\r\n".encode())
@@ -74,7 +74,7 @@ def test_a_killed_agent_leaves_nothing_behind(tmp_path: Path) -> None:
     operation = ""
     ran: set[str] = set()
     for number in range(KILLS + 1):
-        told = f"VGPUCTL_SEED={seed}, kill {number}: {request}"
+        case = f"VGPUCTL_SEED={seed}, kill {number}: {request}"
         with process("sim:mixed", tmp_path) as agent:
             if request is not None:
                 call, body, targets = request
@@ -82,16 +82,16 @@ def test_a_killed_agent_leaves_nothing_behind(tmp_path: Path) -> None:
                 states.append(shown["state"])
                 error = shown["document"].get("error")
                 if shown["state"] == "interrupted":
-                    assert (error["code"], error["exit_status"]) == ("interrupted", 130), told
+                    assert (error["code"], error["exit_status"]) == ("interrupted", 130), case
                     if shown["started"] is not None:
-                        assert agent.ended(error["facts"]["reconcile"])["ok"], told
+                        assert agent.ended(error["facts"]["reconcile"])["ok"], case
                 else:
-                    assert shown["state"] == "finished", told
-                    assert error is None or error["code"] == "no-capacity", (told, error)
+                    assert shown["state"] == "finished", case
+                    assert error is None or error["code"] == "no-capacity", (case, error)
                 again = agent.ask("POST", f"/v1/{call}", body, Idempotency_Key=f"{number - 1}").document
-                assert again["id"] == operation, told
-                assert agent.change("reconcile-host", dry_run=True)["data"]["findings"] == [], told
-                assert ran - targets <= running_vms(agent), told
+                assert again["id"] == operation, case
+                assert agent.change("reconcile-host", dry_run=True)["data"]["findings"] == [], case
+                assert ran - targets <= running_vms(agent), case
             if number < KILLS:
                 ran = running_vms(agent)
                 request = any_request(choose, number, agent.ask("GET", "/v1/list-vms").document["data"])
