@@ -29,6 +29,7 @@ log = logging.getLogger("vgpuctl.agent")
 _SECRET_BYTES, _PROBE_BYTES = 32, 4096
 MAX_FILE_BYTES = 64 << 20
 KEPT_SECONDS = 7 * 86400.0
+_SET_ASIDE = ".damaged"
 _FILE_NAME = re.compile(r"[0-9a-f]{32}\.json")
 State = Literal["waiting", "running", "finished", "interrupted"]
 SECRET_FIELDS = frozenset({"digest"})
@@ -75,7 +76,8 @@ class OperationStore:
     def load(self) -> list[StoredOperation]:
         """Return what is kept. What a former agent did not end is `interrupted` now; a damaged file is set aside.
 
-        Files that a killed agent had not finished writing are removed; those that they were to replace are complete.
+        What was set aside is kept for 7 days, too. Files that a killed agent had not finished writing are removed;
+        those that they were to replace are complete.
 
         Raises:
             OSError: the directory cannot be read.
@@ -84,6 +86,9 @@ class OperationStore:
         with contextlib.suppress(OSError):  # on a read-only disk the next start removes them
             for file in unfinished.all():
                 unfinished.remove(file)
+            for path in self._directory.glob(f"*{_SET_ASIDE}"):
+                if path.stat().st_mtime < time.time() - KEPT_SECONDS:
+                    path.unlink()
         kept: list[StoredOperation] = []
         for path in sorted(self._directory.iterdir()) if self._directory.is_dir() else ():
             if not _FILE_NAME.fullmatch(path.name):
@@ -93,7 +98,7 @@ class OperationStore:
             except OSError as error:
                 log.error("%s is damaged and set aside: %s", path, error)
                 with contextlib.suppress(OSError):
-                    path.replace(path.with_suffix(".damaged"))
+                    path.replace(path.with_suffix(_SET_ASIDE))
                 continue
             if stored.document is None:
                 # not written: until `recover` has begun reconcile-host, the next start must find it again
