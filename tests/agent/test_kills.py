@@ -29,14 +29,14 @@ def any_request(choose: random.Random, number: int, vms: list[dict[str, Any]]) -
     own = [vm for vm in vms if vm["ownership"] == "managed"]
     off = [vm["name"] for vm in own if vm["state"] == "stopped"]
     runs = [vm["name"] for vm in own if vm["state"] == "running"]
-    with_vgpu = {vm["name"] for vm in own if vm["vgpus"]}
+    vgpus = {vm["name"]: len(vm["vgpus"]) for vm in own}
     calls: list[tuple[str, list[str], dict[str, Any]]] = [
         ("delete-vm", off + runs, {}),
         ("stop-vm", runs, {"force": True}),
-        ("refresh-vm", [name for name in runs if name in with_vgpu], {"image": IMAGE, "drain": True}),
+        ("refresh-vm", [name for name in runs if vgpus[name]], {"image": IMAGE, "drain": True}),
         ("start-vm", off, {}),
         ("attach-vgpu", off, {"profile": PROFILE}),
-        ("detach-vgpu", [name for name in off if name in with_vgpu], {}),
+        ("detach-vgpu", [name for name in off if vgpus[name] == 1], {}),
         ("set-vm", off, {"memory": choose.choice(["2GiB", "3GiB"]), "owner": f"owner-{number}"}),
     ]
     possible = [call for call in calls if call[1]]
