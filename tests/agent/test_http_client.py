@@ -4,30 +4,45 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.agent.http_client import MAX_HEAD_LINE_BYTES, Answer, BadAnswer, send_request
+from vgpuctl.agent.http_client import MAX_HEAD_LINE_BYTES, BadAnswer, HttpAnswer, HttpConnection
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
-class Peer:
-    """A connection whose other side has sent some bytes, which arrive in pieces of this size, and has closed it."""
+class Sent(io.RawIOBase):
+    """What the other side has sent before it closed the connection; it arrives in pieces of this size."""
 
-    def __init__(self, sent: bytes, piece: int = 1 << 16) -> None:
+    def __init__(self, sent: bytes, piece: int) -> None:
         self.sent = sent
         self.piece = piece
-        self.received = b""
 
-    def recv(self, most: int) -> bytes:
-        count = min(most, self.piece)
-        data, self.sent = self.sent[:count], self.sent[count:]
-        return data
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(len(buffer), self.piece, len(self.sent))
+        buffer[:count], self.sent = self.sent[:count], self.sent[count:]
+        return count
+
+
+def answer_in(sent: bytes, piece: int = 1 << 16) -> HttpAnswer:
+    return HttpAnswer(io.BufferedReader(Sent(sent, piece)))
+
+
+class Connection(HttpConnection):
+    """A connection that keeps what is sent."""
+
+    def connect(self) -> None:
+        self.sock, self.received = self, b""
 
     def sendall(self, data: bytes) -> None:
         self.received += data
@@ -55,9 +70,9 @@ def test_a_whole_answer_is_read_however_it_arrives(
     body: bytes, form: str, cuts: list[int], piece: int, most: int
 ) -> None:
     sent = encoded(body, form, cuts)
-    answer = Answer(Peer(b"HTTP/1.1 100 Continue\r\n\r\n" + sent, piece))
+    answer = answer_in(b"HTTP/1.1 100 Continue\r\n\r\n" + sent, piece)
     assert (answer.status, answer.read(1 << 20), answer.read(1)) == (200, body, b"")
-    by_lines = Answer(Peer(sent, piece))
+    by_lines = answer_in(sent, piece)
     lines = [*iter(lambda: by_lines.readline(most), b"")]
     assert b"".join(lines) == body
     assert all(len(line) <= most and b"\n" not in line[:-1] for line in lines)
@@ -68,14 +83,14 @@ def test_an_answer_that_breaks_off_is_no_shorter_answer(body: bytes, form: str, 
     whole = encoded(body, form, [7]).removesuffix(b"more").removesuffix(b"HTTP/1.1 500 another answer")
     broken = whole[: min(kept, len(whole) - 1)]
     with pytest.raises(ConnectionResetError):
-        Answer(Peer(broken)).read(1 << 20)
+        answer_in(broken).read(1 << 20)
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_an_error(garbage: bytes) -> None:
     for sent in (garbage, HEAD + garbage, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + garbage):
         with contextlib.suppress(BadAnswer, OSError):
-            Answer(Peer(sent, 7)).read(1 << 20)
+            answer_in(sent, 7).read(1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +107,14 @@ def test_garbage_is_an_error(garbage: bytes) -> None:
 )
 def test_what_is_no_answer_is_told(sent: bytes, words: str) -> None:
     with pytest.raises(BadAnswer, match=words):
-        Answer(Peer(sent)).read(1 << 20)
+        answer_in(sent).read(1 << 20)
 
 
 def test_a_request_is_one_request() -> None:
-    peer = Peer(b"")
-    send_request(peer, "POST", "/v1/x", json.dumps({"a": "é\r\n"}).encode(), {"Key": "k"})
+    peer = Connection("agent")
+    peer.request("POST", "/v1/x", json.dumps({"a": "é\r\n"}).encode(), {"Key": "k"})
     head, _, body = peer.received.partition(b"\r\n\r\n")
     assert head.split(b"\r\n") == [b"POST /v1/x HTTP/1.1", b"Host: agent", b"Key: k", b"Content-Length: %d" % len(body)]
     for path, key in (("/v1/x y", "k"), ("/v1/x\r\nA: b", "k"), ("/v1/é", "k"), ("/v1/x", "k\r\nA: b")):
         with pytest.raises(ValueError, match=r"path|control"):
-            send_request(peer, "GET", path, None, {"Key": key})
+            peer.request("GET", path, None, {"Key": key})

@@ -21,7 +21,7 @@ from copy import copy
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlencode
 
-from vgpuctl.agent.connection import LOCAL_AGENT, MAX_LINE_BYTES, Dial, dialer, read_stream, request
+from vgpuctl.agent.connection import LOCAL_AGENT, MAX_LINE_BYTES, AgentConnection, Dial, dialer, read_stream
 from vgpuctl.agent.protocol import (
     API_VERSION,
     EVENT_STREAM,
@@ -132,20 +132,24 @@ class AgentHost(GpuHost):
             Unreachable: the agent does not answer, or not any more.
             Busy: too many readers follow already.
         """
-        headers = {"Accept": EVENT_STREAM} | ({"Last-Event-ID": after} if after else {})
+        connection = AgentConnection(self._dial)
         try:
-            with request(self._dial, "GET", f"/{API_VERSION}/events", headers=headers) as answer:
-                if answer.status != 200:
-                    raise error_of(read_failure(json.loads(answer.read(MAX_LINE_BYTES))["error"]))
-                for fields in read_stream(answer):
-                    if fields is None:
-                        self._progress.on_wait()
-                    else:
-                        yield _read(Event, json.loads(fields["data"]))
+            headers = {"Accept": EVENT_STREAM} | ({"Last-Event-ID": after} if after else {})
+            connection.request("GET", f"/{API_VERSION}/events", headers=headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise error_of(read_failure(json.loads(response.read(MAX_LINE_BYTES))["error"]))
+            for fields in read_stream(response):
+                if fields is None:
+                    self._progress.on_wait()
+                else:
+                    yield _read(Event, json.loads(fields["data"]))
         except (OSError, ValueError, KeyError) as error:
             raise Unreachable(
                 f"the stream of the host agent's events ended: {error}", hint="systemctl status vgpuctl-agent"
             ) from error
+        finally:
+            connection.close()
 
     def _query(self, method: Callable[..., Result], args: tuple[Any, ...], named: Mapping[str, Any]) -> Result:
         result: Result = self._make(method, args, named)
@@ -221,17 +225,21 @@ class AgentHost(GpuHost):
     def _request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Mapping[str, Any]]:
+        connection = AgentConnection(self._dial)
         try:
-            with request(self._dial, method, path, body, headers or {}) as answer:
-                document = json.loads(answer.read(MAX_ANSWER_BYTES))
+            connection.request(method, path, body, dict(headers or {}))
+            response = connection.getresponse()
+            answer = json.loads(response.read(MAX_ANSWER_BYTES))
         except (OSError, ValueError) as error:
             raise AnswerLost(
                 f"the host agent's answer to {method} {path} did not arrive: {error}",
                 hint="systemctl status vgpuctl-agent; vgpuctl log shows what was done",
             ) from error
-        if not isinstance(document, dict):
+        finally:
+            connection.close()
+        if not isinstance(answer, dict):
             raise AnswerLost(f"the host agent answered {method} {path} with something that is no object")
-        return answer.status, document
+        return response.status, answer
 
     def _follow(self, call: LibraryCall, operation: str) -> Mapping[str, Any]:
         """Pass an operation's progress on until it has ended. An interruption cancels it, and its undo is awaited."""
@@ -263,16 +271,20 @@ class AgentHost(GpuHost):
         Raises:
             OSError: the stream ended before the result.
         """
-        headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(last)}
+        connection = AgentConnection(self._dial)
         try:
-            with request(self._dial, "GET", f"/{API_VERSION}/operations/{operation}/events", headers=headers) as answer:
-                for fields in read_stream(answer):
-                    if fields is None:
-                        progress.on_wait()
-                    else:
-                        yield int(fields["id"]), fields["event"], json.loads(fields["data"])
+            headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(last)}
+            connection.request("GET", f"/{API_VERSION}/operations/{operation}/events", headers=headers)
+            response = connection.getresponse()
+            for fields in read_stream(response):
+                if fields is None:
+                    progress.on_wait()
+                else:
+                    yield int(fields["id"]), fields["event"], json.loads(fields["data"])
         except ValueError as error:
             raise OSError(f"it sent {error!r}") from error
+        finally:
+            connection.close()
         raise OSError("the stream ended early")
 
 

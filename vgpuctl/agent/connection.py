@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 
-from vgpuctl.agent.http_client import Answer, send_request
+from vgpuctl.agent.http_client import HttpAnswer, HttpConnection
 from vgpuctl.errors import InvalidInput, Refused, Unreachable, VgpuctlError
 from vgpuctl.model.agent_service import SOCKET_PATH
-from vgpuctl.value import EMPTY_MAPPING
 
 Dial = Callable[[], socket.socket]
 """Returns a new connection to the agent: a socket, or what behaves like one."""
@@ -25,23 +23,17 @@ MAX_LINE_BYTES = 64 << 20
 MAX_FIELDS = 16
 
 
-@contextmanager
-def request(
-    dial: Dial, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = EMPTY_MAPPING
-) -> Iterator[Answer]:
-    """Send a request to an agent on a connection of its own, and yield the answer.
+class AgentConnection(HttpConnection):
+    """HTTP on a connection that `dial` makes."""
 
-    Raises:
-        VgpuctlError: the agent cannot be reached.
-        OSError, ValueError: the connection broke, or what came is no answer.
-    """
-    connection = dial()
-    try:
-        connection.settimeout(ANSWER_SECONDS)
-        send_request(connection, method, path, body, headers)
-        yield Answer(connection)
-    finally:
-        connection.close()
+    def __init__(self, dial: Dial) -> None:
+        super().__init__("agent")
+        self._dial = dial
+
+    def connect(self) -> None:
+        """Connect."""
+        self.sock = self._dial()
+        self.sock.settimeout(ANSWER_SECONDS)
 
 
 def dialer(name: str) -> tuple[Dial, Callable[[], None] | None]:
@@ -96,7 +88,7 @@ def _unreachable(path: str, error: OSError) -> VgpuctlError:
     )
 
 
-def read_stream(response: Answer) -> Iterator[dict[str, str] | None]:
+def read_stream(response: HttpAnswer) -> Iterator[dict[str, str] | None]:
     """Yield the fields of each server-sent event; None for a beat, which says that the other side lives.
 
     Raises:

@@ -7,7 +7,10 @@ What comes back may be malformed, endless or hostile: lines and headers are boun
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BufferedReader
 from typing import Any
+
+from vgpuctl.value import EMPTY_MAPPING
 
 CHUNK_BYTES = 1 << 16
 MAX_HEAD_LINE_BYTES, MAX_HEADERS = 1 << 16, 100
@@ -17,36 +20,64 @@ class BadAnswer(ValueError):
     """What came is no HTTP answer."""
 
 
-def send_request(connection: Any, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> None:
-    """Send a request. `connection`: a socket, or what has its `sendall` and `recv`.
+class HttpConnection:
+    """A connection for one request. A subclass makes the connection, in `connect`."""
 
-    Raises:
-        ValueError: the path or a header has a space or a control character.
-        OSError: the connection broke.
-    """
-    fields = {"Host": "agent", **headers}
-    if body is not None:
-        fields["Content-Length"] = str(len(body))
-    if not (path.isascii() and path.isprintable() and " " not in path):
-        raise ValueError(f"{path!r} is no path")
-    if not all(text.isascii() and text.isprintable() for text in fields.values()):
-        raise ValueError("a header has a control character")
-    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in fields.items()), "", ""]
-    connection.sendall("\r\n".join(lines).encode("ascii") + (body or b""))
+    sock: Any = None
+    _file: BufferedReader | None = None
 
+    def __init__(self, host: str) -> None:
+        self._host = host
 
-class Answer:
-    """The answer to a request: its status, and its body, which may come over a long time."""
+    def connect(self) -> None:
+        """Set `sock`: a socket, or what has its methods `sendall`, `makefile` and `close`."""
+        raise NotImplementedError
 
-    def __init__(self, connection: Any) -> None:
-        """Wait for the status and the headers.
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = EMPTY_MAPPING
+    ) -> None:
+        """Connect, and send a request.
+
+        Raises:
+            ValueError: the path or a header has a space or a control character.
+            OSError: the connection broke.
+        """
+        fields = {"Host": self._host, **headers}
+        if body is not None:
+            fields["Content-Length"] = str(len(body))
+        if not (path.isascii() and path.isprintable() and " " not in path):
+            raise ValueError(f"{path!r} is no path")
+        if not all(text.isascii() and text.isprintable() for text in fields.values()):
+            raise ValueError("a header has a control character")
+        self.connect()
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in fields.items()), "", ""]
+        self.sock.sendall("\r\n".join(lines).encode("ascii") + (body or b""))
+
+    def getresponse(self) -> HttpAnswer:
+        """Wait for the answer and return it; its body may come later.
 
         Raises:
             BadAnswer: it is no HTTP.
             OSError: the connection broke.
         """
-        self._connection = connection
-        self._received = bytearray()
+        file: BufferedReader = self.sock.makefile("rb")
+        self._file = file
+        return HttpAnswer(file)
+
+    def close(self) -> None:
+        """Close the connection, and what is read from it: a socket stays open as long as its file."""
+        if self._file is not None:
+            self._file.close()
+        if self.sock is not None:
+            self.sock.close()
+
+
+class HttpAnswer:
+    """The answer to a request: its status, and its body, which may come over a long time."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        """`file`: what the other side sends."""
+        self._file = file
         self.status, headers = self._read_head()
         while self.status == 100:
             self.status, headers = self._read_head()
@@ -55,6 +86,10 @@ class Answer:
         self._left = _number(length, 10) if length is not None and not self._is_chunked else 0
         self._has_end = self._is_chunked or length is not None
         self._body = bytearray()
+
+    def close(self) -> None:
+        """Close what it reads from."""
+        self._file.close()
 
     def read(self, most: int) -> bytes:
         """Return the whole body, or so much of it.
@@ -95,16 +130,15 @@ class Answer:
                 return False
         if self._has_end and not self._left:
             return False
-        if not self._received and not self._receive(may_end=not self._has_end):
-            return False
-        count = min(self._left, len(self._received)) if self._has_end else len(self._received)
-        self._body += self._received[:count]
-        del self._received[:count]
+        data = self._file.read1(min(self._left, CHUNK_BYTES) if self._has_end else CHUNK_BYTES)
+        if not data and self._has_end:
+            raise _broken()
+        self._body += data
         if self._has_end:
-            self._left -= count
+            self._left -= len(data)
             if self._is_chunked and not self._left and self._read_line():
                 raise BadAnswer("a chunk has another length than it says")
-        return True
+        return bool(data)
 
     def _read_head(self) -> tuple[int, dict[str, str]]:
         version, _, rest = self._read_line().decode("latin-1").partition(" ")
@@ -120,20 +154,16 @@ class Answer:
 
     def _read_line(self) -> bytes:
         """Return a line of what is around the body, without its end."""
-        while (end := self._received.find(b"\n")) < 0:
-            if len(self._received) > MAX_HEAD_LINE_BYTES:
-                raise BadAnswer(f"a line of more than {MAX_HEAD_LINE_BYTES} bytes")
-            self._receive(may_end=False)
-        line = bytes(self._received[:end]).removesuffix(b"\r")
-        del self._received[: end + 1]
-        return line
+        line = self._file.readline(MAX_HEAD_LINE_BYTES + 1)
+        if len(line) > MAX_HEAD_LINE_BYTES:
+            raise BadAnswer(f"a line of more than {MAX_HEAD_LINE_BYTES} bytes")
+        if not line.endswith(b"\n"):
+            raise _broken()
+        return line.rstrip(b"\r\n")
 
-    def _receive(self, *, may_end: bool) -> bool:
-        data: bytes = self._connection.recv(CHUNK_BYTES)
-        if not data and not may_end:
-            raise ConnectionResetError("the other side closed the connection before the answer was whole")
-        self._received += data
-        return bool(data)
+
+def _broken() -> OSError:
+    return ConnectionResetError("the other side closed the connection before the answer was whole")
 
 
 def _number(text: str, base: int) -> int:

@@ -14,6 +14,7 @@ first: that line ends the output of a noisy ~/.bashrc, and Ctrl-C becomes a SIGI
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import select
 import shlex
@@ -94,12 +95,12 @@ class SshSession:
                 channel.close()
 
     def dial(self) -> Any:
-        """Return a connection to the host agent there: a channel, which has the methods of a socket.
+        """Return a connection to the host agent there, with the methods of a socket that http.client uses.
 
         Raises:
             Unreachable: the connection broke.
         """
-        return self._start_command(_dial_line())
+        return _Dialled(self._start_command(_dial_line()))
 
     def close(self) -> None:
         """Log out."""
@@ -126,6 +127,37 @@ class SshSession:
             why = str(exc) or type(exc).__name__
             raise Unreachable(f"{self.name}: the connection broke before the command started: {why}") from exc
         return channel
+
+
+class _Dialled:
+    """A channel as a socket: paramiko's own files have no `peek`, which http.client needs for a stream."""
+
+    def __init__(self, channel: Any) -> None:
+        self.sendall = channel.sendall
+        self.settimeout = channel.settimeout
+        self.close = channel.close
+        self._channel = channel
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """Return the channel's bytes as a file."""
+        return io.BufferedReader(_ChannelReader(self._channel))
+
+
+class _ChannelReader(io.RawIOBase):
+    """The bytes of a channel."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is there, or wait for it; 0 at the end."""
+        data: bytes = self._channel.recv(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class _RunningCommand:
