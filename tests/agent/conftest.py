@@ -27,6 +27,8 @@ from vgpuctl.agent.rights import HostRights
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
+from vgpuctl.model.outcome import CallSettings
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,14 +95,24 @@ class RunningAgent:
 
 @contextmanager
 def running(
-    host: str, directory: Path, policy: Any = None, open_host: Any = None, path: str | None = None
+    host: str,
+    directory: Path,
+    policy: Any = None,
+    open_host: Any = None,
+    path: str | None = None,
+    watch_reads: Callable[[Host], Host] = lambda ports: ports,
 ) -> Iterator[RunningAgent]:
     """Run an agent of a host in a thread. `path`: its socket, by default one of its own."""
     snapshots = SnapshotCache(HostClock())
     ports = library.open_ports(host)
+
+    def open_reader(settings: CallSettings, clock: HostClock | None) -> GpuHost:
+        reads = replace(watch_reads(library.open_ports(host)), snapshots=snapshots)
+        return GpuHost(reads, settings, None, open_reader)
+
     agent = server.Agent(
         open_host=open_host or library.opener(host),
-        open_reader=library.opener(host, snapshots=snapshots),
+        open_reader=open_reader,
         ports=replace(ports, snapshots=snapshots),
         snapshots=snapshots,
         policy=policy or HostRights(ports, owner=os.geteuid()),

@@ -167,6 +167,8 @@ def test_a_question_is_answered_by_the_caller(agent: RunningAgent) -> None:
         ("POST", "/v1/create-vm", b" " * (MAX_BODY_BYTES + 1), 413, "larger"),
         ("GET", "/v1/create-vm?profile=A100-4C", None, 405, "POST"),
         ("GET", "/v1/nothing", None, 404, "nothing"),
+        ("POST", "/v1/install-host", {"dry_run": True}, 409, "the host agent does not make the call install-host"),
+        ("GET", "/v1/uninstall-host", None, 409, "uninstall-host"),
         ("GET", "/v1/../v1/list-vms", None, 404, ""),
         ("GET", "/v1//list-vms", None, 404, ""),
         ("GET", "/v1/list-vms%00", None, 404, ""),

@@ -24,6 +24,7 @@ from vgpuctl.errors import (
     InvalidInput,
     NeedsConfirmation,
     NotFound,
+    Refused,
     ResultUnknown,
     SomeTargetsFailed,
     Unreachable,
@@ -51,6 +52,27 @@ class Steps(NoProgress):
 
     def on_step_undo(self, text: str) -> None:
         self.undone.append(text)
+
+
+def test_it_closes_its_connections(agent: RunningAgent) -> None:
+    host: Any = agent.connect()
+    host.list_vms()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        host.list_vms()
+    host.cordon("A100")
+    events = host.follow_events(host.read_events().data[0].id)
+    next(events)
+    events.close()
+    assert len(os.listdir("/proc/self/fd")) < before + 10
+
+
+def test_what_no_agent_does_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    nowhere = vgpuctl.connect(f"agent:{tmp_path}/none.sock")
+    for act in (nowhere.install_host, nowhere.uninstall_host):
+        with pytest.raises(Refused) as caught:
+            act()
+        assert caught.value.hint == f"as root, on the host itself: sudo vgpuctl {caught.value.facts['call']}"
 
 
 def test_its_results_are_those_of_the_host_itself(agent: RunningAgent) -> None:

@@ -16,10 +16,13 @@ from hypothesis import strategies as st
 from tests.hosts import EagerClock, SimulatedHost, create, delete, open_sim_host, request
 from vgpuctl.agent.event_sources import EventSources, Xid, parse_xid
 from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.gpu_losses import GpuLosses
+from vgpuctl.agent.host_changes import HostChanges
 from vgpuctl.host.processes import HostClock
 from vgpuctl.model.event import Event, EventType, Severity
 from vgpuctl.model.port_values import DomainEvent, DomainEventKind, DomainStatus
 from vgpuctl.model.vm import VmState
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.value import replace
 
 WAIT_SECONDS = 30
@@ -118,6 +121,39 @@ def test_xids(agent: Agent) -> None:
     assert (serious.type, serious.severity) == (EventType.GPU_XID, Severity.ERROR)
     assert (gap.type, gap.reason) == (EventType.GAP, "the kernel overwrote messages")
     assert (more.reason, more.count) == (fault.reason, 2)
+    assert agent.changes == 6
+
+
+def test_a_lost_gpu_is_one_event_whoever_reports_it(host: SimulatedHost) -> None:
+    agent, clock = Agent(host), EagerClock()
+    agent.log.gpu_losses = GpuLosses(clock)
+    whole, works = HostChanges(agent.log), observe(host.ports, ReadScope())
+    lost = replace(works, gpus=tuple(replace(gpu, is_lost=True) for gpu in works.gpus))
+    unreadable = replace(works, gpus=(), unreadable_devices=("sysfs cannot be read",))
+    xid, no_answer = (EventType.GPU_LOST, "Xid 79"), (EventType.GPU_LOST, "NVML d")
+
+    def reported() -> list[tuple[EventType, str]]:
+        return [(event.type, (event.reason or "")[:6]) for event in agent.events()]
+
+    whole.read(works)
+    for _ in range(2):
+        agent.kernel.on_message(LOST_GPU)
+    whole.read(works)
+    whole.read(lost)
+    clock.sleep(3600)
+    agent.kernel.on_message(LOST_GPU)
+    assert reported() == [xid]
+    whole.read(works)
+    whole.read(lost)
+    agent.kernel.on_message(LOST_GPU)
+    assert reported() == [xid, (EventType.GPU_BACK, ""), no_answer]
+    whole.read(unreadable)
+    whole.read(works)
+    agent.kernel.on_message(LOST_GPU)
+    assert reported()[3:] == [xid]
+    clock.sleep(61)
+    agent.kernel.on_message(LOST_GPU)
+    assert reported()[3:] == [xid, xid], "no look saw the former loss: this is another one"
     assert agent.changes == 6
 
 

@@ -121,7 +121,7 @@ def test_what_changes_the_host_is_roots(site: Site) -> None:
         ("apply", {"sets": ["gpus[A100].cordoned=true"]}),
         ("reconcile-host", {}),
         ("restore-host", {}),
-        ("uninstall-host", {}),
+        ("fix-problems", {}),
     ):
         assert code_of(site.ask(ALICE, call, **arguments)) == "not-allowed", call
     assert code_of(site.ask(ALICE, "create-vm", name="x", profile="A100-4C", networks=["bridge=br0"])) == "not-allowed"

@@ -20,8 +20,8 @@ from tests.agent.examples import EXAMPLES, HOSTS, SOCKET, command
 from tests.agent.test_commands import prepare
 from vgpuctl.agent import openapi
 from vgpuctl.agent.operations import WAITING_CALLS
+from vgpuctl.agent.protocol import API_CALLS
 from vgpuctl.cli import entry
-from vgpuctl.library.call_table import CALLS
 
 PAGE = ROOT / "docs" / "reference" / "api.md"
 DESCRIPTION = ROOT / "docs" / "json" / "openapi.json"
@@ -35,7 +35,7 @@ def table() -> str:
     parts = []
     for changes in (False, True):
         parts.append(f"### {'Changes' if changes else 'Reads'}\n")
-        for name, call in sorted(CALLS.items()):
+        for name, call in sorted(API_CALLS.items()):
             if call.changes is changes:
                 parts.append(f"**`{name}`** {call.summary}\n\n```sh\n{command(name, changes=changes)}\n```\n")
     return "\n".join(parts)
@@ -51,7 +51,7 @@ def test_the_page_lists_every_call() -> None:
         DESCRIPTION.write_text(openapi.text(), encoding="utf-8")
     assert PAGE.read_text(encoding="utf-8") == wanted, "run the tests with VGPUCTL_REGENERATE=1"
     assert DESCRIPTION.read_text(encoding="utf-8") == openapi.text(), "run the tests with VGPUCTL_REGENERATE=1"
-    assert EXAMPLES.keys() == CALLS.keys()
+    assert EXAMPLES.keys() == API_CALLS.keys()
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def example_agent(
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_works(name: str, example_agent: RunningAgent) -> None:
-    changes = CALLS[name].changes
+    changes = API_CALLS[name].changes
     words = [word.replace(SOCKET, example_agent.path) for word in shlex.split(command(name, changes=changes))]
     answer = json.loads(subprocess.run([*words, "-sS"], capture_output=True, text=True, check=True, timeout=60).stdout)
     if changes or name in WAITING_CALLS:

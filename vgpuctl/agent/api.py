@@ -14,7 +14,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,34 +24,35 @@ from starlette.routing import Route
 
 from vgpuctl.agent import openapi
 from vgpuctl.agent.events import EventLog, EventReader
+from vgpuctl.agent.fair_threads import FairThreads
 from vgpuctl.agent.http_input import read_body, read_query, read_seconds, refuse_long
 from vgpuctl.agent.operation import AgentOperation, wait_for_end
-from vgpuctl.agent.operation_store import StoredOperation
+from vgpuctl.agent.operation_store import SECRET_FIELDS, StoredOperation
 from vgpuctl.agent.operations import WAITING_CALLS, AgentOperations, OpenHost
 from vgpuctl.agent.protocol import (
+    API_CALLS,
     API_VERSION,
     EVENT_STREAM,
     REQUEST_KEY,
     RequestOptions,
     read_options,
+    refuse_host_only,
 )
 from vgpuctl.agent.request import CallRequest
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception, stale_error
-from vgpuctl.library.call_table import CALLS, LibraryCall
+from vgpuctl.library.call_table import LibraryCall
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import CallSettings, Outcome, QueryResult
 from vgpuctl.value import replace
 from vgpuctl.version import __version__
 
-Result = TypeVar("Result")
-
 BEAT_SECONDS = 10.0
 """A stream says at least this often that it lives."""
 MAX_WAIT_SECONDS = 60.0
-READERS = 16
-"""So many reads are answered at once."""
+READERS, CHECKERS = 16, 8
+"""So many reads are answered at once, and the rights of so many requests are checked."""
 NEW_VM_CALLS = frozenset({"create-vm"})
 """Calls that name one VM, which does not exist yet."""
 
@@ -104,7 +105,8 @@ class Api:
         self._operations = operations
         self._events = events
         self._policy = policy
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
+        self._readers = FairThreads(READERS, "read")
+        self._checkers = FairThreads(CHECKERS, "check")  # a change does not wait for its turn behind reads
         self._identities = ThreadPoolExecutor(4, thread_name_prefix="identity")  # not behind reads of a slow libvirt
         self._streams: set[asyncio.Task[Any]] = set()
         prefix = f"/{API_VERSION}"
@@ -125,7 +127,8 @@ class Api:
         """End the streams that are open."""
         for stream in self._streams:
             stream.cancel()
-        self._readers.shutdown(wait=False)
+        self._readers.close()
+        self._checkers.close()
         self._identities.shutdown(wait=False)
         self._reader.close()
 
@@ -147,13 +150,9 @@ class Api:
 
         return answer
 
-    async def _in_thread(self, act: Callable[..., Result], *arguments: Any) -> Result:
-        """Return what a function returns that may read files or ask libvirt."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, act, *arguments)
-
     async def _root(self, _: HttpRequest, caller: Caller) -> Response:
         rights = {"account": caller.account, "rights": caller.rights}
-        return _json({"version": __version__, **rights, "calls": sorted(CALLS)})
+        return _json({"version": __version__, **rights, "calls": sorted(API_CALLS)})
 
     async def _openapi(self, _: HttpRequest, caller: Caller) -> Response:
         return _json(openapi.document())
@@ -230,7 +229,8 @@ class Api:
             self._streams.discard(task) if task is not None else None
 
     async def _call(self, request: HttpRequest, caller: Caller) -> Response:
-        call = CALLS.get(request.path_params["call"])
+        refuse_host_only(request.path_params["call"])
+        call = API_CALLS.get(request.path_params["call"])
         if call is None:
             raise NotFound(
                 f"there is no call {request.path_params['call']}", hint=f"GET /{API_VERSION} lists the calls"
@@ -245,7 +245,7 @@ class Api:
             given, options = read_query(call, request.query_params), RequestOptions(fresh=fresh)
         refuse_long(given)
         read = call.read_arguments(given)
-        arguments = await self._in_thread(self._policy.check, caller, call, read, options.files)
+        arguments = await self._checkers.run(caller, self._policy.check, caller, call, read, options.files)
         key = request.headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= 200:
             raise InvalidInput("Idempotency-Key: 1 to 200 characters")
@@ -254,13 +254,13 @@ class Api:
             call, arguments, options, caller, key, partial(self._checked_again, call, read, options, caller)
         )
         if options.if_generation is not None and self._operations.known(todo) is None:
-            await self._in_thread(self._refuse_stale, todo, options.if_generation)
+            await self._readers.run(caller, self._refuse_stale, todo, options.if_generation)
         if call.changes or call.name in WAITING_CALLS:
             operation = self._operations.begin(todo)
             return _json(
                 _shown(operation.stored), 202, {"Location": f"/{API_VERSION}/operations/{operation.stored.id}"}
             )
-        return await self._in_thread(self._read, todo)
+        return await self._readers.run(caller, self._read, todo)
 
     def _checked_again(
         self, call: LibraryCall, given: Mapping[str, Any], options: RequestOptions, before: Caller
@@ -319,7 +319,7 @@ def _is_open_to(caller: Caller, stored: StoredOperation) -> bool:
 def _shown(stored: StoredOperation) -> object:
     """Return an operation as the API shows it."""
     record = to_json_value(stored)
-    return {name: value for name, value in record.items() if name != "digest"}
+    return {name: value for name, value in record.items() if name not in SECRET_FIELDS}
 
 
 def _text(value: object) -> str:

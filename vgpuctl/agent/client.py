@@ -11,12 +11,11 @@ Threads may share it. Each request has a connection of its own; `dial` makes the
 
 from __future__ import annotations
 
-import http.client
 import inspect
 import json
+import os
 import re
 import signal
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -39,6 +38,7 @@ from vgpuctl.agent.protocol import (
     REQUEST_KEY,
     RESULT_EVENT,
     confirmation_key,
+    refuse_host_only,
 )
 from vgpuctl.agent.remote_errors import error_of
 from vgpuctl.config.arguments import require_seconds
@@ -161,7 +161,7 @@ class AgentHost(GpuHost):
                     self._progress.on_wait()
                 else:
                     yield read_answer(Event, self._limits.parse(fields["data"]))
-        except (OSError, http.client.HTTPException, ValueError, KeyError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, RecursionError) as error:
             raise Unreachable(
                 f"the stream of the host agent's events ended: {error}", hint="systemctl status vgpuctl-agent"
             ) from error
@@ -185,6 +185,7 @@ class AgentHost(GpuHost):
 
     def _make(self, method: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Send a call; send it again with what the agent asks for: a file's text, or the user's confirmation."""
+        refuse_host_only(method.__name__.replace("_", "-"))
         call = CALLS[method.__name__.replace("_", "-")]
         arguments = _arguments_of(method, self, args, named)
         files: dict[str, str] = {}
@@ -219,7 +220,7 @@ class AgentHost(GpuHost):
     def _send(self, call: LibraryCall, body: Mapping[str, object]) -> Mapping[str, Any]:
         """Return the document of a call, of an operation when it has ended."""
         text = json.dumps(to_json_value(body)).encode()
-        headers = {"Content-Type": "application/json", "Idempotency-Key": str(uuid.uuid4())}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": os.urandom(16).hex()}
         path = f"/{API_VERSION}/{call.name}"
         stop: BaseException | None = None
         try:
@@ -252,7 +253,7 @@ class AgentHost(GpuHost):
             connection.request(method, path, body, {"Connection": "close", **(headers or {})})
             response = connection.getresponse()
             answer = self._limits.parse(response.read(self._limits.answer_bytes))
-        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise AnswerLost(
                 f"the host agent's answer to {method} {path} did not arrive: {error}",
                 hint="systemctl status vgpuctl-agent; vgpuctl log shows what was done",
@@ -322,7 +323,7 @@ class AgentHost(GpuHost):
                     progress.on_wait()
                 else:
                     yield int(fields["id"]), fields["event"], self._limits.parse(fields["data"])
-        except (http.client.HTTPException, ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise OSError(f"it sent {error!r}") from error
         finally:
             connection.close()

@@ -133,13 +133,14 @@ class EventSources:
         if xid is None:
             return
         is_lost = xid.number == GPU_LOST_XID
-        self._log.publish(
-            EventType.GPU_LOST if is_lost else EventType.GPU_XID,
-            severity=Severity.ERROR if xid.number in SERIOUS_XIDS else None,
-            gpu=xid.gpu,
-            reason=_shorten(f"Xid {xid.number}: {xid.text}"),
-            collapse=f"{xid.gpu} Xid {xid.number}",
-        )
+        if not is_lost or xid.gpu is None or self._log.gpu_losses.report(xid.gpu, was_seen=False):
+            self._log.publish(
+                EventType.GPU_LOST if is_lost else EventType.GPU_XID,
+                severity=Severity.ERROR if xid.number in SERIOUS_XIDS else None,
+                gpu=xid.gpu,
+                reason=_shorten(f"Xid {xid.number}: {xid.text}"),
+                collapse=f"{xid.gpu} Xid {xid.number}",
+            )
         self._on_change()
 
     def _note_lost_messages(self, reason: str) -> None:

@@ -30,6 +30,7 @@ from threading import Condition, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from vgpuctl.agent.gpu_losses import GpuLosses
 from vgpuctl.errors import Busy
 from vgpuctl.model.event import SEVERITIES, VM_STATE_TYPES, Event, EventType, Severity
 from vgpuctl.value import replace
@@ -47,10 +48,14 @@ _TOO_OLD = "events after the last one that this reader had are lost: list again"
 
 
 class EventLog:
-    """The last events of this run of the agent. `boot`: the run's name in the events' ids; by default a random one."""
+    """The last events of this run of the agent. `boot`: the run's name in the events' ids; by default a random one.
+
+    `gpu_losses`: the lost GPUs that it has reported, for the sources that find them.
+    """
 
     def __init__(self, clock: Clock, *, boot: str | None = None, kept: int = KEPT_EVENTS) -> None:
         self.boot = boot or secrets.token_hex(4)
+        self.gpu_losses = GpuLosses(clock)
         self._clock = clock
         self._kept = kept
         self._changed = Condition()

@@ -45,7 +45,10 @@ class HostChanges:
         if snapshot.partial:
             return
         before, self._last = self._last, snapshot
+        losses = self._log.gpu_losses
         for step in compare_snapshots(before, snapshot) if before is not None else ():
+            if step.type is EventType.GPU_LOST and not losses.report(step.gpu, was_seen=True):
+                continue
             self._log.publish(
                 step.type,
                 gpu=step.gpu,
@@ -54,6 +57,9 @@ class HostChanges:
                 vgpu=step.vgpu,
                 reason=step.reason,
             )
+        for gpu in snapshot.gpus:
+            if not gpu.is_lost:
+                losses.note_working(gpu.address)
 
 
 def compare_snapshots(before: Snapshot, after: Snapshot) -> Iterator[HostStep]:

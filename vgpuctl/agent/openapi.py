@@ -7,36 +7,20 @@ import functools
 import json
 from typing import Any
 
-from vgpuctl.agent.protocol import API_VERSION, REQUEST_KEY, RequestOptions
-from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
+from vgpuctl.agent.operation_store import SECRET_FIELDS, StoredOperation
+from vgpuctl.agent.protocol import API_CALLS, API_VERSION, REQUEST_KEY, RequestOptions
+from vgpuctl.library.call_table import LibraryCall, Parameter
 from vgpuctl.model.json_schema import document_schema, schema_of
 from vgpuctl.model.result_reader import typed_fields
 from vgpuctl.version import __version__
-
-_OPERATION: dict[str, Any] = {
-    "type": "object",
-    "required": ["id", "call", "state"],
-    "properties": {
-        "id": {"type": "string"},
-        "call": {"type": "string"},
-        "account": {"type": "string", "description": "who began it"},
-        "uid": {"type": "integer"},
-        "state": {"enum": ["waiting", "running", "finished", "interrupted"]},
-        "created": {"type": "number", "description": "seconds since the epoch"},
-        "started": {"type": ["number", "null"]},
-        "finished": {"type": ["number", "null"]},
-        "key": {"type": ["string", "null"], "description": "the Idempotency-Key that it came with"},
-        "document": {"description": "its result, as --json prints it; null until it has ended"},
-    },
-}
 
 
 @functools.cache
 def document() -> dict[str, Any]:
     """Return the whole description."""
     schemas: dict[str, Any] = {}
-    paths = {f"/{API_VERSION}/{name}": _path(call, schemas) for name, call in sorted(CALLS.items())}
-    schemas["Operation"] = _OPERATION
+    paths = {f"/{API_VERSION}/{name}": _path(call, schemas) for name, call in sorted(API_CALLS.items())}
+    schemas["Operation"] = _operation()
     options = {name: schema_of(hint, {}) for _, name, hint, _ in typed_fields(RequestOptions)}
     schemas["RequestOptions"] = {"type": "object", "additionalProperties": False, "properties": options}
     paths |= _operation_paths()
@@ -51,6 +35,16 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": _referred_here(dict(sorted(schemas.items())))},
     }
+
+
+def _operation() -> dict[str, Any]:
+    """Return the schema of an operation as the API shows it."""
+    definitions: dict[str, Any] = {}
+    schema_of(StoredOperation, definitions)
+    schema: dict[str, Any] = definitions[StoredOperation.__name__]
+    schema["required"] = [name for name in schema["required"] if name not in SECRET_FIELDS]
+    schema["properties"] = {name: one for name, one in schema["properties"].items() if name not in SECRET_FIELDS}
+    return schema
 
 
 def _operation_paths() -> dict[str, Any]:

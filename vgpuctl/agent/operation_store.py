@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from vgpuctl.host.atomic_files import HostUnfinishedFiles, write_file
+from vgpuctl.host.atomic_files import HostUnfinishedFiles, temporary_file, write_file
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.documents import Failure, failure_document, to_json_value
 from vgpuctl.model.result_reader import Mismatch, read_value
@@ -26,25 +26,29 @@ from vgpuctl.value import Value, replace
 
 log = logging.getLogger("vgpuctl.agent")
 
-_SECRET_BYTES = 32
+_SECRET_BYTES, _PROBE_BYTES = 32, 4096
 MAX_FILE_BYTES = 64 << 20
 KEPT_SECONDS = 7 * 86400.0
+_SET_ASIDE = ".damaged"
 _FILE_NAME = re.compile(r"[0-9a-f]{32}\.json")
 State = Literal["waiting", "running", "finished", "interrupted"]
+SECRET_FIELDS = frozenset({"digest"})
+"""Fields of an operation that the disk keeps and the API does not show."""
 
 
 class StoredOperation(Value):
-    """An operation as the API shows it and the disk keeps it. Times are seconds since the epoch.
+    """An operation. Times are seconds since the epoch.
 
-    `state`: `interrupted` is one that a former agent did not end; `reconcile-host` finished or undid it. `document`:
-    its result, None until it has ended.
+    `account`, `uid`: who began it. `state`: `interrupted` is one that a former agent did not end; `reconcile-host`
+    finished or undid it. `key`: the Idempotency-Key that it came with. `document`: its result, as --json prints it;
+    null until it has ended.
     """
 
     id: str
     call: str
     account: str
     uid: int
-    state: str
+    state: State
     created: float
     started: float | None = None
     finished: float | None = None
@@ -56,34 +60,45 @@ class StoredOperation(Value):
 class OperationStore:
     """The directory of operations: `DIRECTORY/operations/ID.json`, and `DIRECTORY/secret`, the key of digests.
 
-    Raises:
-        OSError: the directory cannot be made or read.
+    One that cannot be written is read all the same; each write tries again.
     """
 
     def __init__(self, directory: Path) -> None:
+        """Raises: OSError: the secret cannot be read."""
         self._directory = directory / "operations"
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.secret = self._read_secret(directory / "secret")
+        self._secret_path = directory / "secret"
+        secret = self._read_secret()
+        self.secret = secret or secrets.token_bytes(_SECRET_BYTES)
+        self._is_secret_stored = secret is not None
         self._finished: dict[str, float] = {}
         self._lost: list[str] = []
 
     def load(self) -> list[StoredOperation]:
         """Return what is kept. What a former agent did not end is `interrupted` now; a damaged file is set aside.
 
-        Files that a killed agent had not finished writing are removed; those that they were to replace are complete.
+        What was set aside is kept for 7 days, too. Files that a killed agent had not finished writing are removed;
+        those that they were to replace are complete.
+
+        Raises:
+            OSError: the directory cannot be read.
         """
         unfinished = HostUnfinishedFiles([self._directory.parent, self._directory], HostProcesses())
-        for file in unfinished.all():
-            unfinished.remove(file)
+        with contextlib.suppress(OSError):  # on a read-only disk the next start removes them
+            for file in unfinished.all():
+                unfinished.remove(file)
+            for path in self._directory.glob(f"*{_SET_ASIDE}"):
+                if path.stat().st_mtime < time.time() - KEPT_SECONDS:
+                    path.unlink()
         kept: list[StoredOperation] = []
-        for path in sorted(self._directory.iterdir()):
+        for path in sorted(self._directory.iterdir()) if self._directory.is_dir() else ():
             if not _FILE_NAME.fullmatch(path.name):
                 continue
             try:
                 stored = self.read(path.stem)
             except OSError as error:
                 log.error("%s is damaged and set aside: %s", path, error)
-                path.replace(path.with_suffix(".damaged"))
+                with contextlib.suppress(OSError):
+                    path.replace(path.with_suffix(_SET_ASIDE))
                 continue
             if stored.document is None:
                 # not written: until `recover` has begun reconcile-host, the next start must find it again
@@ -115,12 +130,23 @@ class OperationStore:
         """Return the ids of the operations that the former agent had begun and did not end."""
         return tuple(self._lost)
 
+    def probe(self) -> None:
+        """Make what is missing in the directory, and see that files can be written there.
+
+        Raises:
+            OSError: they cannot.
+        """
+        self._make()
+        with temporary_file(self._directory / "probe", bytes(_PROBE_BYTES)):
+            pass
+
     def write(self, stored: StoredOperation) -> None:
         """Write an operation's file.
 
         Raises:
             OSError: it cannot be written.
         """
+        self._make()
         if stored.finished is not None:
             self._finished[stored.id] = stored.finished
         text = json.dumps(to_json_value(stored), ensure_ascii=False)
@@ -134,17 +160,25 @@ class OperationStore:
         return old
 
     def remove(self, ids: list[str]) -> None:
-        """Remove operations' files."""
+        """Remove operations' files; on a read-only disk they stay until a later start."""
         for operation_id in ids:
             self._finished.pop(operation_id, None)
-            (self._directory / f"{operation_id}.json").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                (self._directory / f"{operation_id}.json").unlink()
 
-    def _read_secret(self, path: Path) -> bytes:
-        with contextlib.suppress(FileNotFoundError):
-            if len(secret := path.read_bytes()) == _SECRET_BYTES:
-                return secret
-        write_file(path, secret := secrets.token_bytes(_SECRET_BYTES))
-        return secret
+    def _make(self) -> None:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._is_secret_stored:
+            write_file(self._secret_path, self.secret)
+            self._is_secret_stored = True
+
+    def _read_secret(self) -> bytes | None:
+        """Return the secret; None if there is none."""
+        try:
+            secret = self._secret_path.read_bytes()
+        except FileNotFoundError:
+            return None
+        return secret if len(secret) == _SECRET_BYTES else None
 
 
 def _interrupted(stored: StoredOperation) -> Mapping[str, object]:

@@ -16,10 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Lock
 
 from vgpuctl.agent.operation import AgentOperation, OperationProgress, stop_waits_of, wait_for_end
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
-from vgpuctl.agent.protocol import KeyReused, RequestOptions, Stopping, TooMany
+from vgpuctl.agent.protocol import KeyReused, RequestOptions, StateNotWritable, Stopping, TooMany
 from vgpuctl.agent.request import CallRequest
 from vgpuctl.errors import Interrupted, NotFound, VgpuctlError, explain_exception
 from vgpuctl.host.processes import HostClock
@@ -63,10 +64,15 @@ class AgentOperations:
         self._is_stopping = False
         self._unwritten: set[str] = set()
         """Operations whose file is not as they are, for instance on a full disk: memory keeps their results."""
+        self._lock = Lock()
+        self._is_read_only = False
         self.on_begin: Callable[[StoredOperation], None] = lambda _: None
         self.on_end: Callable[[StoredOperation], None] = lambda _: None
+        self.on_read_only: Callable[[OSError | None], None] = lambda _: None
+        """Called from any thread when the state directory cannot be written any more, and with None when it can."""
         for stored in store.load():
             self._remember(AgentOperation(stored, self._loop, None))
+        self._lost = [self._operations[operation_id] for operation_id in store.lost()]
 
     def known(self, request: CallRequest) -> AgentOperation | None:
         """Return the operation that the same request with the same key began; None: there is none.
@@ -91,7 +97,7 @@ class AgentOperations:
         Raises:
             KeyReused: the key came with another request.
             TooMany, Stopping: no other one can begin now.
-            FileFailed: it cannot be written to the disk.
+            StateNotWritable: it cannot be written to the disk.
         """
         known = self.known(request)
         if known is not None:
@@ -116,7 +122,10 @@ class AgentOperations:
             key=request.key,
             digest=request.digest(self._store.secret),
         )
-        self._store.write(stored)
+        try:
+            self._write(stored)
+        except OSError as error:
+            raise _not_writable(error) from error
         operation = AgentOperation(stored, self._loop, request)
         self._remember(operation)
         self._queue.append(operation)
@@ -150,20 +159,28 @@ class AgentOperations:
         return len(running) < limit - 1 and sum(one.account == stored.account for one in running) < limit // 2
 
     def recover(self) -> None:
-        """Finish or undo what operations of a former agent left, by `reconcile-host`; they name that operation."""
-        lost = [self._operations[operation_id] for operation_id in self._store.lost()]
-        if not lost:
+        """Finish or undo what operations of a former agent left, by `reconcile-host`; they name that operation.
+
+        A state directory that cannot be written is reported, and what was left waits until it can.
+        """
+        try:
+            self._store.probe()
+        except OSError as error:
+            self._note_write(error)
+            return
+        if not self._lost:
             return
         try:
             reconcile = self.begin(CallRequest(CALLS["reconcile-host"], {}, RequestOptions(), ROOT)).stored.id
-        except (OSError, VgpuctlError) as error:  # a full disk: the next start finds them again
+        except VgpuctlError as error:  # a full disk, too many operations: the next write, or start, finds them again
             log.error("what the former agent left is not reconciled: %s", error)
             return
+        lost, self._lost = self._lost, []
         for operation in lost:
             document = to_json_value(operation.stored.document)
             document["error"]["facts"]["reconcile"] = reconcile
             operation.end(replace(operation.stored, document=document))
-            self._write(operation.stored)
+            self._keep(operation.stored)
 
     def find(self, operation_id: str) -> AgentOperation:
         """Return an operation.
@@ -235,13 +252,19 @@ class AgentOperations:
     def _perform(self, operation: AgentOperation) -> None:
         """Carry out an operation, in a thread of its own."""
         request = operation.take_request()
+        document: Mapping[str, object] | None = None
         if not operation.signals:
-            operation.stored = replace(operation.stored, state="running", started=time.time())
-            self._write(operation.stored)
-            self.on_begin(operation.stored)
-        document = to_json_value(self._document(operation, request))
+            running = replace(operation.stored, state="running", started=time.time())
+            try:
+                self._write(running)  # else nobody would know after a kill that it had begun
+            except OSError as error:
+                document = failure_document(failure_of(_not_writable(error)), request.call.name)
+            else:
+                operation.stored = running
+                self.on_begin(running)
+        document = to_json_value(document or self._document(operation, request))
         stored = replace(operation.stored, state="finished", finished=time.time(), document=document)
-        self._write(stored)
+        self._keep(stored)
         self.on_end(stored)
         operation.end(stored)
         self._loop.call_soon_threadsafe(self._forget_old)
@@ -268,9 +291,52 @@ class AgentOperations:
             return failure_document(Failure("bug", message, 1, hint), kind)
 
     def _write(self, stored: StoredOperation) -> None:
+        """Write an operation's file, from any thread.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         try:
             self._store.write(stored)
+        except OSError as error:
+            self._note_write(error)
+            raise
+        self._note_write(None)
+
+    def _keep(self, stored: StoredOperation) -> None:
+        """Write an operation's file; if that fails, memory keeps what would be in it."""
+        try:
+            self._write(stored)
             self._unwritten.discard(stored.id)
         except OSError as error:
             self._unwritten.add(stored.id)
             log.error("operation %s cannot be written to the disk: %s", stored.id, error)
+
+    def _note_write(self, error: OSError | None) -> None:
+        with self._lock:
+            is_new = self._is_read_only is (error is None)
+            self._is_read_only = error is not None
+        if is_new:
+            self.on_read_only(error)
+            if error is None:
+                self._loop.call_soon_threadsafe(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Do what had to wait until the state directory could be written again."""
+        for operation_id in [*self._unwritten]:
+            operation = self._operations.get(operation_id)
+            if operation is not None and operation.has_ended:
+                self._keep(operation.stored)
+        self.recover()
+
+
+def _not_writable(error: OSError) -> StateNotWritable:
+    """Return why an operation does not begin."""
+    explained = explain_exception(error)
+    hint = f"{explained.hint}; " if isinstance(explained, VgpuctlError) and explained.hint else ""
+    return StateNotWritable(
+        f"the host agent begins no operation, because it cannot store it: {explained}",
+        hint=f"{hint}as root, sudo vgpuctl works without the agent",
+        path=error.filename,
+        errno=error.errno,
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgpuctl.errors import Busy, InvalidInput, Refused
+from vgpuctl.errors import Busy, InvalidInput, Refused, Temporary
+from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.result_reader import Mismatch, read_value
 from vgpuctl.value import EMPTY_MAPPING, Value
@@ -18,6 +19,9 @@ API_VERSION = "v1"
 MAX_BODY_BYTES = 1 << 20
 REQUEST_KEY = "request"
 EVENT_STREAM = "text/event-stream"
+HOST_ONLY_CALLS = frozenset({"install-host", "uninstall-host"})
+"""Calls that no agent makes: its service cannot write /usr and /etc, and they would stop the agent that makes them."""
+API_CALLS: Mapping[str, LibraryCall] = {name: call for name, call in CALLS.items() if name not in HOST_ONLY_CALLS}
 RESULT_EVENT = "result"
 """The last event of an operation's stream; its data is the document that `--json` would print."""
 
@@ -29,7 +33,7 @@ class KeyReused(Refused):
 
 
 class TooMany(Busy):
-    """So many operations wait that the agent takes no other one (HTTP 429)."""
+    """So many operations wait, or so many reads run, that the agent takes no other one (HTTP 429)."""
 
     code = "too-many"
 
@@ -38,6 +42,26 @@ class Stopping(Busy):
     """The agent stops, and begins nothing new (HTTP 503)."""
 
     code = "stopping"
+
+
+def refuse_host_only(call: str) -> None:
+    """Refuse a call that no agent makes.
+
+    Raises:
+        Refused: it is one of those.
+    """
+    if call in HOST_ONLY_CALLS:
+        raise Refused(
+            f"the host agent does not make the call {call}: its service may not write where that installs files",
+            hint=f"as root, on the host itself: sudo vgpuctl {call}",
+            call=call,
+        )
+
+
+class StateNotWritable(Temporary):
+    """The agent cannot store an operation, so it does not begin it (HTTP 503)."""
+
+    code = "state-not-writable"
 
 
 class RequestOptions(Value):

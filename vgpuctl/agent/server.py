@@ -40,6 +40,7 @@ from vgpuctl.library.requests import read_spec_of_host
 from vgpuctl.model.agent_service import OPERATORS_GROUP, SOCKET_MODE
 from vgpuctl.model.event import EventType, Severity
 from vgpuctl.ports.host import Host
+from vgpuctl.regular_file import read_regular_file
 from vgpuctl.value import Value
 
 log = logging.getLogger("vgpuctl.agent")
@@ -111,35 +112,44 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def only_agent(state: Path) -> Iterator[None]:
-    """Hold the lock of the state directory.
+    """Hold the lock of the state directory, which need not be writable.
 
     Raises:
         Locked: another agent has it.
-        FileFailed: the directory cannot be made or written.
+        FileFailed: it cannot be made or opened.
     """
-    path = state / "lock"
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(FileExistsError):
+            state.mkdir(mode=0o700, parents=True)
+        descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise FileFailed(
             f"the agent's state directory {state} cannot be used: {error.strerror}",
             hint=f"ls -ld {state}; --state DIR uses another one",
-            path=str(path),
+            path=str(state),
             errno=error.errno,
         ) from error
-    with os.fdopen(descriptor, "r+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = file.read(20).strip()
-            raise Locked(
-                f"another agent runs with {state}: pid {pid}", hint="systemctl status vgpuctl-agent", pid=pid
-            ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+    try:
+        _lock_directory(descriptor, state)
         yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock_directory(descriptor: int, state: Path) -> None:
+    """Lock a directory, which works on a disk that is full or read-only, too; the file `lock` says for whom."""
+    file = state / "lock"
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = "unknown"
+        with contextlib.suppress(OSError):
+            pid = read_regular_file(file, 20).decode("ascii", "replace").strip()
+        raise Locked(
+            f"another agent runs with {state}: pid {pid}", hint="systemctl status vgpuctl-agent", pid=pid
+        ) from None
+    with contextlib.suppress(OSError):
+        file.write_text(f"{os.getpid()}\n", encoding="ascii")
 
 
 def bind(path: str) -> socket.socket:
@@ -234,6 +244,7 @@ async def serve(
     operations = AgentOperations(agent.open_host, store)
     operations.on_begin = partial(_publish, events, EventType.OPERATION_BEGIN)
     operations.on_end = partial(_publish, events, EventType.OPERATION_END)
+    operations.on_read_only = partial(_publish_read_only, events, agent.state)
     api = Api(agent.open_reader, operations, events, agent.policy, agent.snapshots)
     config = uvicorn.Config(
         api.app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
@@ -290,6 +301,14 @@ def _publish(events: EventLog, kind: EventType, stored: StoredOperation) -> None
     reason = f"{words}: {'failed' if failed else 'done'}" if ended else words
     severity = Severity.WARNING if failed else None
     events.publish(kind, operation=stored.id, reason=reason, severity=severity)
+
+
+def _publish_read_only(events: EventLog, state: Path, error: OSError | None) -> None:
+    if error is None:
+        events.publish(EventType.READ_ONLY_END)
+        return
+    log.error("the state directory %s cannot be written, so operations are refused: %s", state, error)
+    events.publish(EventType.READ_ONLY_BEGIN, reason=f"{error.strerror or error}: {error.filename or state}")
 
 
 def _open_store(state: Path) -> OperationStore:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -231,6 +230,8 @@ def _from_unexpected_error(exc: BaseException, settings: Settings) -> Failure:
 def _save_traceback(text: str) -> str | None:
     """Write the traceback to a file that only the caller can read, and return its path."""
     try:
+        import tempfile  # only here: it takes a thirtieth of a short command's time
+
         path = os.path.join(tempfile.mkdtemp(prefix="vgpuctl-"), "traceback.txt")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)

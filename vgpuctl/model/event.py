@@ -20,6 +20,7 @@ class EventType(StrEnum):
     panicked. `vm-defined`: a VM is new, or its definition changed (`reason`: added, updated, renamed).
     `problem-found`: what `reconcile-host` reports and the agent did not fix. `healing-stopped`: the agent fixes nothing
     by itself while there are that many problems. `autostart-failed`: a VM that should run after a boot does not.
+    `read-only-begin`: the agent cannot write its state directory, so it refuses operations until `read-only-end`.
     """
 
     AGENT_STARTED = "agent-started"
@@ -55,6 +56,8 @@ class EventType(StrEnum):
     RESTORE_FAILED = "restore-failed"
     OPERATION_BEGIN = "operation-begin"
     OPERATION_END = "operation-end"
+    READ_ONLY_BEGIN = "read-only-begin"
+    READ_ONLY_END = "read-only-end"
     CORDON = "cordon"
     NVML_PAUSED = "nvml-paused"
 
@@ -74,6 +77,7 @@ SEVERITIES = {
     EventType.RESTORE_FAILED: Severity.ERROR,
     EventType.HEALING_STOPPED: Severity.ERROR,
     EventType.AUTOSTART_FAILED: Severity.ERROR,
+    EventType.READ_ONLY_BEGIN: Severity.ERROR,
     EventType.GAP: Severity.WARNING,
     EventType.LIBVIRT_LOST: Severity.WARNING,
     EventType.GPU_XID: Severity.WARNING,

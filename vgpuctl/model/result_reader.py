@@ -18,6 +18,7 @@ from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results import ABSENT, Absent, WorkResult
 from vgpuctl.value import Value
 
+_UNIONS = (types.UnionType, typing.Union)
 MAX_NUMBER = 1 << 63
 """vgpuctl never sends a larger number, and Python cannot print one of 5,000 digits."""
 
@@ -52,8 +53,12 @@ def read_value(kind: Any, value: object, path: str = "data") -> Any:
     Raises:
         Mismatch: as `read_result`.
     """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if _is_union(kind):
+    if kind is str and type(value) is str:  # most values of a long list are texts
+        return value
+    origin, arguments = _parts(kind)
+    if origin in _UNIONS:
+        if value is None and type(None) in arguments:
+            return None
         return _read_first(arguments, lambda part: read_value(part, value, path))
     if origin is Literal:
         return _require(any(type(value) is type(choice) for choice in arguments), value, path)
@@ -117,6 +122,12 @@ def typed_fields(kind: Any) -> tuple[tuple[str, str, Any, bool], ...]:
     )
 
 
+@functools.cache
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(kind), get_args(kind)
+
+
+@functools.cache
 def is_record(kind: Any) -> bool:
     """Return whether a type is a record's class, or a generic one with its arguments."""
     record = get_origin(kind) or kind
@@ -132,7 +143,7 @@ def _substitute(hint: Any, kind: Any) -> Any:
 
 
 def _is_union(kind: object) -> bool:
-    return get_origin(kind) in (types.UnionType, typing.Union)
+    return get_origin(kind) in _UNIONS
 
 
 def _matches_type(value: object, kind: Any) -> bool:
