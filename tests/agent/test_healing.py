@@ -22,10 +22,10 @@ from vgpuctl.agent.healing import (
     MAX_FIXES,
     QUIET_SECONDS,
     ROUND_SECONDS,
-    Decision,
+    HealingDecision,
     HealingRounds,
     HostHealer,
-    Problem,
+    HostProblem,
 )
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
 from vgpuctl.agent.operations import AgentOperations
@@ -39,9 +39,9 @@ from vgpuctl.value import replace
 
 HOST = "sim:a100-40"
 PROBLEMS = (EventType.PROBLEM_BEGIN, EventType.PROBLEM_END)
-LEAK = Problem("a vGPU is leaked", "remove it", has_fix=True)
-OTHER = Problem("a VM is half made", "remove VM a", has_fix=True)
-FOREIGN = Problem("a record is a copy", "nothing: it is a copy", has_fix=False)
+LEAK = HostProblem("a vGPU is leaked", "remove it", has_fix=True)
+OTHER = HostProblem("a VM is half made", "remove VM a", has_fix=True)
+FOREIGN = HostProblem("a record is a copy", "nothing: it is a copy", has_fix=False)
 
 
 # ------------------------------------------------------------------ decisions
@@ -49,15 +49,15 @@ FOREIGN = Problem("a record is a copy", "nothing: it is a copy", has_fix=False)
 
 def test_only_what_two_looks_found_is_fixed() -> None:
     rounds = HealingRounds()
-    assert rounds.decide((LEAK, FOREIGN), 0) == Decision(next_seconds=CONFIRM_SECONDS)
+    assert rounds.decide((LEAK, FOREIGN), 0) == HealingDecision(next_seconds=CONFIRM_SECONDS)
     second = rounds.decide((OTHER, LEAK, FOREIGN), 0)
     assert (second.fix, second.confirmed, second.next_seconds) == ((LEAK,), (LEAK, FOREIGN), ROUND_SECONDS)
-    assert rounds.decide((OTHER,), 0) == Decision(next_seconds=CONFIRM_SECONDS), "the next round begins anew"
-    assert rounds.decide((), 0) == Decision(confirmed=())
+    assert rounds.decide((OTHER,), 0) == HealingDecision(next_seconds=CONFIRM_SECONDS), "the next round begins anew"
+    assert rounds.decide((), 0) == HealingDecision(confirmed=())
 
 
 def test_a_host_in_order_is_not_looked_at_twice() -> None:
-    assert HealingRounds().decide((), 0) == Decision(confirmed=(), next_seconds=ROUND_SECONDS)
+    assert HealingRounds().decide((), 0) == HealingDecision(confirmed=(), next_seconds=ROUND_SECONDS)
 
 
 @pytest.mark.parametrize("how", ["too early", "not read"])
@@ -65,7 +65,7 @@ def test_a_look_that_does_not_count_makes_the_one_before_it_worthless(how: str) 
     rounds = HealingRounds()
     rounds.decide((LEAK,), 0)
     if how == "too early":
-        assert rounds.decide((LEAK,), 5.0) == Decision(next_seconds=5.0)
+        assert rounds.decide((LEAK,), 5.0) == HealingDecision(next_seconds=5.0)
     else:
         rounds.forget()
     assert rounds.decide((LEAK,), 0).fix == ()
@@ -113,7 +113,7 @@ class Parts:
     async def round(self) -> None:
         """Take the two looks of a round of healing."""
         for _ in range(2):
-            self.clock.seconds += await self.healer.look()
+            self.clock.seconds += await self.healer.check()
 
     def published(self, *types: EventType) -> list[tuple[EventType, str | None]]:
         """Return the events of these types with their VMs."""
@@ -152,9 +152,9 @@ def test_a_leaked_vgpu_is_removed_a_minute_after_it_was_first_seen(tmp_path: Pat
     leak()
 
     async def act(parts: Parts) -> None:
-        assert await parts.healer.look() == CONFIRM_SECONDS
+        assert await parts.healer.check() == CONFIRM_SECONDS
         assert parts.done() == []
-        assert await parts.healer.look() == ROUND_SECONDS
+        assert await parts.healer.check() == ROUND_SECONDS
         assert parts.done() == ["reconcile-host"]
         assert vgpuctl.open_host(HOST).list_vgpus().data == ()
         assert parts.published(EventType.PROBLEM_BEGIN) == []
@@ -171,8 +171,8 @@ def test_nothing_is_fixed_in_the_first_two_minutes(tmp_path: Path, since: str) -
             parts.clock.seconds -= QUIET_SECONDS
         else:
             parts.returned = parts.clock.seconds
-        assert await parts.healer.look() == QUIET_SECONDS
-        await parts.healer.look()
+        assert await parts.healer.check() == QUIET_SECONDS
+        await parts.healer.check()
         assert parts.done() == []
         parts.clock.seconds += QUIET_SECONDS
         await parts.round()
@@ -272,7 +272,7 @@ def test_a_difference_from_host_yaml_is_told_when_it_comes_and_when_it_goes(tmp_
     host_file.replace(wanted, before)
 
     async def act(parts: Parts) -> None:
-        await parts.healer.look()
+        await parts.healer.check()
         assert parts.published(EventType.DRIFT_BEGIN) == [], "it may be a change that is being made"
         for _ in range(2):
             await parts.round()
@@ -307,10 +307,10 @@ def test_vms_that_should_run_are_started_after_a_boot_in_their_order(tmp_path: P
         host.create_vm("other", profile="A100-4C")
 
     async def act(parts: Parts) -> None:
-        assert not await parts.starter.look(), "the agent's first start is after no boot"
+        assert not await parts.starter.check(), "the agent's first start is after no boot"
         assert states()["late"] == "stopped"
         reboot()
-        assert not await parts.again().look(), "nothing is left to start"
+        assert not await parts.again().check(), "nothing is left to start"
         assert states() == {"early": "running", "late": "running", "other": "stopped", "stopped": "stopped"}
         names = [event.vm for event in parts.events.since(None) if event.type is EventType.AUTOSTART_FAILED]
         assert names == []
@@ -327,13 +327,13 @@ def test_a_vm_that_somebody_stopped_since_the_boot_is_not_started_again(tmp_path
         host.create_vm("a", profile="A100-4C", autostart="enabled")
 
     async def act(parts: Parts) -> None:
-        await parts.starter.look()
+        await parts.starter.check()
         reboot()
-        await parts.again().look()
+        await parts.again().check()
         assert states() == {"a": "running"}
         with vgpuctl.open_host(HOST) as host:
             host.stop_vm("a")
-        await parts.again().look()  # an agent that started again knows what the former one did
+        await parts.again().check()  # an agent that started again knows what the former one did
         assert states() == {"a": "stopped"}
 
     on_host(tmp_path, act)
@@ -346,7 +346,7 @@ def test_a_boot_unit_that_failed_is_an_event(tmp_path: Path) -> None:
     assert host_file is not None
 
     async def act(parts: Parts) -> None:
-        await parts.starter.look()
+        await parts.starter.check()
         reboot()
         host_file.replace("version: 1\ngpus: {0000:3b:00.0: {mode: wrong}}\n", host_file.read())
         with vgpuctl.open_host(HOST) as host, pytest.raises(Failed):
@@ -354,7 +354,7 @@ def test_a_boot_unit_that_failed_is_an_event(tmp_path: Path) -> None:
         starter = parts.again()
         for _ in range(2):
             with pytest.raises(InvalidInput):
-                await starter.look()
+                await starter.check()
         (event,) = [event for event in parts.events.since(None) if event.type is EventType.RESTORE_FAILED]
         assert "mode" in str(event.reason)
 
@@ -370,11 +370,11 @@ def test_host_yaml_turns_the_starts_of_this_boot_off(tmp_path: Path) -> None:
     host_file.replace(off, host_file.read())
 
     async def act(parts: Parts) -> None:
-        await parts.starter.look()
+        await parts.starter.check()
         reboot()
-        assert not await parts.again().look()
+        assert not await parts.again().check()
         host_file.replace("version: 1\n", off)
-        assert not await parts.again().look()
+        assert not await parts.again().check()
         assert states() == {"a": "stopped"}
 
     on_host(tmp_path, act)
@@ -386,10 +386,10 @@ def test_a_vm_whose_start_fails_is_tried_again_and_given_up_with_an_event(tmp_pa
         opened.create_vm("a", profile="A100-4C", autostart="enabled", start=False)
 
     async def act(parts: Parts) -> None:
-        await parts.starter.look()
+        await parts.starter.check()
         reboot(host)
         starter, tries = parts.again(), []
-        while await starter.look():
+        while await starter.check():
             tries.append(len(parts.done()))
             parts.clock.seconds += FIRST_WAIT_SECONDS
         assert tries[:5] == [1, 2, 2, 3, 3], "each wait is twice as long as the one before"
@@ -409,9 +409,9 @@ def test_a_vm_with_a_disk_on_a_server_starts_only_if_its_spec_says_so(tmp_path: 
         )
 
     async def act(parts: Parts) -> None:
-        await parts.starter.look()
+        await parts.starter.check()
         reboot(host)
-        is_left = await parts.again().look()
+        is_left = await parts.again().check()
         failed = parts.published(EventType.AUTOSTART_FAILED)
         if storage == "local":
             assert (states(host), is_left, failed) == ({"a": "stopped"}, True, [(EventType.AUTOSTART_FAILED, "a")])
@@ -428,7 +428,7 @@ def test_a_damaged_file_is_set_aside_and_nothing_is_started(tmp_path: Path) -> N
     (tmp_path / "agent" / "boot-starts.json").write_text("{damaged")
 
     async def act(parts: Parts) -> None:
-        assert not await parts.starter.look()
+        assert not await parts.starter.check()
         content = json.loads((tmp_path / "agent" / "boot-starts.json").read_text())
         assert content["pending"] == []
         assert (tmp_path / "agent" / "boot-starts.damaged").read_text() == "{damaged"
@@ -457,16 +457,16 @@ def test_hours_after_the_boot_nothing_is_started(tmp_path: Path, late: str) -> N
         opened.create_vm("a", profile="A100-4C", autostart="enabled")
 
     async def act(parts: Parts) -> None:
-        await parts.starter.look()
+        await parts.starter.check()
         reboot(host)
         files = LateHost(parts.ports.sysfs)
         parts.ports = replace(parts.ports, sysfs=files)
         starter = parts.again()
         if late == "while a VM waits":
-            assert await starter.look(), "the first start fails"
+            assert await starter.check(), "the first start fails"
         files.uptime = LATEST_UPTIME_SECONDS + 1
         parts.clock.seconds += FIRST_WAIT_SECONDS
-        assert not await starter.look()
+        assert not await starter.check()
         assert states(host) == {"a": "stopped"}
         assert len(parts.published(EventType.AUTOSTART_FAILED)) == (late == "while a VM waits")
 
@@ -479,7 +479,7 @@ def test_a_request_to_stop_a_vm_is_obeyed_though_its_start_was_decided(tmp_path:
         host.create_vm("second", profile="A100-4C", autostart="last-state", start_order=2)
 
     async def act(parts: Parts) -> None:
-        await parts.starter.look()
+        await parts.starter.check()
         reboot()
 
         def stop_second(stored: StoredOperation) -> None:
@@ -490,7 +490,7 @@ def test_a_request_to_stop_a_vm_is_obeyed_though_its_start_was_decided(tmp_path:
         parts.operations.on_end = stop_second
         starter = parts.again()
         for _ in range(2):
-            await starter.look()
+            await starter.check()
         assert states() == {"first": "running", "second": "stopped"}
         assert not vgpuctl.open_host(HOST).show_vm("second").data.should_run
 
@@ -503,13 +503,13 @@ def test_a_vm_that_somebody_else_started_is_not_started_again(tmp_path: Path) ->
         uuid = opened.create_vm("a", profile="A100-4C", autostart="enabled").data.uuid
 
     async def act(parts: Parts) -> None:
-        await parts.starter.look()
+        await parts.starter.check()
         reboot(host)
         starter = parts.again()
-        assert await starter.look()
+        assert await starter.check()
         parts.events.publish(EventType.VM_STARTED, vm="a", vm_uuid=uuid)  # and stopped, between two looks
         parts.clock.seconds += FIRST_WAIT_SECONDS
-        assert not await starter.look()
+        assert not await starter.check()
         assert states(host) == {"a": "stopped"}
 
     on_host(tmp_path, act, host)
@@ -520,16 +520,16 @@ def test_a_file_that_cannot_be_written_stops_nothing_for_ever(tmp_path: Path) ->
         host.create_vm("a", profile="A100-4C", autostart="enabled")
 
     async def act(parts: Parts) -> None:
-        await parts.starter.look()
+        await parts.starter.check()
         reboot()
         starter, file = parts.again(), parts.directory / "boot-starts.json"
         file.rename(parts.directory / "kept")
         file.mkdir()
         with pytest.raises(OSError, match="boot-starts"):
-            await starter.look()
+            await starter.check()
         file.rmdir()
         (parts.directory / "kept").rename(file)
-        await starter.look()
+        await starter.check()
         assert states() == {"a": "running"}
 
     on_host(tmp_path, act)

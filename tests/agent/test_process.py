@@ -100,13 +100,6 @@ def test_dial_loads_the_standard_library_alone() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_the_client_starts_fast() -> None:
-    """Each of these takes a tenth of a short command's time, or a thirtieth."""
-    code = "import sys, vgpuctl.agent.client; print(*{'email', 'http', 'ssl', 'tempfile', 'uuid'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
-    assert done.stdout == "\n"
-
-
 def test_a_place_where_others_may_write_is_refused(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

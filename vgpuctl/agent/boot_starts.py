@@ -78,19 +78,19 @@ class BootStarter:
         self._tries: dict[str, tuple[int, float]] = {}
         self._reasons: dict[str, str] = {}
         self._shared: set[str] = set()
-        self._is_restore_told = False
+        self._is_restore_reported = False
 
     async def run(self) -> None:
         """Start what is to be started; return when nothing is left."""
         while True:
             try:
-                if not await self.look():
+                if not await self.check():
                     return
             except Exception as error:  # noqa: BLE001 - the next look may succeed
                 log.warning("the VMs to start after the boot are not known or not started: %s", error)
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def look(self) -> bool:
+    async def check(self) -> bool:
         """Look once and start what is ready; return whether anything is left to start.
 
         Raises:
@@ -130,7 +130,7 @@ class BootStarter:
             self._state = self._begin(uptime)
         if self._state.pending == ():
             return ()
-        self._tell_failed_restore(uptime)
+        self._report_failed_restore(uptime)
         if uptime > LATEST_UPTIME_SECONDS:
             self._give_up(uptime)
             return ()
@@ -158,15 +158,15 @@ class BootStarter:
         self._write_file(state)
         return state
 
-    def _tell_failed_restore(self, uptime: float) -> None:
+    def _report_failed_restore(self, uptime: float) -> None:
         """Publish that the boot unit failed to set the GPUs up, once."""
-        if self._is_restore_told or self._host.audit_log is None:
+        if self._is_restore_reported or self._host.audit_log is None:
             return
         since = self._host.clock.now() - uptime
         for entry in self._host.audit_log.read_entries(AuditQuery(limit=50, since=since, failed=True)).entries:
             if entry.command == "restore-host":
                 self._events.publish(EventType.RESTORE_FAILED, reason=entry.message or entry.result)
-                self._is_restore_told = True
+                self._is_restore_reported = True
                 return
 
     def _give_up(self, uptime: float) -> None:

@@ -11,6 +11,7 @@ Threads may share it. Each request has a connection of its own; `dial` makes the
 
 from __future__ import annotations
 
+import http.client
 import inspect
 import json
 import os
@@ -161,7 +162,7 @@ class AgentHost(GpuHost):
                     self._progress.on_wait()
                 else:
                     yield read_answer(Event, self._limits.parse(fields["data"]))
-        except (OSError, ValueError, KeyError, RecursionError) as error:
+        except (OSError, http.client.HTTPException, ValueError, KeyError, RecursionError) as error:
             raise Unreachable(
                 f"the stream of the host agent's events ended: {error}", hint="systemctl status vgpuctl-agent"
             ) from error
@@ -253,7 +254,7 @@ class AgentHost(GpuHost):
             connection.request(method, path, body, {"Connection": "close", **(headers or {})})
             response = connection.getresponse()
             answer = self._limits.parse(response.read(self._limits.answer_bytes))
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise AnswerLost(
                 f"the host agent's answer to {method} {path} did not arrive: {error}",
                 hint="systemctl status vgpuctl-agent; vgpuctl log shows what was done",
@@ -323,7 +324,7 @@ class AgentHost(GpuHost):
                     progress.on_wait()
                 else:
                     yield int(fields["id"]), fields["event"], self._limits.parse(fields["data"])
-        except (ValueError, RecursionError) as error:
+        except (http.client.HTTPException, ValueError, RecursionError) as error:
             raise OSError(f"it sent {error!r}") from error
         finally:
             connection.close()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import shlex
 import socket
@@ -11,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.agent.http_client import HttpAnswer, HttpConnection
 from vgpuctl.agent.protocol import API_VERSION, EVENT_STREAM
 from vgpuctl.errors import InvalidInput, Refused, Unreachable, VgpuctlError
 from vgpuctl.model.agent_service import SOCKET_PATH
@@ -39,11 +39,11 @@ SPARE_SECONDS = 3.0
 MAX_FIELDS = 16
 
 
-class AgentConnection(HttpConnection):
+class AgentConnection(http.client.HTTPConnection):
     """HTTP on a connection that `dial` makes; each request has one of its own."""
 
     def __init__(self, dial: Dial) -> None:
-        self._answer: HttpAnswer | None = None
+        self._answer: http.client.HTTPResponse | None = None
         super().__init__("agent")
         self._dial = dial
 
@@ -53,7 +53,7 @@ class AgentConnection(HttpConnection):
         self.sock = dialled
         self.sock.settimeout(ANSWER_SECONDS)
 
-    def getresponse(self) -> HttpAnswer:
+    def getresponse(self) -> http.client.HTTPResponse:
         """Return the answer; `close` closes it, too."""
         self._answer = super().getresponse()
         return self._answer
@@ -64,11 +64,11 @@ class AgentConnection(HttpConnection):
         if self._answer is not None:
             self._answer.close()
 
-    def open_stream(self, path: str, last: str | None) -> HttpAnswer:
+    def open_stream(self, path: str, last: str | None) -> http.client.HTTPResponse:
         """Return the answer to a request for server-sent events, those after the event `last`.
 
         Raises:
-            OSError, ValueError: the connection broke.
+            OSError, http.client.HTTPException: the connection broke.
         """
         headers = {"Accept": EVENT_STREAM, "Connection": "close"} | ({} if last is None else {"Last-Event-ID": last})
         self.request("GET", path, headers=headers)
@@ -139,7 +139,7 @@ class SshAgent:
             connection.sock.settimeout(PROBE_SECONDS)
             response = connection.getresponse()
             answer = json.loads(response.read(MAX_PROBE_BYTES))
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             dialled.close()
             return dialled.error_line() or str(error) or type(error).__name__
         except BaseException:
@@ -219,7 +219,7 @@ def _unreachable(path: str, error: OSError) -> VgpuctlError:
     )
 
 
-def read_stream(response: HttpAnswer, line_bytes: int) -> Iterator[dict[str, str] | None]:
+def read_stream(response: http.client.HTTPResponse, line_bytes: int) -> Iterator[dict[str, str] | None]:
     """Yield the fields of each server-sent event; None for a beat, which says that the other side lives.
 
     `line_bytes`: how long a line may be.

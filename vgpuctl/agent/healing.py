@@ -43,7 +43,7 @@ MAX_FIXES = 10
 _MAX_REASON_CHARACTERS = 200
 
 
-class Problem(Value):
+class HostProblem(Value):
     """A finding of `reconcile-host`: its text, what would be done, whether that is a fix, and its VM."""
 
     what: str
@@ -58,14 +58,14 @@ class Problem(Value):
         return self.what, self.vm_uuid
 
 
-class Decision(Value):
+class HealingDecision(Value):
     """What follows from a look: the problems to fix, those that two looks found, and when to look again.
 
     `confirmed`: None, if no two looks count. `is_stopped`: there are too many problems to fix any.
     """
 
-    fix: tuple[Problem, ...] = ()
-    confirmed: tuple[Problem, ...] | None = None
+    fix: tuple[HostProblem, ...] = ()
+    confirmed: tuple[HostProblem, ...] | None = None
     is_stopped: bool = False
     next_seconds: float = ROUND_SECONDS
 
@@ -80,21 +80,21 @@ class HealingRounds:
         """Begin a new round with the next look."""
         self._first_look = None
 
-    def decide(self, problems: tuple[Problem, ...], quiet_seconds: float) -> Decision:
+    def decide(self, problems: tuple[HostProblem, ...], quiet_seconds: float) -> HealingDecision:
         """Return what follows from a look at the whole host. `quiet_seconds`: for how long nothing may be fixed yet."""
         first_look, self._first_look = self._first_look, None
         if quiet_seconds > 0:
-            return Decision(next_seconds=quiet_seconds)
+            return HealingDecision(next_seconds=quiet_seconds)
         if first_look is None:
             if not problems:
-                return Decision(confirmed=())
+                return HealingDecision(confirmed=())
             self._first_look = frozenset(problem.key for problem in problems)
-            return Decision(next_seconds=CONFIRM_SECONDS)
+            return HealingDecision(next_seconds=CONFIRM_SECONDS)
         confirmed = tuple(problem for problem in problems if problem.key in first_look)
         fixable = tuple(problem for problem in confirmed if problem.has_fix)
         if len(fixable) > MAX_FIXES:
-            return Decision(confirmed=confirmed, is_stopped=True)
-        return Decision(fix=fixable, confirmed=confirmed)
+            return HealingDecision(confirmed=confirmed, is_stopped=True)
+        return HealingDecision(fix=fixable, confirmed=confirmed)
 
 
 class HostHealer:
@@ -112,23 +112,23 @@ class HostHealer:
         self._libvirt_returned = libvirt_returned
         self._started = host.clock.monotonic()
         self._rounds = HealingRounds()
-        self._reported: dict[tuple[str, str | None], Problem] = {}
+        self._reported: dict[tuple[str, str | None], HostProblem] = {}
         self._why_stopped: str | None = None
         self._is_unread = False
-        self._differs = self._is_difference_told = False
+        self._differs = self._is_difference_reported = False
 
     async def run(self) -> None:
         """Look and fix until cancelled."""
         while True:
             try:
-                seconds = await self.look()
+                seconds = await self.check()
             except Exception as error:  # noqa: BLE001 - the next look may succeed
                 log.warning("the host is not checked and fixed: %s", error)
                 self._rounds.forget()
                 seconds = ROUND_SECONDS
             await asyncio.sleep(seconds)
 
-    async def look(self) -> float:
+    async def check(self) -> float:
         """Look once, fix what two looks found, and report the rest; return in how many seconds to look again."""
         is_on, unread, problems = await asyncio.to_thread(self._find_problems)
         if unread:
@@ -148,7 +148,7 @@ class HostHealer:
         await asyncio.to_thread(self._report_difference)
         return decision.next_seconds
 
-    def _find_problems(self) -> tuple[bool, tuple[str, ...], tuple[Problem, ...]]:
+    def _find_problems(self) -> tuple[bool, tuple[str, ...], tuple[HostProblem, ...]]:
         """Return whether host.yaml allows fixes, what was not read of the host, and the problems."""
         host = for_another_operation(self._host)
         try:
@@ -156,7 +156,7 @@ class HostHealer:
             if snapshot.unread_texts:
                 return False, snapshot.unread_texts, ()
             problems = tuple(
-                Problem(f.what, f.action, f.has_fix, *((f.vm.name, f.vm.uuid) if f.vm is not None else ()))
+                HostProblem(f.what, f.action, f.has_fix, *((f.vm.name, f.vm.uuid) if f.vm is not None else ()))
                 for f in find_problems(host, snapshot)
             )
             return read_spec_of_host(host).agent.self_healing, (), problems
@@ -172,7 +172,7 @@ class HostHealer:
         self._stop(f"not all of this host can be read: {unread[0]}")
         return ROUND_SECONDS
 
-    async def _fix(self, problems: tuple[Problem, ...]) -> str | None:
+    async def _fix(self, problems: tuple[HostProblem, ...]) -> str | None:
         """Fix problems by an operation; return why it failed, None if it did not."""
         log.info("fixing by itself: %s", "; ".join(problem.what for problem in problems))
         arguments = {"only": [problem.what for problem in problems]}
@@ -180,7 +180,7 @@ class HostHealer:
         await wait_for_end(operation)
         return failure_text(operation.stored.document)
 
-    def _report(self, left: tuple[Problem, ...], reason: str | None, *, is_stopped: bool) -> None:
+    def _report(self, left: tuple[HostProblem, ...], reason: str | None, *, is_stopped: bool) -> None:
         """Publish which problems are new, which are gone, and whether nothing is fixed any more.
 
         `reason`: why the fix failed. Where nothing is fixed, the many problems that could be are one event.
@@ -207,7 +207,7 @@ class HostHealer:
             self._events.publish(EventType.HEALING_STOPPED, reason=why[:_MAX_REASON_CHARACTERS])
         self._why_stopped = why
 
-    def _publish(self, event_type: EventType, problem: Problem, reason: str) -> None:
+    def _publish(self, event_type: EventType, problem: HostProblem, reason: str) -> None:
         self._events.publish(event_type, vm=problem.vm, vm_uuid=problem.vm_uuid, reason=reason[:_MAX_REASON_CHARACTERS])
 
     def _report_difference(self) -> None:
@@ -220,11 +220,11 @@ class HostHealer:
             return
         finally:
             host.operations.end()
-        if outcome.changed and self._differs and not self._is_difference_told:
+        if outcome.changed and self._differs and not self._is_difference_reported:
             reason = "; ".join(outcome.steps) or "vgpuctl diff shows it"
             self._events.publish(EventType.DRIFT_BEGIN, reason=reason[:_MAX_REASON_CHARACTERS])
-            self._is_difference_told = True
-        elif self._is_difference_told and not outcome.changed:
+            self._is_difference_reported = True
+        elif self._is_difference_reported and not outcome.changed:
             self._events.publish(EventType.DRIFT_END)
-            self._is_difference_told = False
+            self._is_difference_reported = False
         self._differs = outcome.changed

@@ -59,8 +59,8 @@ def _is_local_device(host: Host, identity: str) -> bool:
     """Return whether a block device, named by its number, lies on disks of this machine alone."""
     number = int(identity.removeprefix("device "))
     try:
-        found = list(_disks_below(host, f"/sys/dev/block/{os.major(number)}:{os.minor(number)}"))
-        return all(_is_local_disk(host, path) for path in found)
+        disks = list(_disks_below(host, f"/sys/dev/block/{os.major(number)}:{os.minor(number)}"))
+        return all(_is_local_disk(host, path) for path in disks)
     except OSError:
         return False
 

@@ -110,7 +110,10 @@ def _add_vgpu(parent: etree._Element, vgpu: AssignedVgpu) -> None:
 
 
 def record_after(record: VmRecord, previous: VmRecord | None) -> VmRecord:
-    """Return a record as it is written instead of `previous`: with the next generation. None: the VM had none."""
+    """Return a record as it is written instead of `previous`: with the next generation. None: the VM had none.
+
+    The generation grows with each change of the record or the definition. Version 0.2 writes none, which counts as 0.
+    """
     return replace(record, generation=0 if previous is None else previous.generation + 1)
 
 

@@ -117,8 +117,7 @@ class VmRecord(Value):
     the domain XML does not show, as JSON. `created_vm` False: somebody else created the VM and vgpuctl only gave it
     vGPUs, so vgpuctl never removes it. `reserve`: "always" reserves the slots of its vGPUs also while the VM is off,
     "running" only while it runs. `account`: the user of the host agent who made the VM; None: root made it.
-    `generation`: how often vgpuctl changed the VM's record or definition. Version 0.2 writes none, which counts as 0.
-    `should_run`: whether the last request was to start it, or to stop it; kept only where `autostart` is last-state.
+    `generation`: how often vgpuctl changed the VM, see `domain.record`. `should_run`: see `model.autostart`.
     """
 
     state: RecordState
@@ -305,7 +304,6 @@ class Vm(Value):
 
 GPU_SETUP_CLAIM = "gpu set up"
 """The `vm` of a claim on a GPU that a command sets up. No VM of vgpuctl has such a name."""
-
 
 HOST_VGPU_CLAIM_PREFIX = "vgpu "
 """The `vm` of a claim on a vGPU without a VM: this prefix, then the vGPU's name. No VM of vgpuctl has such a name."""

@@ -81,10 +81,7 @@ def reconcile(host: Host, context: Context, only: Collection[str] | None = None)
     previous: list[FindingKey] = []
     for rounds in range(MAX_ROUNDS + 1):
         host.operations.end()  # what a fix of the round before could not finish belongs to an operation that has ended
-        snapshot = _observe(host, context)
-        if only is not None:
-            _require_whole(snapshot)
-        findings = {f.key: f for f in find_problems(host, snapshot) if only is None or f.what in only}
+        snapshot, findings = _find(host, context, only)
         all_findings |= {key: f for key, f in findings.items() if key not in all_findings}
         fixable = [f for f in findings.values() if f.has_fix and f.key not in failed]
         if not fixable or previous == [f.key for f in fixable]:  # none left, or unchanged: others may work on it
@@ -114,6 +111,15 @@ def reconcile(host: Host, context: Context, only: Collection[str] | None = None)
     return Outcome(
         bool(steps), ReconcileResult(results), tuple(steps), snapshot.warnings, notes, dry_run=context.dry_run
     )
+
+
+def _find(
+    host: Host, context: Context, only: Collection[str] | None
+) -> tuple[Snapshot, dict[FindingKey, ReconcileFinding]]:
+    snapshot = _observe(host, context)
+    if only is not None:
+        _require_whole(snapshot)
+    return snapshot, {f.key: f for f in find_problems(host, snapshot) if only is None or f.what in only}
 
 
 def _observe(host: Host, context: Context) -> Snapshot:
