@@ -62,9 +62,7 @@ DRY_RUN_NOTE = "the host is checked again after these steps: more may follow"
 def reconcile(host: Host, context: Context, only: Collection[str] | None = None) -> Outcome[ReconcileResult]:
     """Find and fix problems in rounds until none is left; one failure does not stop the rest and is raised at the end.
 
-    `only`: fix the findings with these texts (`what`) and no others, and only while the whole host can be read; None:
-    all.
-
+    `only`: fix no others than the findings with these texts (`what`), and only while the whole host can be read.
     A fix may uncover further problems: a VM that is removed leaves claims that were stray. A dry run shows the
     findings of the first round only. The result has what was fixed and what is left: a finding that is gone before its
     turn was the work of another command, which ended meanwhile.
