@@ -112,8 +112,7 @@ class _GroupBin:
     def _tags_by_name(self) -> dict[str, tuple[int, list[str]]]:
         """Return size and tags of each logical volume."""
         columns = ("--noheadings", "--units", "b", "--nosuffix", "--separator", " ", "-o", "lv_name,lv_size,lv_tags")
-        lines = (line.split() for line in self._run("lvs", *columns, "--", self._group).splitlines())
-        return {words[0]: (int(words[1]), ",".join(words[2:]).split(",")) for words in lines if len(words) > 1}
+        return read_logical_volumes(self._run("lvs", *columns, "--", self._group))
 
     def _run(self, program: str, *arguments: str) -> str:
         failure = f"{program} failed in the volume group {self._group}"
@@ -125,6 +124,12 @@ class _GroupBin:
             text = f"{failure}: {result.error_line}"
             raise LibvirtFailed(text, hint=f"lvs -a -o +tags {self._group}", call=program, libvirt_code=None)
         return result.stdout
+
+
+def read_logical_volumes(text: str) -> dict[str, tuple[int, list[str]]]:
+    """Return size and tags of each logical volume that lvs lists, by name."""
+    lines = (line.split() for line in text.splitlines())
+    return {words[0]: (int(words[1]), ",".join(words[2:]).split(",")) for words in lines if len(words) > 1}
 
 
 def _logical_name(entry: str) -> str:
