@@ -156,8 +156,11 @@ def test_the_disk_that_a_refresh_replaces_waits_too(tmp_path: Path) -> None:
 def test_a_pool_that_cannot_rename_is_refused_before_anything_changes(tmp_path: Path) -> None:
     host = prepared(tmp_path)
     pools = {pool.name: replace(pool, kind="rbd") for pool in host.ports.storage.pools()}
-    with unchanged(host), pytest.raises(Refused, match="of the kind rbd, whose volumes cannot be renamed"):
-        delete_by(with_calls(host.ports, "storage", pool=pools.get))
+    ports = with_calls(host.ports, "storage", pool=pools.get)
+    for dry_run in (True, False):
+        with unchanged(host), pytest.raises(Refused, match="of the kind rbd, whose volumes cannot be renamed"):
+            delete_vm(ports, replace(by(KEEPS), dry_run=dry_run), "vm", keep_disks=False)
+    assert not [step for step in delete_by(ports, None).steps if " bin" in step]
 
 
 @pytest.mark.parametrize("act", [delete_by, refresh_by])
