@@ -232,6 +232,13 @@ class LibvirtStorage:
         ) as connect:
             return _volume_group(connect.storagePoolLookupByName(pool)) or pool
 
+    def refresh(self, pool: str) -> None:
+        """Have libvirt read a pool that was changed without it."""
+        with self._connection.call(
+            "virStoragePoolRefresh", f"cannot refresh storage pool {pool}", pool=pool
+        ) as connect:
+            self._refresh_pool(connect.storagePoolLookupByName(pool))
+
     def resolve(self, path: str) -> ResolvedPath | None:
         """Return where the path of a file or directory leads; the file may also belong to QEMU's user."""
         try:

@@ -2,8 +2,8 @@
 """The bins of libvirt's storage pools; implements `ports.VolumeBin`.
 
 libvirt cannot rename a volume. In a directory pool the file is renamed (`host.folder_bin`), in a volume group the
-logical volume: it gets a tag with its entry (lvm(8), "TAGS"), then its name in the bin. libvirt learns both in its next
-look for the volume.
+logical volume: it gets a tag with its entry (lvm(8), "TAGS"), then its name in the bin. libvirt notices a missing file
+by itself, and learns the names of logical volumes in a refresh.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class _GroupBin:
         if volume in self._tags_by_name():
             self._run("lvchange", "--addtag", f"{TAG_PREFIX}{entry}", "--", f"{self._group}/{volume}")
             self._run("lvrename", "--", self._group, volume, _logical_name(entry))
+        self._storage.refresh(self._pool)
 
     def volumes(self) -> tuple[BinnedVolume, ...]:
         """Return the logical volumes with names of the bin."""
@@ -99,6 +100,7 @@ class _GroupBin:
             raise Exists(f"{path} exists already", hint=f"lvs {self._group}", path=path)
         self._run("lvrename", "--", self._group, _logical_name(entry), volume)
         self._run("lvchange", "--deltag", f"{TAG_PREFIX}{entry}", "--", f"{self._group}/{volume}")
+        self._storage.refresh(self._pool)
         return path
 
     def delete(self, entry: str) -> None:
