@@ -70,6 +70,10 @@ CHANGING = {
     "storage.resize_volume",
     "storage.remove_volume",
     "storage.remove_pool",
+    "volume_bin.prepare",
+    "volume_bin.move_in",
+    "volume_bin.move_out",
+    "volume_bin.delete",
     "claims.add",
     "claims.replace",
     "claims.remove",
@@ -152,6 +156,7 @@ READING = {
     "system.read",
     "system.readlink",
     "unfinished_files.all",
+    "volume_bin.volumes",
 }
 """Calls that leave the host as it is, or whose effect nothing depends on: they never fail after they took effect."""
 
@@ -159,7 +164,7 @@ READING = {
 def error_of(call: str) -> Exception:
     """Return the error that this call raises."""
     port = call.partition(".")[0]
-    if port in ("hypervisor", "storage"):
+    if port in ("hypervisor", "storage", "volume_bin"):
         return LibvirtFailed(f"injected: {call} failed", libvirt_code=38, call=call)
     if port == "nvml":
         return NvmlFailed(f"injected: {call} failed", nvml_code=999, call=call)
@@ -194,6 +199,7 @@ class Watch:
             "system_log",
             "system",
             "unfinished_files",
+            "volume_bin",
         )
         return replace(ports, **{name: WatchedPort(name, getattr(ports, name), self) for name in names})
 

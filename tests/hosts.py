@@ -142,6 +142,7 @@ def open_sim_host(
         system_log=sim.kernel_log,
         unfinished_files=open_unfinished_files(state, sim.run_dir, sim.host_file, processes),
         domain_events=sim.domain_events,
+        volume_bin=sim.volume_bin,
         kernel_messages=sim.kernel_messages,
     )
     return SimulatedHost(ports, sim, directory, scenario)

@@ -62,6 +62,7 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
             sim_host.run_dir.parent, sim_host.run_dir, sim_host.host_file, processes
         ),
         domain_events=sim_host.domain_events,
+        volume_bin=sim_host.volume_bin,
         kernel_messages=sim_host.kernel_messages,
         close=sim_host.close,
     )

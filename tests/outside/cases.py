@@ -37,6 +37,7 @@ from tests.schedulers import act as set_scheduler
 from tests.schedulers import small as one_card
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.config.vm_request import VmRequest
+from vgpuctl.model.caller import Caller, Limits, Rights
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import CloudInit, CloudInitFile, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
@@ -48,7 +49,7 @@ from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.moves import carry_out, make_room
 from vgpuctl.operations.plans.move_order import VmLeave, VmMove
-from vgpuctl.operations.power import reboot_vm
+from vgpuctl.operations.power import delete_vm, reboot_vm
 from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.operations.resize_disk import resize_disk
 from vgpuctl.operations.restore import restore_host
@@ -186,6 +187,11 @@ def _set_vm(ports: Host, kind: str, *, drain: bool) -> Outcome:
 
 def _set_owner(ports: Host, name: str = "vm") -> Outcome:
     return set_vm(ports, request(name=name, owner="ada"), "owner")
+
+
+def _delete_to_bin(ports: Host) -> Outcome:
+    keeps = Caller(1001, "ada", Rights.OPERATOR, Limits(keep_deleted_days=14))
+    return delete_vm(ports, replace(context(wait_seconds=5.0), caller=keeps), "vm", keep_disks=False)
 
 
 def _refresh(ports: Host, *, drain: bool) -> Outcome:
@@ -349,6 +355,7 @@ def _of_kind(kind: str) -> Iterator[Case]:
     yield Case("reboot-vm", kind, on, _reboot)
     yield Case("delete-vm", kind, on, partial(delete, name="vm"))
     yield Case("delete-vm (off)", kind, off, partial(delete, name="vm"))
+    yield Case("delete-vm (off, to the bin)", kind, off, _delete_to_bin)
     yield Case("delete-vm --reserve running", kind, off_reserve, partial(delete, name="vm"))
     yield Case("refresh-vm", kind, off, partial(_refresh, drain=False))
     yield Case("refresh-vm --drain", kind, on, partial(_refresh, drain=True))

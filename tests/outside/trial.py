@@ -22,6 +22,7 @@ from tests.outside.cases import Case
 from vgpuctl.domain.domain_xml import parse_disk_sources, parse_domain
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.hook.run import prepare
+from vgpuctl.model.deleted_disk import BIN_FOLDER, parse_bin_entry
 from vgpuctl.model.vm import RecordState, VmState
 from vgpuctl.sim.state import State
 
@@ -286,6 +287,7 @@ def _leaks(host: SimulatedHost, files: set[str], *, undefined: bool, failed: boo
             wrong += [f"{vm.name} names {d.path}, which is gone" for d in vm.record.disks if d.path not in state.files]
             if vm.record.state is not RecordState.READY and power is VmState.STOPPED:
                 wrong.append(f"{vm.name} is off and its record says {vm.record.state}")
+    named |= {p for p in state.files if BIN_FOLDER in p and parse_bin_entry(p.rpartition("/")[2]) is not None}
     orphans = {p for p in state.files if p.startswith("/var")} - named
     new = orphans - files
     if (not undefined and orphans) or (undefined and failed and new and not files - set(state.files)):

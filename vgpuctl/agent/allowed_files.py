@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.agent_spec import AllowSpec
 from vgpuctl.errors import NotAllowed, NotFound
+from vgpuctl.model.deleted_disk import BIN_FOLDER
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.guards import require_libvirt
 
@@ -55,7 +56,7 @@ class AllowedFiles:
         resolved = self._host.storage.resolve(path)
         if resolved is None:
             raise NotFound(f"file {path} does not exist", hint="vgpuctl list-images shows images", path=path)
-        if not _is_below(resolved.path, self._resolved_folders):
+        if not _is_below(resolved.path, self._resolved_folders) or BIN_FOLDER in resolved.path.split("/"):
             raise self._outside(path, resolved.path)
         if resolved.exposure is not None:
             raise NotAllowed(

@@ -59,7 +59,7 @@ _MAY: Mapping[Decision, frozenset[Rights]] = {
 
 READS = (
     "check-image", "check-vm-change", "diff", "doctor", "explain", "export-host", "find-causes", "fits",
-    "instance-profiles", "list-gpus", "list-images", "list-profiles", "list-vgpus", "list-vms", "log",
+    "instance-profiles", "list-deleted", "list-gpus", "list-images", "list-profiles", "list-vgpus", "list-vms", "log",
     "plan-moves", "pool-names", "print-xml", "select-gpus", "select-vgpus", "select-vms", "show-gpu", "show-vm",
     "show-vms", "vgpu-names", "vm-names",
 )  # fmt: skip
@@ -73,8 +73,8 @@ OPERATORS_CHANGES = ("move-vms",)
 """It stops and starts VMs of whatever account, as the plan needs."""
 HOST_CHANGES = (
     "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "fix-problems", "import-host", "install-host",
-    "reconcile-host", "restore-host", "set-mig", "set-mixed-size", "set-mode", "set-scheduler", "uncordon",
-    "uninstall-host",
+    "purge-deleted", "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size", "set-mode",
+    "set-scheduler", "uncordon", "uninstall-host",
 )  # fmt: skip
 """What changes the host. A vGPU without a VM is an entry of host.yaml: it has no account, and any VM can be given it.
 import-host reads files and folders of other programs, for root's host.yaml."""

@@ -27,6 +27,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vgpuctl.agent.api import Api, Policy
+from vgpuctl.agent.bin_purger import BinPurger
 from vgpuctl.agent.boot_starts import BootStarter
 from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.healing import HostHealer
@@ -256,7 +257,8 @@ async def serve(
     if agent.ports.read_only_reason is None:
         healer = HostHealer(agent.ports, operations, events, watcher.libvirt_returned)
         starter = BootStarter(agent.ports, operations, events, agent.state)
-        tasks += [asyncio.create_task(healer.run()), asyncio.create_task(starter.run())]
+        purger = BinPurger(agent.ports, operations)
+        tasks += [asyncio.create_task(one.run()) for one in (healer, starter, purger)]
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
     ready(watcher.answers)

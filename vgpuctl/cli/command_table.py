@@ -65,6 +65,9 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         ),
         "show-address": Entry("vm_access", "Print the IP addresses of running VMs.", "address"),
         "list-images": Entry("images", "List base images, their clones, and unused disks."),
+        "list-deleted": Entry("deleted_disks", "List disks of deleted VMs that wait in the bin.", "bin trash"),
+        "restore-disk": Entry("deleted_disks", "Move a disk out of the bin.", "undelete restore"),
+        "purge-deleted": Entry("deleted_disks", "Delete disks in the bin for good.", "purge empty-bin"),
     },
     "vGPUs without a VM": {
         "create-vgpu": Entry("vgpus", "Create a vGPU without a VM, for virsh and virt-install."),

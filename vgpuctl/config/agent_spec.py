@@ -16,6 +16,7 @@ from vgpuctl.config.arguments import NONE, VM_MODES
 from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
 from vgpuctl.config.vm_fields import integer_schema, pattern_schema
 from vgpuctl.model.caller import Limits, Rights
+from vgpuctl.model.deleted_disk import MAX_KEEP_DAYS
 from vgpuctl.model.event import EventType, Sink
 from vgpuctl.model.numbers import SIZE_PATTERN, format_size, parse_memory_size
 from vgpuctl.value import EMPTY_MAPPING, Value, field_names
@@ -113,7 +114,7 @@ def _flatten(prefix: str, section: Mapping[str, Any]) -> list[tuple[str, object]
 def _dump_limits(limits: Limits) -> dict[str, object]:
     values: dict[str, object] = {"vms": limits.vms, "vgpus": limits.vgpus}
     values["gpu_memory"] = None if limits.gpu_memory_mib is None else format_size(limits.gpu_memory_mib)
-    values["removals_per_hour"] = limits.removals_per_hour
+    values |= {"removals_per_hour": limits.removals_per_hour, "keep_deleted_days": limits.keep_deleted_days}
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -143,7 +144,8 @@ def _parse_account_limits(value: object) -> Limits:
 
 def _limits_of(shape: Shape, value: object) -> Limits:
     given: dict[str, Any] = shape.check({} if value is None else value)
-    return Limits(given.get("vms"), given.get("vgpus"), given.get("gpu_memory"), given.get("removals_per_hour"))
+    per_account = given.get("removals_per_hour"), given.get("keep_deleted_days")
+    return Limits(given.get("vms"), given.get("vgpus"), given.get("gpu_memory"), *per_account)
 
 
 def _parse_sink(value: object) -> Sink:
@@ -305,6 +307,12 @@ ACCOUNT_LIMIT_SHAPE = Shape(
             rules.whole_number(0, MAX_REMOVALS),
             "how many VMs the account may delete in an hour; 0: none",
             integer_schema(0, MAX_REMOVALS),
+        ),
+        Key(
+            "keep_deleted_days",
+            rules.whole_number(1, MAX_KEEP_DAYS),
+            "for so many days, disks that the account deletes wait in the bin of their pool",
+            integer_schema(1, MAX_KEEP_DAYS),
         ),
     ),
 )

@@ -82,6 +82,7 @@ def record_to_xml(record: VmRecord) -> str:
                 "base-format": disk.base_format,
                 "copied-from": disk.copied_from,
                 "format": None if disk.format == "qcow2" else disk.format,
+                "bin": disk.bin_entry,
                 "role": None if disk.role is DiskRole.DISK else disk.role.value,
             },
         )
@@ -241,6 +242,7 @@ def _parse_disk(element: Element) -> ManagedDisk:
         role=DiskRole(_optional_attribute(element, "role") or DiskRole.DISK),
         copied_from=_optional_attribute(element, "copied-from"),
         format=_optional_attribute(element, "format") or "qcow2",
+        bin_entry=_optional_attribute(element, "bin"),
     )
 
 

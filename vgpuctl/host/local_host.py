@@ -30,6 +30,7 @@ from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.events import LibvirtDomainEvents
 from vgpuctl.host.virt.storage import LibvirtStorage
+from vgpuctl.host.virt.volume_bin import LibvirtVolumeBin
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -75,6 +76,7 @@ def open_local_host(
         new_uuid=new_uuid or _random_uuid,
         read_only_reason=_read_only_reason(root, captured, machine_id),
         domain_events=domain_events,
+        volume_bin=LibvirtVolumeBin(storage) if isinstance(storage, LibvirtStorage) else None,
         close=close_libvirt,
     )
     if captured:

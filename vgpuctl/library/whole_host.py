@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vgpuctl.config.import_formats import ImportedConfig
     from vgpuctl.errors import VgpuctlError
     from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.model.results.deleted_disks import DeletedDiskResult, PurgedResult, RestoredDiskResult
     from vgpuctl.model.results.host import (
         DoctorFindingResult,
         DoctorResult,
@@ -168,6 +169,38 @@ class HostCalls(Calls):
             since=None if since is None else arguments.parse_past_time("since", since, self._ports.clock.now()),
             user=user,
             failed=failed,
+        )
+
+    @query
+    def list_deleted(self) -> QueryResult[tuple[DeletedDiskResult, ...]]:
+        """Return the disks in the bins of the storage pools: those that accounts with `keep_deleted_days` deleted."""
+        from vgpuctl.operations import deleted_disks
+
+        return deleted_disks.list_deleted(self._ports)
+
+    @change("restore-disk")
+    def restore_disk(self, name: str, *, dry_run: bool = False) -> Outcome[RestoredDiskResult]:
+        """Make a disk in the bin a volume of its pool again. `name`: its id, or its VM's name or uuid."""
+        from vgpuctl.operations import deleted_disks
+
+        return deleted_disks.restore_disk(self._ports, self._context(dry_run=dry_run), name)
+
+    @change("purge-deleted")
+    def purge_deleted(
+        self, *names: str, expired: bool = False, everything: bool = False, dry_run: bool = False
+    ) -> Outcome[PurgedResult]:
+        """Delete disks in the bin for good: `names`, those whose time is over (`expired`), or `everything`.
+
+        `names`: ids of disks, or names or uuids of VMs.
+        """
+        from vgpuctl.operations import deleted_disks
+
+        return deleted_disks.purge_deleted(
+            self._ports,
+            self._context(dry_run=dry_run),
+            as_texts("names", names),
+            expired=expired,
+            everything=everything,
         )
 
     @change("restore-host")

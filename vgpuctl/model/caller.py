@@ -29,12 +29,14 @@ class Limits(Value):
     """How much VMs may take together; None: no limit. `gpu_memory_mib`: the framebuffer of their vGPUs and GPUs.
 
     `removals_per_hour`: so many VMs an account may delete in an hour; it is no limit of all accounts together.
+    `keep_deleted_days`: for so many days the disks that it deletes wait in the bin; None: they are deleted.
     """
 
     vms: int | None = None
     vgpus: int | None = None
     gpu_memory_mib: int | None = None
     removals_per_hour: int | None = None
+    keep_deleted_days: int | None = None
 
 
 class Caller(Value):

@@ -90,7 +90,7 @@ class ManagedDisk(Value):
 
     `base`: the image that it is a linked clone of. `copied_from`: the image that it is a full copy of. `base_format`:
     the format of either. `format`: its own, as QEMU opens it. `capacity_bytes` of a seed is 0: its size is known only
-    when the seed is created.
+    when the seed is created. `bin_entry`: what its name in the bin is, where it moves; None: it is deleted.
     """
 
     pool: str
@@ -102,6 +102,7 @@ class ManagedDisk(Value):
     role: DiskRole = DiskRole.DISK
     copied_from: str | None = None
     format: str = "qcow2"
+    bin_entry: str | None = None
 
     @property
     def image(self) -> str | None:

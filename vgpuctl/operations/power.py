@@ -31,6 +31,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_vm
 from vgpuctl.operations.claim import claims_of_record
+from vgpuctl.operations.deleted_disks import prepare_bins, with_bin_entry
 from vgpuctl.operations.devices import MissingDevices
 from vgpuctl.operations.guards import (
     find_vm_to_change,
@@ -64,6 +65,7 @@ from vgpuctl.operations.steps.domain import (
     StopDomain,
     find_missing_resources,
 )
+from vgpuctl.operations.steps.volume_bin import refuse_pool_without_bin
 from vgpuctl.operations.transaction import Transaction, deleted_meanwhile
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
@@ -238,8 +240,10 @@ def _require_pools(host: Host, record: VmRecord) -> None:
 
     Raises:
         HostCannot: naming the pool and the disk.
+        Refused: a disk must wait in the bin, and its pool can have none.
     """
     for disk in record.disks:
+        refuse_pool_without_bin(host, disk)
         if host.storage.pool(disk.pool) is None and host.storage.image(disk.path) is not None:
             raise HostCannot(
                 f"the storage pool {disk.pool} no longer exists, so {disk.path} cannot be deleted",
@@ -256,12 +260,19 @@ def _record_of_held(snapshot: Snapshot, vm: Vm) -> VmRecord:
     return replace(record, vgpus=with_slot(snapshot, vm, record))
 
 
+def _with_bin_entries(host: Host, context: Context, vm: Vm, record: VmRecord) -> VmRecord:
+    return replace(record, disks=tuple(with_bin_entry(host, context, vm, disk) for disk in record.disks))
+
+
 def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> Outcome[VmReport]:
-    """Remove a VM with its vGPUs and the disks that vgpuctl created; never a base image or an unmanaged VM."""
+    """Remove a VM with its vGPUs and the disks that vgpuctl created; never a base image or an unmanaged VM.
+
+    Disks that an account with `keep_deleted_days` deletes move to the bin.
+    """
     require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm_to_change(context, snapshot, name)
-    record = _record_of_held(snapshot, vm)
+    record = _with_bin_entries(host, context, vm, _record_of_held(snapshot, vm))
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
     refuse_vgpus_in_other_vms(snapshot, vm, record.vgpus)
     removed_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
@@ -284,12 +295,13 @@ def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> O
                 hint=f"vgpuctl delete-vm {vm.name} deletes it anyway; a user may be working on it",
                 vm=vm.name,
             )
-        record = _record_of_held(current_snapshot, vm)
+        record = _with_bin_entries(host, context, vm, _record_of_held(current_snapshot, vm))
         refuse_vgpus_in_other_vms(current_snapshot, vm, record.vgpus)
         removed_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
         refuse_shared_deletion(host, current_snapshot, vm, removed_record)
         leftovers = read_domain_leftovers(host, vm)
         plan = vm_removal_plan(vm, record, leftovers, keep_disks=keep_disks, keep_devices=unproven)
+        prepare_bins(host, removed_record.disks)
         count_removal(host, context)
         if not record.vgpus:
             tx.note(vm.name, vm.uuid)

@@ -3,7 +3,7 @@
 
 It keeps name, uuid, MAC address, vGPUs, NVRAM, TPM, the other disks and the seed for cloud-init. vgpuctl records the
 new disk as a spare and creates it. One redefinition switches it in and makes the old disk the spare. Then the old disk
-is deleted and removed from the record. So the record always names what to keep and what to remove.
+is deleted, or moved to the bin, and removed from the record. So the record always names what to keep and what not.
 
 Until the VM uses the new disk, a failure undoes everything. After that the VM is refreshed, and only the old disk still
 has to be deleted.
@@ -26,6 +26,7 @@ from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, DiskRole, ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
+from vgpuctl.operations.deleted_disks import prepare_bins, with_bin_entry
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import (
     find_vm,
@@ -148,11 +149,17 @@ def new_disk(old: ManagedDisk, image: ImageInfo, volume: str) -> ManagedDisk:
 
 
 def disk_switch_plan(
-    vm: Vm, record: VmRecord, old: ManagedDisk, new: ManagedDisk, image: ImageInfo, pool: PoolInfo | None
+    vm: Vm,
+    record: VmRecord,
+    old: ManagedDisk,
+    new: ManagedDisk,
+    image: ImageInfo,
+    pool: PoolInfo | None,
+    spare: ManagedDisk,
 ) -> Plan:
     """Return the steps up to and including the switch; they can be undone."""
     record_with_both = _record_with_spare(record, old, replace(new, role=DiskRole.SPARE), own=old)
-    new_record = record_after_switch(record, old, new)
+    new_record = record_after_switch(record, old, new, spare)
     steps: list[Step] = [] if pool is None or pool.active else [StartPool(pool.name)]
     steps += [
         WriteRecord(vm.name, vm.uuid, record_with_both, record, f"record {new.path} for VM {vm.name}"),
@@ -162,9 +169,9 @@ def disk_switch_plan(
     return Plan(tuple(steps), vms_required_off=(vm.uuid,))
 
 
-def record_after_switch(record: VmRecord, old: ManagedDisk, new: ManagedDisk) -> VmRecord:
-    """Return the record after the switch: the new disk is the VM's, and the old one still exists."""
-    return _record_with_spare(record, old, replace(old, role=DiskRole.SPARE), own=new)
+def record_after_switch(record: VmRecord, old: ManagedDisk, new: ManagedDisk, spare: ManagedDisk) -> VmRecord:
+    """Return the record after the switch: the new disk is the VM's, and the old one still exists, as `spare`."""
+    return _record_with_spare(record, old, spare, own=new)
 
 
 def _record_with_spare(record: VmRecord, old: ManagedDisk, spare: ManagedDisk, *, own: ManagedDisk) -> VmRecord:
@@ -228,6 +235,7 @@ class RefreshPlan(Value):
     vm: Vm
     record: VmRecord
     old_disk: ManagedDisk
+    spare: ManagedDisk
     new_disk: ManagedDisk
     make_plan: Plan
     drop_plan: Plan
@@ -261,7 +269,7 @@ def refresh_vm(
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds)
     around: tuple[list[Step], list[Step]] = ([stop], [StartDomain(vm.name, vm.uuid)]) if is_running else ([], [])
     steps = tuple(s.describe() for s in (*around[0], *plan.make_plan.steps, *plan.drop_plan.steps, *around[1]))
-    loss = f"all data on {plan.old_disk.path} will be lost"
+    loss = f"all data on {plan.old_disk.path} will be {'lost' if plan.spare.bin_entry is None else 'in the bin'}"
     if plan.old_disk.image == image:
         loss += f", and {vm.name} already is made from {image}"
     if context.dry_run:
@@ -320,15 +328,17 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
     names = _free_volume_names(vm, record, old_disk)
     free_name = next(n for n in names if not pool.active or host.storage.volume(pool.name, n) is None)
     added_disk = new_disk(old_disk, image_info, free_name)
-    switched = record_after_switch(record, old_disk, added_disk)
+    spare = replace(with_bin_entry(host, context, vm, old_disk), role=DiskRole.SPARE)
+    switched = record_after_switch(record, old_disk, added_disk, spare)
     drop_plan = spare_removal_plan(vm, record_after(switched, record_after(record, record)))  # two writes before it
     return RefreshPlan(
         snapshot,
         vm,
         record,
         old_disk,
+        spare,
         added_disk,
-        disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool),
+        disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool, spare),
         drop_plan,
     )
 
@@ -372,6 +382,7 @@ def _replace_disk(host: Host, context: Context, checked: RefreshPlan, image: str
         tx.take_over_vm(refresh_plan.vm, held_record, scope_of_vm(refresh_plan.vm.uuid))
         if not held_record.vgpus:
             tx.note(refresh_plan.vm.name, refresh_plan.vm.uuid)
+        prepare_bins(host, (refresh_plan.spare,))
         tx.carry_out(refresh_plan.make_plan)
         try:
             tx.carry_out(refresh_plan.drop_plan)

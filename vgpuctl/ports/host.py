@@ -11,7 +11,7 @@ from vgpuctl.value import Value, replace
 if TYPE_CHECKING:
     from vgpuctl.model.snapshot import Snapshot
     from vgpuctl.ports.devices import Nvml, Sysfs, VendorCommands
-    from vgpuctl.ports.libvirt import DomainEvents, Hypervisor, Storage
+    from vgpuctl.ports.libvirt import DomainEvents, Hypervisor, Storage, VolumeBin
     from vgpuctl.ports.run_directory import Claims, Operations, OperationsState
     from vgpuctl.ports.system import (
         AuditLog,
@@ -38,12 +38,12 @@ class Host(Value):
 
     `unprivileged_user` is the user who runs this without root, which a change needs; None for root.
 
-    `host_file`, `vendor_commands`, `system_log` and `unfinished_files` are None where vgpuctl cannot reach host.yaml,
-    the drivers' commands, the kernel's log or unfinished files (a captured tree). `domain_events` and `kernel_messages`
-    tell the agent what happens; None where nothing can happen. `given_files`: the texts of files that a caller
-    elsewhere sent, by path; None: the caller's files are on this machine. `snapshots`: keeps snapshots for readers in
-    the agent; None: each call reads the host again, as whatever changes it must. `close` closes what the ports keep
-    open, None where they keep nothing; none of them can be used afterwards.
+    `host_file`, `vendor_commands`, `system_log`, `unfinished_files` and `volume_bin` are None where vgpuctl cannot
+    reach host.yaml, the drivers' commands, the kernel's log, unfinished files or deleted disks (a captured tree).
+    `domain_events` and `kernel_messages` tell the agent what happens; None where nothing can happen. `given_files`: the
+    texts of files that a caller elsewhere sent, by path; None: the caller's files are on this machine. `snapshots`:
+    keeps snapshots for readers in the agent; None: each call reads the host again, as whatever changes it must. `close`
+    closes what the ports keep open, None where they keep nothing; none of them can be used afterwards.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Host(Value):
     system_log: SystemLog | None = None
     unfinished_files: UnfinishedFiles | None = None
     domain_events: DomainEvents | None = None
+    volume_bin: VolumeBin | None = None
     kernel_messages: KernelMessages | None = None
     given_files: Mapping[str, str] | None = None
     snapshots: Snapshots | None = None

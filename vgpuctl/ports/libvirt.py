@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from vgpuctl.model.deleted_disk import BinnedVolume
 from vgpuctl.model.port_values import (
     DetachOutcome,
     DomainEvent,
@@ -245,3 +246,39 @@ class Storage(Protocol):
         With `reachable`, reads only what cannot hang: files on this host's own disks, and on the servers that hold one
         of the `reachable` files, which are opened anyway. It does not read the content of devices then.
         """
+
+
+class VolumeBin(Protocol):
+    """Where disks that are deleted wait: the bin of each storage pool. Raises the same errors as Storage.
+
+    Each call works in an active pool. Nothing here follows a link or changes a file that is not an entry of the bin.
+    """
+
+    def prepare(self, pool: str) -> None:
+        """Make the bin of a pool if it has none; nothing else changes.
+
+        Raises:
+            Refused: volumes of this kind of pool cannot be renamed, or the bin is not root's alone.
+            HostCannot: LVM's programs are missing.
+        """
+
+    def move_in(self, pool: str, volume: str, entry: str) -> None:
+        """Rename a volume to its entry in the bin, in one call; a missing one is no error.
+
+        Raises:
+            Refused: the volume is not a file, or the entry exists already.
+        """
+
+    def volumes(self, pool: str) -> tuple[BinnedVolume, ...]:
+        """Return what is in the bin of a pool, by name; also what vgpuctl did not put there."""
+
+    def move_out(self, pool: str, entry: str, volume: str) -> str:
+        """Make an entry a volume of this name again, and return its path.
+
+        Raises:
+            Exists: the name is taken.
+            NotFound: there is no such entry.
+        """
+
+    def delete(self, pool: str, entry: str) -> None:
+        """Delete an entry for good; a missing one is no error."""

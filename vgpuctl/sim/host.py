@@ -32,6 +32,7 @@ from vgpuctl.sim.state import FIRST_PID, State
 from vgpuctl.sim.storage import SimStorage
 from vgpuctl.sim.sysfs import SimSysfs
 from vgpuctl.sim.vendor_commands import SimVendorCommands
+from vgpuctl.sim.volume_bin import SimVolumeBin
 
 SCENARIOS = (
     "a100-40",
@@ -71,6 +72,7 @@ class SimHost:
         self.hypervisor = SimHypervisor(core)
         self.domain_events = SimDomainEvents(core)
         self.storage = SimStorage(core)
+        self.volume_bin = SimVolumeBin(core)
         self.audit = SimAudit(core.directory)
         self.vendor = SimVendorCommands(core)
         self.run_dir: Path = core.directory / "run"

@@ -64,7 +64,7 @@ class SimPool:
 class SimFile:
     """A disk image on the simulated file system. `digest`: the SHA-256 of its whole content, if vgpuctl wrote it.
 
-    `link`: the file that this path is only another name of.
+    `link`: the file that this path is only another name of. `tag`: LVM's tag of a logical volume.
     """
 
     path: str
@@ -76,6 +76,7 @@ class SimFile:
     problem: str | None = None
     digest: str | None = None
     link: str | None = None
+    tag: str | None = None
 
 
 @dataclass(slots=True)

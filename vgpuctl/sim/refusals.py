@@ -58,6 +58,11 @@ _LIBVIRT_CALLS = {
     "resize-volume": ("virStorageVolResize", "cannot resize volume {}"),
     "resize-disk": ("virDomainBlockResize", "cannot resize a disk of VM {}"),
     "remove-volume": ("virStorageVolDelete", "cannot delete volume {}"),
+    "prepare-bin": ("mkdir", "cannot prepare the bin of storage pool {}"),
+    "bin-volume": ("rename", "cannot move volume {} to the bin"),
+    "bin-volumes": ("readdir", "cannot read the bin of storage pool {}"),
+    "unbin-volume": ("rename", "cannot move volume {} out of the bin"),
+    "purge-volume": ("unlink", "cannot delete volume {} in the bin"),
     "image": ("virStorageVolGetInfo", "cannot inspect image {}"),
 }
 

@@ -363,4 +363,5 @@ class State:
 def file_record(file: SimFile) -> JournalRecord:
     """Return the record that creates a file, or replaces it."""
     fields = [file.path, file.size, file.format, file.base, file.allocation]
-    return ["file", *fields, file.firmware, file.problem, file.digest, file.link]
+    more = [file.firmware, file.problem, file.digest, file.link]
+    return ["file", *fields, *more] if file.tag is None else ["file", *fields, *more, file.tag]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from vgpuctl.errors import Exists, NoSpace
+from vgpuctl.model.deleted_disk import BIN_FOLDER, LOGICAL_NAME
 from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, ResolvedPath, VolumeInfo
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.objects import SimFile, SimPool
@@ -49,7 +51,12 @@ class SimStorage:
         with read_call(self._core, "volumes", pool) as state:
             storage_pool = self._require_pool(pool)
             files = (f for path, f in sorted(state.files.items()) if posixpath.dirname(path) == storage_pool.path)
-            return tuple(_volume_info(pool, file) for file in files)
+            is_group = storage_pool.kind == "logical"
+            return tuple(
+                _volume_info(pool, file)
+                for file in files
+                if not (is_group and re.fullmatch(LOGICAL_NAME, posixpath.basename(file.path)))
+            )
 
     def create_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool.
@@ -304,7 +311,7 @@ class SimStorage:
         used = pool.used if has_own_capacity else file_system["used"]
         separate_dirs = {other.path for other in state.pools.values() if other.capacity is not None}
         for file in state.files.values():
-            folder = posixpath.dirname(file.path)
+            folder = posixpath.dirname(file.path).removesuffix(f"/{BIN_FOLDER}")
             if folder == pool.path if has_own_capacity else folder not in separate_dirs:
                 used += file.allocation
         return capacity, max(0, capacity - used)

@@ -25,7 +25,7 @@ agent:
     ada@example.org: operator   # she is on call
     controller: fleet
   limits:
-    each_account: {vms: 2, gpu_memory: 16GiB, removals_per_hour: 5}
+    each_account: {vms: 2, gpu_memory: 16GiB, removals_per_hour: 5, keep_deleted_days: 14}
     all_accounts: {vgpus: 100}
     # pools
     accounts: {controller: {vms: 50}}
@@ -45,8 +45,8 @@ def test_the_section_is_read() -> None:
         ("vgpu", "sriov"),
     )
     assert agent.accounts == {"ada@example.org": "operator", "controller": "fleet"}
-    assert agent.limits.of_account("ada") == Limits(2, None, 16384, 5)
-    assert agent.limits.of_account("controller") == Limits(50, None, 16384, 5)
+    assert agent.limits.of_account("ada") == Limits(2, None, 16384, 5, 14)
+    assert agent.limits.of_account("controller") == Limits(50, None, 16384, 5, 14)
     assert agent.limits.all_accounts == Limits(vgpus=100)
 
 
@@ -85,6 +85,7 @@ def test_every_value_has_the_path_of_its_key() -> None:
         "limits.each_account.vms": 2,
         "limits.each_account.gpu_memory": "16GiB",
         "limits.each_account.removals_per_hour": 5,
+        "limits.each_account.keep_deleted_days": 14,
         "limits.all_accounts.vgpus": 100,
         "limits.accounts.controller.vms": 50,
         "notify.pager.program": "/usr/local/sbin/page",
@@ -122,6 +123,10 @@ def test_every_value_has_the_path_of_its_key() -> None:
         ("removals_per_hour: 5", "agent.removals_per_hour: unknown field"),
         ("limits: {all_accounts: {removals_per_hour: 5}}", "all_accounts.removals_per_hour: unknown field"),
         ("limits: {each_account: {removals_per_hour: 1001}}", "1001 is not between 0 and 1000"),
+        ("limits: {all_accounts: {keep_deleted_days: 5}}", "all_accounts.keep_deleted_days: unknown field"),
+        ("limits: {accounts: {ada: {keep_deleted_days: 0}}}", "0 is not between 1 and 366"),
+        ("limits: {each_account: {keep_deleted_days: 367}}", "367 is not between 1 and 366"),
+        ("limits: {each_account: {keep_deleted_days: 1.5}}", "1.5"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_line(text: str, message: str) -> None:

@@ -10,6 +10,7 @@ system, as in libvirt's own refresh (storage_util.c).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,6 +24,7 @@ from vgpuctl.host.qemu_access import read_qemu_user
 from vgpuctl.host.trusted_path import resolve_path
 from vgpuctl.host.virt import constants, libvirt_xml
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
+from vgpuctl.model.deleted_disk import BIN_FOLDER, LOGICAL_NAME
 from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, ResolvedPath, VolumeInfo
 
 if TYPE_CHECKING:
@@ -85,7 +87,10 @@ class LibvirtStorage:
             if refresh:
                 self._connection.attempt(constants.PERMISSION_ERRORS, partial(self._refresh_pool, storage_pool))
             gone_errors = frozenset({constants.VIR_ERR_SYSTEM_ERROR, constants.VIR_ERR_NO_STORAGE_VOL})
+            hidden = re.escape(BIN_FOLDER) if _volume_group(storage_pool) is None else LOGICAL_NAME
             for volume in storage_pool.listAllVolumes(0):
+                if re.fullmatch(hidden, volume.name()):
+                    continue  # disks in the bin are nobody's images
                 self._connection.attempt(gone_errors, partial(_add_volume, infos, pool, volume))
         return tuple(sorted(infos, key=lambda info: info.name))
 
@@ -219,6 +224,20 @@ class LibvirtStorage:
         """Overwrite a logical volume of a seed's size: LVM gives its extents to the next volume as they are."""
         if int(volume.info()[1]) <= _WIPED_BYTES:
             self._connection.attempt(None, partial(volume.wipe, 0))
+
+    def volume_group(self, pool: str) -> str:
+        """Return the volume group of a logical pool."""
+        with self._connection.call(
+            "virStoragePoolGetXMLDesc", f"cannot read storage pool {pool}", pool=pool
+        ) as connect:
+            return _volume_group(connect.storagePoolLookupByName(pool)) or pool
+
+    def refresh(self, pool: str) -> None:
+        """Have libvirt read a pool that was changed without it."""
+        with self._connection.call(
+            "virStoragePoolRefresh", f"cannot refresh storage pool {pool}", pool=pool
+        ) as connect:
+            self._refresh_pool(connect.storagePoolLookupByName(pool))
 
     def resolve(self, path: str) -> ResolvedPath | None:
         """Return where the path of a file or directory leads; the file may also belong to QEMU's user."""

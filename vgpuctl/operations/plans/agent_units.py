@@ -77,7 +77,8 @@ LimitCORE=0
 # What it needs not have:
 ProtectSystem=full
 ConfigurationDirectory=vgpuctl
-ReadWritePaths=/etc/vgpuctl
+# LVM keeps its backups of a volume group there when a disk grows or moves to the bin.
+ReadWritePaths=/etc/vgpuctl -/etc/lvm
 PrivateTmp=yes
 PrivateMounts=yes
 ProtectControlGroups=yes

@@ -22,7 +22,7 @@ from vgpuctl.operations.plans.chains import find_moved_disk
 from vgpuctl.operations.plans.reserve import without_slot
 from vgpuctl.operations.steps.claims import RefuseConcurrentCommand, ReleaseClaim
 from vgpuctl.operations.steps.domain import MakePersistent, SetRecordState, StopDomain, UndefineDomain
-from vgpuctl.operations.steps.storage import DeleteVolume
+from vgpuctl.operations.steps.volume_bin import removal_of
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import replace
 
@@ -135,7 +135,7 @@ def vm_removal_plan(
     for vgpu in reversed(removal_record.vgpus):
         if vgpu.carrier not in keep_devices:
             steps += backend_for(vgpu.backend).remove_steps(vgpu)
-    steps += [DeleteVolume(d) for d in reversed(removal_record.disks)]
+    steps += [removal_of(d) for d in reversed(removal_record.disks)]
     steps.append(UndefineDomain(vm.name, vm.uuid, describe_leftovers(leftovers)))
     steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(removal_record.vgpus)]
     notes = tuple(f"disk {d.path} is kept" for d in record.data_disks()) if keep_disks else ()

@@ -13,7 +13,8 @@ from vgpuctl.errors import InUse, Refused, VerifyFailed
 from vgpuctl.model.port_values import ImageFile
 from vgpuctl.model.vm import ManagedDisk, VmRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES, require_domain
-from vgpuctl.operations.steps.storage import CreateVolume, DeleteVolume
+from vgpuctl.operations.steps.storage import CreateVolume
+from vgpuctl.operations.steps.volume_bin import removal_of
 from vgpuctl.ports.step import LongStep, Removal, Step
 
 if TYPE_CHECKING:
@@ -138,7 +139,9 @@ class SwitchDisk(Step):
 
 
 class DeleteSpareDisk(Removal):
-    """Delete a disk that a refresh created or left, if neither the definition nor the running VM refers to it.
+    """Delete a disk that a refresh created or left, or move it to the bin.
+
+    Neither the definition nor the running VM may refer to it.
 
     `required_disks`: the VM's own disks. If one is missing, nothing is deleted.
     """
@@ -149,7 +152,7 @@ class DeleteSpareDisk(Removal):
     required_disks: tuple[ManagedDisk, ...] = ()
 
     def describe(self) -> str:
-        return DeleteVolume(self.disk).describe()
+        return removal_of(self.disk).describe()
 
     def perform(self, host: Host) -> None:
         """Delete it. A disk that is gone already is no error.
@@ -168,7 +171,7 @@ class DeleteSpareDisk(Removal):
                     vm=self.name,
                     disk=disk.path,
                 )
-        DeleteVolume(self.disk).perform(host)
+        removal_of(self.disk).perform(host)
 
     def verify(self, host: Host) -> None:
-        DeleteVolume(self.disk).verify(host)
+        removal_of(self.disk).verify(host)

@@ -184,11 +184,20 @@ class DeleteVolume(Removal):
         Raises:
             HostCannot: the pool is gone or cannot be started, and the disk stays.
         """
+        if self.open_pool(host):
+            host.storage.remove_volume(self.disk.pool, self.disk.volume)
+
+    def open_pool(self, host: Host) -> bool:
+        """Start the disk's pool if it is inactive; return False if pool and disk are gone.
+
+        Raises:
+            HostCannot: the pool is gone or cannot be started, and the disk stays.
+        """
         pool = host.storage.pool(self.disk.pool)
         if pool is None:
             if host.storage.image(self.disk.path) is not None:
                 raise self._disk_remains_error("no longer exists", f"virsh pool-define-as {self._pool_arguments()}")
-            return
+            return False
         if not pool.active:
             start = StartPool(self.disk.pool)
             try:
@@ -196,7 +205,7 @@ class DeleteVolume(Removal):
                 start.verify(host)
             except (LibvirtFailed, VerifyFailed) as error:
                 raise self._disk_remains_error(f"cannot be started: {error.message}", "fix it") from error
-        host.storage.remove_volume(self.disk.pool, self.disk.volume)
+        return True
 
     def _pool_arguments(self) -> str:
         directory = posixpath.dirname(self.disk.path)

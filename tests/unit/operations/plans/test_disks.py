@@ -148,6 +148,7 @@ RECORD = replace(VM.record, disks=(OLD, DATA, SEED))
 WHOLE = replace(VM, record=RECORD, disks=tuple(DiskRef("disk", "", d.path, "qcow2") for d in RECORD.disks))
 IMAGE = ImageInfo("/new.qcow2", "raw", 25, "both")
 NEW = new_disk(OLD, IMAGE, "new.qcow2")
+SPARE = replace(OLD, role=DiskRole.SPARE)
 
 
 def roles(record):
@@ -155,11 +156,12 @@ def roles(record):
 
 
 def test_the_record_names_both_disks_while_there_are_two():
-    steps = disk_switch_plan(WHOLE, RECORD, OLD, NEW, IMAGE, None).steps
+    steps = disk_switch_plan(WHOLE, RECORD, OLD, NEW, IMAGE, None, SPARE).steps
     assert [type(s).__name__ for s in steps] == ["WriteRecord", "CreateSpareDisk", "SwitchDisk"]
     kept = [(DATA.path, "disk"), (SEED.path, "seed")]
     assert roles(steps[0].record) == [(OLD.path, "disk"), *kept, (NEW.path, "spare")]
-    assert (steps[2].old_record, steps[2].new_record) == (steps[0].written, record_after_switch(RECORD, OLD, NEW))
+    switched = record_after_switch(RECORD, OLD, NEW, SPARE)
+    assert (steps[2].old_record, steps[2].new_record) == (steps[0].written, switched)
     assert roles(steps[2].new_record) == [(NEW.path, "disk"), *kept, (OLD.path, "spare")]
 
 

@@ -11,6 +11,7 @@ from tests.hosts import Silent, SimulatedHost, create, open_sim_host, picture, r
 from tests.unit.operations.test_refresh import the_vm
 from vgpuctl.errors import InUse, VerifyFailed
 from vgpuctl.model.port_values import ImageInfo
+from vgpuctl.model.vm import DiskRole
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.refresh import disk_switch_plan, new_disk
 from vgpuctl.operations.steps.refresh_disk import DeleteSpareDisk
@@ -34,7 +35,8 @@ def steps(host):
     vm = the_vm(host)
     old = vm.record.disks[0]
     image = ImageInfo(BASE, "qcow2", 1, "both")
-    return disk_switch_plan(vm, vm.record, old, new_disk(old, image, "n.qcow2"), image, None).steps
+    new, spare = new_disk(old, image, "n.qcow2"), replace(old, role=DiskRole.SPARE)
+    return disk_switch_plan(vm, vm.record, old, new, image, None, spare).steps
 
 
 def test_each_is_read_back_and_taken_back(host, steps):
