@@ -33,7 +33,6 @@ NOT_RUNNING_STATES = (VmState.STOPPED, VmState.CRASHED)
 
 UNRESPONSIVE_STATES = (VmState.PAUSED, VmState.PMSUSPENDED, VmState.CRASHED)
 """The guest does not react to a request to shut down or reboot."""
-
 OFF_OR_UNKNOWN_STATES = (VmState.STOPPED, VmState.UNKNOWN)
 
 
@@ -89,8 +88,8 @@ class ManagedDisk(Value):
     """A volume that vgpuctl creates for a VM and deletes with it.
 
     `base`: the image that it is a linked clone of. `copied_from`: the image that it is a full copy of. `base_format`:
-    the format of either. `format`: its own, as QEMU opens it. `capacity_bytes` of a seed is 0: its size is known only
-    when the seed is created. `bin_entry`: what its name in the bin is, where it moves; None: it is deleted.
+    the format of either. `format`: its own, as QEMU opens it. `capacity_bytes` is 0 for a seed, whose size is known
+    later. `bin_entry`: its name in the bin, to which it moves; None: it is deleted.
     """
 
     pool: str
