@@ -161,7 +161,7 @@ def bind(path: str) -> socket.socket:
     """
     directory = os.path.dirname(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    old_mask = os.umask(0o177)
+    old_mask = os.umask(0o022)
     try:
         os.makedirs(directory, mode=0o755, exist_ok=True)
         _check_directory(directory)
@@ -169,6 +169,7 @@ def bind(path: str) -> socket.socket:
             if not stat.S_ISSOCK(os.lstat(path).st_mode):
                 raise Refused(f"{path} is not a socket", hint=f"ls -l {path}; then remove it", path=path)
             os.unlink(path)
+        os.umask(0o177)
         listening.bind(path)
         with contextlib.suppress(KeyError):
             os.chown(path, -1, grp.getgrnam(OPERATORS_GROUP).gr_gid)
