@@ -26,7 +26,7 @@ def packaged(lab: Lab, *words: str, user: str = "root") -> Any:
     return json.loads(result.stdout)["data"]
 
 
-@pytest.mark.deadline(900)
+@pytest.mark.deadline(1200)
 def test_the_package_takes_over_and_goes_again_under_a_running_guest(lab: Lab, tmp_path: Path) -> None:
     deb = next(path for path in build.build(tmp_path) if path.suffix == ".deb")
     lab.run(INSTALLED)
