@@ -143,6 +143,10 @@ def test_a_question_is_answered_by_the_caller(agent: RunningAgent) -> None:
     confirmed = "\n".join([facts["question"], *facts["lines"]])
     assert agent.change("delete-vm", name="vdi-1", request={"ask": True, "confirmed": ["other"]})["ok"] is False
     assert agent.change("delete-vm", name="vdi-1", request={"ask": True, "confirmed": [confirmed]})["ok"]
+    events = agent.ask("GET", "/v1/events").document["events"]
+    ends = [(event["reason"], event["severity"]) for event in events if event["type"] == "operation-end"]
+    assert [reason.rpartition(": ")[2] for reason, _ in ends[-3:]] == ["asks the caller", "asks the caller", "done"]
+    assert {severity for _, severity in ends} == {"info"}
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,12 @@ def test_dial_loads_the_standard_library_alone() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_members_get_through_the_directory_that_is_made_for_the_socket(tmp_path: Path) -> None:
+    with server.bind(f"{tmp_path}/made/agent.sock"):
+        modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "made", tmp_path / "made/agent.sock")]
+    assert modes == [0o755, 0o660]
+
+
 def test_a_place_where_others_may_write_is_refused(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -11,7 +11,7 @@ import pytest
 from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
 from tests.lab.test_after_boot import INSTALLED
-from tests.lab.vgpuctl_in import A100, leftovers, must, put_gpu, use_defaults
+from tests.lab.vgpuctl_in import A100, MEMBERS_MAY, leftovers, must, put_gpu, use_defaults
 from tests.packaging import build
 from vgpuctl.extras import PACKAGE_PYTHON
 from vgpuctl.operations.plans.installation import HOOK_PATH, UNIT_PATH
@@ -20,18 +20,18 @@ from vgpuctl.operations.plans.installation import HOOK_PATH, UNIT_PATH
 LIBRARIES = "printf '/opt/vgpuctl/lib\\n' > /usr/lib/python3/dist-packages/lab.pth"
 
 
-def packaged(lab: Lab, *words: str) -> Any:
-    """Run the package's program and return its data."""
-    result = lab.run(["/usr/bin/vgpuctl", "--json", "--yes", *words], timeout=300)
+def packaged(lab: Lab, *words: str, user: str = "root") -> Any:
+    """Run the package's program as a user and return its data."""
+    result = lab.run(["runuser", "-u", user, "--", "/usr/bin/vgpuctl", "--json", "--yes", *words], timeout=300)
     return json.loads(result.stdout)["data"]
 
 
-@pytest.mark.deadline(900)
+@pytest.mark.deadline(1200)
 def test_the_package_takes_over_and_goes_again_under_a_running_guest(lab: Lab, tmp_path: Path) -> None:
     deb = next(path for path in build.build(tmp_path) if path.suffix == ".deb")
     lab.run(INSTALLED)
     put_gpu(lab, "vendor-vf")
-    use_defaults(lab)
+    use_defaults(lab, MEMBERS_MAY)
     before = leftovers(lab)
     must(lab, "install-host", "--restart-libvirt")
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C")
@@ -52,7 +52,15 @@ def test_the_package_takes_over_and_goes_again_under_a_running_guest(lab: Lab, t
     lab.run("virsh destroy vm-2")
     packaged(lab, "delete-vm", "vm-2")
 
+    packaged(lab, "install-host", "--agent")
+    lab.run("useradd ada && usermod -aG vgpuctl ada")
+    made_by_ada = packaged(lab, "create-vm", "vm-3", "--profile", "A100-4C", "--no-start", user="ada")
+    assert made_by_ada["account"] == "ada"
+    packaged(lab, "delete-vm", "vm-3", user="ada")
+    assert "vm-undefined" in [event["type"] for event in packaged(lab, "events", user="ada")]
+
     lab.run("dpkg --purge vgpuctl", timeout=200)
+    assert lab.run("systemctl is-active vgpuctl-agent.socket vgpuctl-agent.service", check=False).returncode != 0
     assert lab.run("ls /etc/libvirt/hooks/qemu.d", check=False).stdout.strip() == ""
     assert lab.run("virsh domid vm-1").stdout == number
     assert must(lab, "show-vm", "vm-1")["vgpus"] == made["vgpus"]

@@ -16,6 +16,8 @@ defaults:
   memory: 192MiB
   vcpus: 1
 """
+MEMBERS_MAY = "agent: {allow: {pools: [default], networks: [default]}}\n"
+"""Lets members of the group vgpuctl create VMs by the defaults."""
 
 
 def call(lab: Lab, *words: str, timeout: float = 480) -> tuple[int, dict[str, Any]]:
@@ -34,9 +36,9 @@ def must(lab: Lab, *words: str, status: int = 0) -> Any:
     return document["data"] if document["ok"] else document["error"]
 
 
-def use_defaults(lab: Lab) -> None:
-    """Write a host.yaml whose defaults make `create-vm --profile P` create a tiny guest."""
-    lab.run("mkdir -p /etc/vgpuctl && cat > /etc/vgpuctl/host.yaml", stdin=HOST_YAML)
+def use_defaults(lab: Lab, more: str = "") -> None:
+    """Write a host.yaml whose defaults make `create-vm --profile P` create a tiny guest; `more`: other sections."""
+    lab.run("mkdir -p /etc/vgpuctl && cat > /etc/vgpuctl/host.yaml", stdin=HOST_YAML + more)
 
 
 def put_gpu(lab: Lab, form: str, *options: str, address: str = IGB, vfs: int = 7) -> None:

@@ -42,6 +42,24 @@ vgpuctl start-vm vdi-001
 vgpuctl delete-vm vdi-001 --yes
 vgpuctl sim reset --yes
 """
+MEMBER = """\
+printf 'version: 1\nagent: {allow: {pools: [default], networks: [default]}}\n' >/packages/host.yaml
+export VGPUCTL_HOST=sim:a100-40
+vgpuctl apply -f /packages/host.yaml --yes
+vgpuctl agent run & agent=$!
+timeout 60 sh -c 'until [ -f /run/vgpuctl-agent/agent ]; do sleep 0.2; done'
+unset VGPUCTL_HOST
+runuser -u admin -- env HOME=/home/admin sh -ec '
+watch() { timeout 60 sh -c "until vgpuctl events | grep \\"$1 *vdi-001\\"; do sleep 0.2; done"; }
+vgpuctl create-vm vdi-001 --profile A100-4C
+watch vm-started
+vgpuctl list-vms | grep "vdi-001.*running"
+vgpuctl delete-vm vdi-001 --yes
+watch vm-undefined
+! vgpuctl cordon A100'
+kill $agent
+wait $agent
+"""
 ENTER = ("unshare", "--mount", "--pid", "--fork", "sh", "-ec", 'mount -t proc proc "$1/proc"; exec chroot "$@"', "sh")
 
 
@@ -77,7 +95,7 @@ def try_all(wheel: Path, deb: Path) -> None:
     """Run every trial in every root, print a line for each, and exit if one fails."""
     failed = []
     for suite, (name, python) in SUITES.items():
-        trials = [fresh, over_old_files, brought, upgrade, removal, agent, pip_without_compiler]
+        trials = [fresh, over_old_files, brought, upgrade, removal, agent, member, pip_without_compiler]
         trials += [by_ansible] if suite == "trixie" else []  # Debian 12's ansible-core is too old
         for trial in trials:
             started = time.monotonic()
@@ -216,6 +234,14 @@ def agent(root: BareRoot, deb: Path) -> None:
     root.run(f"{APT} purge vgpuctl")
     assert not root.file("/var/lib/vgpuctl-agent").exists()
     assert "vgpuctl-view:x:4711:" in root.file("/etc/group").read_text()
+
+
+def member(root: BareRoot, deb: Path) -> None:
+    """Who is put into the group vgpuctl creates, watches and deletes a VM through the host agent, without root."""
+    _install(root, deb)
+    root.run(f"{INSTALL} python3-starlette python3-uvicorn; usermod -aG vgpuctl admin")
+    output = root.run(MEMBER)
+    assert "cordon is not allowed to admin" in output, output
 
 
 def pip_without_compiler(root: BareRoot, deb: Path) -> None:

@@ -17,7 +17,7 @@ import socket
 import stat
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ from vgpuctl.agent.operations import AgentOperations, OpenHost
 from vgpuctl.agent.sinks import SinkDelivery
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.agent.watcher import HostWatcher
-from vgpuctl.errors import FileFailed, InvalidInput, Locked, Refused
+from vgpuctl.errors import FileFailed, FileNeeded, InvalidInput, Locked, NeedsConfirmation, Refused
 from vgpuctl.library.requests import read_spec_of_host
 from vgpuctl.model.agent_service import OPERATORS_GROUP, SOCKET_MODE
 from vgpuctl.model.event import EventType, Severity
@@ -53,6 +53,8 @@ STOP_SECONDS = 60.0
 BACKLOG = 128
 MAX_CONNECTIONS_OF_USER = 64
 """So many connections a user who is not root has at once: others must get in, too."""
+QUESTIONS = frozenset({FileNeeded.code, NeedsConfirmation.code})
+"""Ends of an operation that are no failure: its caller sends the request again, with the answer."""
 DRAIN_SECONDS = 5.0
 """So long a client that does not read its answer can hold up the end."""
 _PEER = struct.Struct("3i")
@@ -162,7 +164,7 @@ def bind(path: str) -> socket.socket:
     """
     directory = os.path.dirname(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    old_mask = os.umask(0o177)
+    old_mask = os.umask(0o022)
     try:
         os.makedirs(directory, mode=0o755, exist_ok=True)
         _check_directory(directory)
@@ -170,6 +172,7 @@ def bind(path: str) -> socket.socket:
             if not stat.S_ISSOCK(os.lstat(path).st_mode):
                 raise Refused(f"{path} is not a socket", hint=f"ls -l {path}; then remove it", path=path)
             os.unlink(path)
+        os.umask(0o177)
         listening.bind(path)
         with contextlib.suppress(KeyError):
             os.chown(path, -1, grp.getgrnam(OPERATORS_GROUP).gr_gid)
@@ -297,12 +300,16 @@ def _start_deliveries(host: Host, events: EventLog) -> list[SinkDelivery]:
 
 
 def _publish(events: EventLog, kind: EventType, stored: StoredOperation) -> None:
-    ended = stored.document is not None
-    failed = ended and stored.document is not None and not stored.document.get("ok")
     words = f"{stored.call} of {stored.account}"
-    reason = f"{words}: {'failed' if failed else 'done'}" if ended else words
-    severity = Severity.WARNING if failed else None
-    events.publish(kind, operation=stored.id, reason=reason, severity=severity)
+    severity = None
+    if stored.document is not None and stored.document.get("ok"):
+        words += ": done"
+    elif stored.document is not None:
+        error = stored.document.get("error")
+        asks = isinstance(error, Mapping) and error.get("code") in QUESTIONS
+        words += ": asks the caller" if asks else ": failed"
+        severity = None if asks else Severity.WARNING
+    events.publish(kind, operation=stored.id, reason=words, severity=severity)
 
 
 def _publish_read_only(events: EventLog, state: Path, error: OSError | None) -> None:
