@@ -20,7 +20,7 @@ FOLLOW = f"setsid {' '.join(ADA)} events --follow --since 0 > {EVENTS} 2>&1 < /d
 BOOT_STARTS = "/var/lib/vgpuctl-agent/boot-starts.json"
 OPERATIONS_HAVE_ENDED = "! ls /run/vgpuctl/operations 2>/dev/null | grep -q ."
 
-# Kills the agent as soon as the domain of the VM that a member creates is defined; prints what the member is told.
+# Kills the agent as soon as the domain of the VM that a member creates is defined; prints what the member gets.
 KILL = r"""
 import json, os, signal, subprocess, sys, time
 child = subprocess.Popen([*sys.argv[1:], "create-vm", "vm-3", "--profile", "A100-4C"], stdout=subprocess.PIPE)
@@ -85,8 +85,8 @@ def test_a_member_needs_no_sudo_and_a_killed_agent_leaves_nothing(served: Lab) -
     lab.run("virsh undefine vm-2 --remove-all-storage --nvram")
     assert [(vm["name"], vm["state"]) for vm in ada(lab, "list-vms")] == [("vm-1", "running")]
     wait_for(lab, "leak-found")
-    told = json.loads(lab.run(["python3", "-c", KILL, *ADA], timeout=180).stdout)
-    assert told["code"] == "answer-lost"
+    answer = json.loads(lab.run(["python3", "-c", KILL, *ADA], timeout=180).stdout)
+    assert answer["code"] == "answer-lost"
     lines = lab.run(f"grep '^{{\"id\"' {EVENTS}").stdout.splitlines()
     assert vm_events(map(json.loads, lines)) == [
         ("vm-started", "vm-1"),

@@ -313,8 +313,8 @@ class State:
     def _on_unpark(self, pid: int) -> None:
         self.blocked_writes.pop(pid, None)
 
-    def _on_counters(self, pid: int, group: int) -> None:
-        self.next_pid, self.next_iommu_group = pid, group
+    def _on_counters(self, pid: int, group: int, boots: int = 0) -> None:
+        self.next_pid, self.next_iommu_group, self.boots = pid, group, boots
 
     def find_file(self, path: str) -> SimFile | None:
         """Return the file that a path leads to. It follows `link`, a symbolic or hard link to another file."""
@@ -356,7 +356,7 @@ class State:
         for blocked in self.blocked_writes.values():
             fields = [blocked.pid, blocked.gpu, blocked.path, blocked.text]
             journal.append(["park", *fields, list(blocked.carriers), blocked.records])
-        journal.append(["counters", self.next_pid, self.next_iommu_group])
+        journal.append(["counters", self.next_pid, self.next_iommu_group, self.boots])
         return journal
 
 
