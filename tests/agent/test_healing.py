@@ -49,41 +49,37 @@ FOREIGN = HostProblem("a record is a copy", "nothing: it is a copy", has_fix=Fal
 
 def test_only_what_two_looks_found_is_fixed() -> None:
     rounds = HealingRounds()
-    assert rounds.decide((LEAK, FOREIGN), 0) == HealingDecision(next_seconds=CONFIRM_SECONDS)
-    second = rounds.decide((OTHER, LEAK, FOREIGN), 0)
+    assert rounds.decide((LEAK, FOREIGN)) == HealingDecision(next_seconds=CONFIRM_SECONDS)
+    second = rounds.decide((OTHER, LEAK, FOREIGN))
     assert (second.fix, second.confirmed, second.next_seconds) == ((LEAK,), (LEAK, FOREIGN), ROUND_SECONDS)
-    assert rounds.decide((OTHER,), 0) == HealingDecision(next_seconds=CONFIRM_SECONDS), "the next round begins anew"
-    assert rounds.decide((), 0) == HealingDecision(confirmed=())
+    assert rounds.decide((OTHER,)) == HealingDecision(next_seconds=CONFIRM_SECONDS), "the next round begins anew"
+    assert rounds.decide(()) == HealingDecision(confirmed=())
 
 
 def test_a_host_in_order_is_not_looked_at_twice() -> None:
-    assert HealingRounds().decide((), 0) == HealingDecision(confirmed=(), next_seconds=ROUND_SECONDS)
+    assert HealingRounds().decide(()) == HealingDecision(confirmed=(), next_seconds=ROUND_SECONDS)
 
 
-@pytest.mark.parametrize("how", ["too early", "not read"])
-def test_a_look_that_does_not_count_makes_the_one_before_it_worthless(how: str) -> None:
+def test_a_look_that_does_not_count_makes_the_one_before_it_worthless() -> None:
     rounds = HealingRounds()
-    rounds.decide((LEAK,), 0)
-    if how == "too early":
-        assert rounds.decide((LEAK,), 5.0) == HealingDecision(next_seconds=5.0)
-    else:
-        rounds.forget()
-    assert rounds.decide((LEAK,), 0).fix == ()
-    assert rounds.decide((LEAK,), 0).fix == (LEAK,)
+    rounds.decide((LEAK,))
+    rounds.forget()
+    assert rounds.decide((LEAK,)).fix == ()
+    assert rounds.decide((LEAK,)).fix == (LEAK,)
 
 
 def test_a_vm_that_was_made_again_with_the_same_name_is_another_one() -> None:
     rounds = HealingRounds()
-    rounds.decide((replace(OTHER, vm_uuid="1"),), 0)
-    assert rounds.decide((replace(OTHER, vm_uuid="2"),), 0).fix == ()
+    rounds.decide((replace(OTHER, vm_uuid="1"),))
+    assert rounds.decide((replace(OTHER, vm_uuid="2"),)).fix == ()
 
 
 def test_nothing_is_fixed_while_there_are_many_problems() -> None:
     rounds = HealingRounds()
     some = tuple(replace(LEAK, what=f"leak {number}") for number in range(MAX_FIXES))
     for problems, fixes in ((some, some), ((*some, LEAK), ()), ((*some, FOREIGN), some)):
-        rounds.decide(problems, 0)
-        decision = rounds.decide(problems, 0)
+        rounds.decide(problems)
+        decision = rounds.decide(problems)
         assert (decision.fix, decision.is_stopped) == (fixes, not fixes)
 
 

@@ -80,11 +80,9 @@ class HealingRounds:
         """Begin a new round with the next look."""
         self._first_look = None
 
-    def decide(self, problems: tuple[HostProblem, ...], quiet_seconds: float) -> HealingDecision:
-        """Return what follows from a look at the whole host. `quiet_seconds`: for how long nothing may be fixed yet."""
+    def decide(self, problems: tuple[HostProblem, ...]) -> HealingDecision:
+        """Return what follows from a look at the whole host."""
         first_look, self._first_look = self._first_look, None
-        if quiet_seconds > 0:
-            return HealingDecision(next_seconds=quiet_seconds)
         if first_look is None:
             if not problems:
                 return HealingDecision(confirmed=())
@@ -130,12 +128,16 @@ class HostHealer:
 
     async def check(self) -> float:
         """Look once, fix what two looks found, and report the rest; return in how many seconds to look again."""
+        begin = max(self._started, self._libvirt_returned() or self._started)
+        quiet_seconds = begin + QUIET_SECONDS - self._host.clock.monotonic()
+        if quiet_seconds > 0:
+            self._rounds.forget()
+            return quiet_seconds
         is_on, unread, problems = await asyncio.to_thread(self._find_problems)
         if unread:
             return self._note_unread(unread)
         self._is_unread = False
-        begin = max(self._started, self._libvirt_returned() or self._started)
-        decision = self._rounds.decide(problems, begin + QUIET_SECONDS - self._host.clock.monotonic())
+        decision = self._rounds.decide(problems)
         if decision.confirmed is None:
             return decision.next_seconds
         left, reason = decision.confirmed, None
