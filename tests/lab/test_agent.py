@@ -131,6 +131,7 @@ usermod -p '*' ada && install -d -o ada -g ada -m 700 /home/ada /home/ada/.ssh
 """
 
 
+@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_member_on_another_machine_needs_a_key_that_reaches_the_agent_alone(served: Lab, tmp_path: Path) -> None:
     lab = served
