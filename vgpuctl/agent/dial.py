@@ -26,7 +26,7 @@ def join(path: str, read: int = 0, write: int = 1) -> None:
         ready = select.poll()
         ready.register(read, select.POLLIN)
         ready.register(agent, select.POLLIN)
-        ready.register(write, 0)  # what is told in any case: nobody reads any more
+        ready.register(write, 0)  # always reported: nobody reads any more
         has_input = False
         while True:
             for descriptor, _ in ready.poll():

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.events import EventLog, shorten_reason
 from vgpuctl.agent.known_vms import KnownVms, VmStep
 from vgpuctl.model.event import EventType, Severity
 from vgpuctl.model.names import normalize_device
@@ -35,7 +35,6 @@ _XID = re.compile(
     rf"{XID_MARK} \((?:PCI:)?(?P<gpu>[0-9A-Fa-f:.]+)[^)]*\): (?P<xid>[0-9]{{1,9}})(?:, )?(?P<text>.*)",
     re.ASCII | re.DOTALL,
 )
-_MAX_REASON_CHARACTERS = 200
 
 
 class Xid(Value):
@@ -111,7 +110,7 @@ class EventSources:
 
     def _note_loss(self, reason: str) -> None:
         self._is_lost = True
-        self._log.publish(EventType.LIBVIRT_LOST, reason=_shorten(reason))
+        self._log.publish(EventType.LIBVIRT_LOST, reason=shorten_reason(reason))
         self._on_change()
 
     def _read_domains(self, statuses: tuple[DomainStatus, ...]) -> None:
@@ -138,17 +137,11 @@ class EventSources:
                 EventType.GPU_LOST if is_lost else EventType.GPU_XID,
                 severity=Severity.ERROR if xid.number in SERIOUS_XIDS else None,
                 gpu=xid.gpu,
-                reason=_shorten(f"Xid {xid.number}: {xid.text}"),
+                reason=shorten_reason(f"Xid {xid.number}: {xid.text}"),
                 collapse=f"{xid.gpu} Xid {xid.number}",
             )
         self._on_change()
 
     def _note_lost_messages(self, reason: str) -> None:
-        self._log.publish(EventType.GAP, reason=_shorten(reason))
+        self._log.publish(EventType.GAP, reason=shorten_reason(reason))
         self._on_change()
-
-
-def _shorten(text: str) -> str:
-    return (
-        text if len(text) <= _MAX_REASON_CHARACTERS else f"{text[: _MAX_REASON_CHARACTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
-    )

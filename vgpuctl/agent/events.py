@@ -42,6 +42,7 @@ KEPT_EVENTS = 1000
 MAX_READERS = 64
 COLLAPSE_SECONDS = 0.25
 _CLOSE_SECONDS = 5.0
+_MAX_REASON_CHARACTERS = 200
 _ALWAYS_PUBLISHED = frozenset({EventType.VM_STARTED, EventType.VM_CRASHED})
 """Each of these events is published; of several others in a row only the last."""
 _TOO_OLD = "events after the last one that this reader had are lost: list again"
@@ -330,6 +331,13 @@ class _HeldEvents:
         if self.events and _ALWAYS_PUBLISHED.isdisjoint((event.type, self.events[-1].type)):
             event = replace(event, count=self.events.pop().count + event.count)
         self.events.append(event)
+
+
+def shorten_reason(text: str) -> str:
+    """Return a text of any length, such as a driver's, as the reason of an event."""
+    if len(text) <= _MAX_REASON_CHARACTERS:
+        return text
+    return f"{text[: _MAX_REASON_CHARACTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _utc(seconds: float) -> str:

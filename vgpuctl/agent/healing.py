@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.events import EventLog, shorten_reason
 from vgpuctl.agent.operation import failure_text, wait_for_end
 from vgpuctl.agent.operations import ROOT, AgentOperations
 from vgpuctl.agent.protocol import RequestOptions
@@ -40,7 +40,6 @@ QUIET_SECONDS = 120.0
 """Nothing is fixed within this time after the agent started or libvirtd came back."""
 MAX_FIXES = 10
 """With more findings than this it fixes none: something larger is wrong."""
-_MAX_REASON_CHARACTERS = 200
 
 
 class HostProblem(Value):
@@ -111,8 +110,7 @@ class HostHealer:
         self._started = host.clock.monotonic()
         self._rounds = HealingRounds()
         self._reported: dict[tuple[str, str | None], HostProblem] = {}
-        self._why_stopped: str | None = None
-        self._is_unread = False
+        self._is_stopped = self._is_unread = False
         self._differs = self._is_difference_reported = False
 
     async def run(self) -> None:
@@ -193,7 +191,7 @@ class HostHealer:
             self._stop(f"{count}: vgpuctl reconcile-host --dry-run shows them")
             left = tuple(problem for problem in left if not problem.has_fix)
         else:
-            self._why_stopped = None
+            self._is_stopped = False
         current = {problem.key: problem for problem in left}
         for key in current.keys() - self._reported.keys():
             problem = current[key]
@@ -205,12 +203,12 @@ class HostHealer:
 
     def _stop(self, why: str) -> None:
         """Publish that nothing is fixed, once until it is again."""
-        if self._why_stopped is None:
-            self._events.publish(EventType.HEALING_STOPPED, reason=why[:_MAX_REASON_CHARACTERS])
-        self._why_stopped = why
+        if not self._is_stopped:
+            self._events.publish(EventType.HEALING_STOPPED, reason=shorten_reason(why))
+        self._is_stopped = True
 
     def _publish(self, event_type: EventType, problem: HostProblem, reason: str) -> None:
-        self._events.publish(event_type, vm=problem.vm, vm_uuid=problem.vm_uuid, reason=reason[:_MAX_REASON_CHARACTERS])
+        self._events.publish(event_type, vm=problem.vm, vm_uuid=problem.vm_uuid, reason=shorten_reason(reason))
 
     def _report_difference(self) -> None:
         """Publish whether the host differs from host.yaml, when two rounds in a row say so; one may see a change."""
@@ -224,7 +222,7 @@ class HostHealer:
             host.operations.end()
         if outcome.changed and self._differs and not self._is_difference_reported:
             reason = "; ".join(outcome.steps) or "vgpuctl diff shows it"
-            self._events.publish(EventType.DRIFT_BEGIN, reason=reason[:_MAX_REASON_CHARACTERS])
+            self._events.publish(EventType.DRIFT_BEGIN, reason=shorten_reason(reason))
             self._is_difference_reported = True
         elif self._is_difference_reported and not outcome.changed:
             self._events.publish(EventType.DRIFT_END)
