@@ -128,6 +128,23 @@ def test_nothing_is_fixed_while_the_host_cannot_be_read_whole(tmp_path: Path) ->
     on_host(tmp_path, act, host)
 
 
+def test_a_problem_is_not_gone_because_the_host_could_not_be_read_after_a_fix(tmp_path: Path) -> None:
+    host = scenario(tmp_path, "faults: [{on: sysfs-write, match: '*/remove', errno: EIO}]", model="T4")
+    leak("a", host, "T4-2Q")
+
+    async def act(parts: Parts) -> None:
+        await parts.round()
+        assert parts.published(*PROBLEMS) == [(EventType.PROBLEM_BEGIN, None)]
+        host_file = parts.ports.host_file
+        assert host_file is not None
+        before = host_file.read()
+        parts.operations.on_end = lambda _: host_file.replace("version: 9\n", before)
+        await parts.round()
+        assert parts.published(*PROBLEMS) == [(EventType.PROBLEM_BEGIN, None)]
+
+    on_host(tmp_path, act, host)
+
+
 def test_a_fix_that_fails_says_why(tmp_path: Path) -> None:
     host = scenario(tmp_path, "faults: [{on: sysfs-write, match: '*/remove', errno: EIO}]", model="T4")
     leak("a", host, "T4-2Q")

@@ -141,8 +141,8 @@ class HostHealer:
         left, reason = decision.confirmed, None
         if decision.fix and is_on:
             reason = await self._fix(decision.fix)
-            _, _, now = await asyncio.to_thread(self._find_problems)
-            remaining = {problem.key for problem in now}
+            _, unread, now = await asyncio.to_thread(self._find_problems)
+            remaining = {problem.key for problem in (left if unread else now)}
             left = tuple(problem for problem in left if problem.key in remaining)
         self._report(left, reason, is_stopped=decision.is_stopped and is_on)
         await asyncio.to_thread(self._report_difference)
