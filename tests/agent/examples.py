@@ -77,6 +77,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "show-vms": {"names": ["runs", "off"]},
     "start-vm": {"name": "off"},
     "stop-vm": {"name": "runs", "force": True},
+    "top": {},
     "uncordon": {"gpu": "A16"},
     "vgpu-names": {},
     "vm-names": {},

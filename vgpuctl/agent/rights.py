@@ -61,7 +61,7 @@ READS = (
     "check-image", "check-vm-change", "diff", "doctor", "explain", "export-host", "find-causes", "fits",
     "instance-profiles", "list-deleted", "list-gpus", "list-images", "list-profiles", "list-vgpus", "list-vms", "log",
     "plan-moves", "pool-names", "print-xml", "select-gpus", "select-vgpus", "select-vms", "show-gpu", "show-vm",
-    "show-vms", "vgpu-names", "vm-names",
+    "show-vms", "top", "vgpu-names", "vm-names",
 )  # fmt: skip
 GUEST_READS = ("show-address", "show-console", "wait")
 """Consoles, and what a guest's agent tells: the operations show those of one's own VMs alone."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         RestoreResult,
         UninstalledResult,
     )
+    from vgpuctl.model.results.usage import UsageResult
     from vgpuctl.operations.desired_state import DesiredState, HostFileText
     from vgpuctl.ports.host import Host
 
@@ -81,6 +82,13 @@ class HostCalls(Calls):
         from vgpuctl.operations.desired_state import HostFileText
 
         return HostFileText(read_given_text(self._ports, file, "host.yaml"), display_name(file))
+
+    @query
+    def top(self) -> QueryResult[UsageResult]:
+        """Return how much of each GPU and each vGPU is used now; through the host agent, when it read that last."""
+        from vgpuctl.operations import usage
+
+        return usage.read_usage(self._ports)
 
     @query
     def export_host(self) -> QueryResult[HostTextResult]:

@@ -17,6 +17,7 @@ from vgpuctl.makers.kernel_samples import KernelSamples
 from vgpuctl.makers.maker import Maker
 from vgpuctl.makers.nvidia import Nvidia
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.usage import NVML_SOURCE, SYSFS_SOURCE
 
 MAKERS: tuple[Maker, ...] = (Nvidia(), Amd(), Intel(), Ascend(), KernelSamples())
 _UNKNOWN = Maker()
@@ -69,6 +70,13 @@ def maker_of(gpu: Gpu) -> Maker:
 def maker_of_type(type_id: str) -> Maker:
     """Return the maker whose driver names an mdev type like this; one without any special facts if it is unknown."""
     return next((m for m in MAKERS if m.type_prefix is not None and type_id.startswith(m.type_prefix)), _UNKNOWN)
+
+
+def usage_source(gpu: Gpu) -> str | None:
+    """Return who reports how much of a GPU is used; None while its own driver does not have it, as in passthrough."""
+    if uses_nvml(gpu):
+        return NVML_SOURCE
+    return SYSFS_SOURCE if gpu.driver is not None and gpu.driver == maker_of(gpu).vgpu_driver else None
 
 
 def uses_nvml(gpu: Gpu) -> bool:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.model.port_values import CommandResult, EccState, FilePermissions, NvmlGpu, NvmlGuest, NvmlStatus
+from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 
 
@@ -104,6 +105,16 @@ class Nvml(Protocol):
         Raises:
             NvmlFailed: as `set_scheduler`.
         """
+
+
+class UsageReader(Protocol):
+    """Reads how much of the GPUs is used. It never raises, and answers within seconds also when a driver hangs."""
+
+    def read(self, targets: tuple[UsageTarget, ...], programs: tuple[ReaderProgram, ...]) -> UsageSample:
+        """Return the use of these GPUs, and what these programs of the operator print about theirs."""
+
+    def read_processes(self, gpu: str) -> tuple[ProcessUse, ...] | None:
+        """Return the guests' processes that use a GPU, by its normalized address; None where nothing reports them."""
 
 
 class VendorCommands(Protocol):

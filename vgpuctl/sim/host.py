@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from vgpuctl.sim.scenario import compile_scenario
 from vgpuctl.sim.state import FIRST_PID, State
 from vgpuctl.sim.storage import SimStorage
 from vgpuctl.sim.sysfs import SimSysfs
+from vgpuctl.sim.usage import SimUsage
 from vgpuctl.sim.vendor_commands import SimVendorCommands
 from vgpuctl.sim.volume_bin import SimVolumeBin
 
@@ -67,6 +69,7 @@ class SimHost:
         self.name = core.name
         self.sysfs = SimSysfs(core)
         self.nvml = SimNvml(core)
+        self.usage = SimUsage(core, time.time)
         self.kernel_log = SimKernelLog(core)
         self.kernel_messages = SimKernelMessages(core.directory)
         self.hypervisor = SimHypervisor(core)

@@ -83,38 +83,48 @@ def scheduler_details(
 
 
 def _shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> tuple[ShareResult, ...]:
+    return tuple(
+        ShareResult(
+            carrier=vgpu.carrier,
+            vm=vgpu.vm,
+            name=vgpu.name,
+            profile=vgpu.profile,
+            guaranteed_percent=None if share.fraction is None else round(float(100 * share.fraction), 2),
+            time_slice_us=_to_us(share.time_slice_ns),
+            note=share.note,
+        )
+        for vgpu, share in time_shares(snapshot, gpu, weights)
+    )
+
+
+def time_shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> tuple[tuple[Vgpu, limits.TimeShare], ...]:
+    """Return the GPU's vGPUs with the share of its time that each has; none where its scheduler is not known.
+
+    `weights`: whether the driver weights vGPUs, None if unknown.
+    """
     state = gpu.scheduler.state if gpu.scheduler is not None else None
     if state is None:
         return ()
     vgpus = [v for v in snapshot.vgpus_on(gpu.address) if v.profile is not None]
-    running = sum(_is_running(snapshot, v) for v in vgpus)
-    if not vgpus:
-        return ()
-    shares: list[ShareResult] = []
-    for vgpu in vgpus:
-        max_vgpus = next((t.max_per_gpu for t in gpu.types if t.profile == vgpu.profile), None)
-        share = limits.compute_time_share(
-            state,
-            is_running=_is_running(snapshot, vgpu),
-            running_count=running,
-            max_vgpus=max_vgpus,
-            is_weighted=weights,
+    maxima = {t.profile: t.max_per_gpu for t in gpu.types}
+    running = sum(is_running(snapshot, v) for v in vgpus)
+    return tuple(
+        (
+            vgpu,
+            limits.compute_time_share(
+                state,
+                is_running=is_running(snapshot, vgpu),
+                running_count=running,
+                max_vgpus=maxima.get(vgpu.profile or ""),
+                is_weighted=weights,
+            ),
         )
-        shares.append(
-            ShareResult(
-                carrier=vgpu.carrier,
-                vm=vgpu.vm,
-                name=vgpu.name,
-                profile=vgpu.profile,
-                guaranteed_percent=None if share.fraction is None else round(float(100 * share.fraction), 2),
-                time_slice_us=_to_us(share.time_slice_ns),
-                note=share.note,
-            )
-        )
-    return tuple(shares)
+        for vgpu in vgpus
+    )
 
 
-def _is_running(snapshot: Snapshot, vgpu: Vgpu) -> bool:
+def is_running(snapshot: Snapshot, vgpu: Vgpu) -> bool:
+    """Return whether the guest that has a vGPU uses it now."""
     vm = snapshot.vm(vgpu.vm_uuid or "")
     return vgpu.present and vm is not None and vm.state in _RUNNING
 

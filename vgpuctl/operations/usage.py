@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of the GPUs and vGPUs is used: a snapshot of the host, joined with a sample of their use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import HostCannot
+from vgpuctl.makers import usage_source
+from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
+from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.results.usage import GpuUsageResult, UsageResult, VgpuUsageResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.usage import GpuUse, UsageSample, UsageTarget, VgpuUse
+from vgpuctl.model.vm import Vm
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters
+from vgpuctl.operations.plans.schedulers import is_running, time_shares
+from vgpuctl.scheduler.modprobe_files import find_loaded_dword
+from vgpuctl.scheduler.registry_dword import is_weighted
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+SCOPE = ReadScope(types=True)
+"""Types tell how many vGPUs of a size a GPU takes, which a fixed share needs."""
+_MIB = 1 << 20
+
+
+def read_usage(host: Host) -> QueryResult[UsageResult]:
+    """Return how much of the host's GPUs and vGPUs is used now.
+
+    Raises:
+        HostCannot: the use of this host's GPUs cannot be read (a captured tree).
+    """
+    if host.usage is None:
+        raise HostCannot(f"the use of GPUs cannot be read on {host.name}", hint="run vgpuctl top on the host itself")
+    snapshot = observe(host, SCOPE)
+    sample = host.usage.read(targets_of(snapshot), ())
+    warnings = (*snapshot.warnings, *(f"{name}: {reason}" for name, reason in sample.failed_sources.items()))
+    return QueryResult(join(host, snapshot, sample), warnings)
+
+
+def targets_of(snapshot: Snapshot) -> tuple[UsageTarget, ...]:
+    """Return the GPUs whose use can be read, and from where; none that is passed through as a whole."""
+    sources = ((gpu, usage_source(gpu)) for gpu in snapshot.gpus if gpu.is_display_class)
+    return tuple(UsageTarget(gpu.address, gpu.path, source) for gpu, source in sources if source is not None)
+
+
+def join(host: Host, snapshot: Snapshot, sample: UsageSample) -> UsageResult:
+    """Return a sample as rows of the GPUs and vGPUs of a snapshot; what a sample lacks is unknown there."""
+    uses = {gpu.address: gpu for gpu in sample.gpus}
+    gpus = tuple(g for g in snapshot.gpus if g.is_display_class)
+    driver = sample.driver_version or driver_version(host, snapshot)
+    vgpu_rows = tuple(row for gpu in gpus for row in _vgpu_rows(host, snapshot, gpu, sample, driver))
+    return UsageResult(
+        host=host.name,
+        time=sample.time,
+        age_seconds=max(0.0, host.clock.now() - sample.time),
+        duration_seconds=sample.duration_seconds,
+        driver_version=driver,
+        gpus=tuple(_gpu_row(snapshot, gpu, uses) for gpu in gpus),
+        vgpus=vgpu_rows,
+        failed_sources=sample.failed_sources,
+        nvml_paused=sample.nvml_paused,
+    )
+
+
+def _gpu_row(snapshot: Snapshot, gpu: Gpu, uses: Mapping[str, GpuUse]) -> GpuUsageResult:
+    taken = snapshot.vgpus_on(gpu.address)
+    sizes = [gpu.framebuffer_mib if v.carrier == gpu.address else v.framebuffer_mib for v in taken]
+    use = uses.get(gpu.address)
+    is_lost = gpu.is_lost or (use is not None and use.up is False)
+    state = None if gpu.scheduler is None else gpu.scheduler.state
+    notes = [*(["lost"] if is_lost else []), *(["cordoned"] if gpu.cordoned else []), *gpu.problems]
+    return GpuUsageResult(
+        address=gpu.address,
+        model=gpu.model,
+        backend=gpu.backend,
+        mode=gpu.mode,
+        numa_node=gpu.numa_node,
+        framebuffer_mib=gpu.framebuffer_mib,
+        given_mib=None if None in sizes else sum(size for size in sizes if size is not None),
+        vgpus=len(taken),
+        running_vgpus=sum(is_running(snapshot, v) for v in taken),
+        scheduler=None if state is None else state.policy,
+        time_slice_ns=None if state is None else state.time_slice_ns,
+        notes=tuple(notes),
+        use=GpuUse(gpu.address, "snapshot", up=False) if use is None and is_lost else use,
+    )
+
+
+def _vgpu_rows(
+    host: Host, snapshot: Snapshot, gpu: Gpu, sample: UsageSample, driver: str | None
+) -> list[VgpuUsageResult]:
+    by_carrier = {carrier: use for use in sample.vgpus if use.gpu == gpu.address for carrier in use.carriers}
+    weights = is_weighted(driver, find_loaded_dword(loaded_parameters(host) or "", gpu.address))
+    shares = {vgpu.carrier: share.fraction for vgpu, share in time_shares(snapshot, gpu, weights)}
+    rows: list[VgpuUsageResult] = []
+    for vgpu in snapshot.vgpus_on(gpu.address):
+        use = by_carrier.get(vgpu.carrier) or by_carrier.get(vgpu.function)
+        share = shares.get(vgpu.carrier)
+        rows.append(_vgpu_row(snapshot.vm(vgpu.vm_uuid or ""), vgpu, use, None if share is None else float(share)))
+    return rows
+
+
+def _vgpu_row(vm: Vm | None, vgpu: Vgpu, use: VgpuUse | None, time_share: float | None) -> VgpuUsageResult:
+    record = None if vm is None else vm.record
+    sm = None if use is None else use.engines.sm
+    return VgpuUsageResult(
+        vm=vgpu.vm,
+        vm_uuid=vgpu.vm_uuid,
+        name=vgpu.name,
+        index=None if vm is None else _index_of(vm, vgpu),
+        carrier=vgpu.carrier,
+        gpu=vgpu.gpu,
+        profile=vgpu.profile,
+        backend=vgpu.backend,
+        framebuffer_mib=vgpu.framebuffer_mib,
+        gi_id=vgpu.gi_id,
+        vm_state=None if vm is None else vm.state,
+        managed=vgpu.owner is Ownership.MANAGED,
+        owner=None if record is None else record.owner,
+        labels={} if record is None else record.labels,
+        present=vgpu.present,
+        time_share=time_share,
+        share_used=None if sm is None or not time_share else sm / time_share,
+        peak_memory_bytes=None,
+        hint=None,
+        use=use,
+    )
+
+
+def _index_of(vm: Vm, vgpu: Vgpu) -> int | None:
+    """Return a vGPU's number in its VM: by the record, or in the order of an unmanaged VM's definition."""
+    if vm.record is not None:
+        return next((v.index for v in vm.record.vgpus if v.carrier == vgpu.carrier), None)
+    return next((n for n, hostdev in enumerate(vm.hostdevs) if hostdev.carrier == vgpu.carrier), None)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The use of a simulated host's GPUs: steady curves, one for each VM, so that two looks at one instant are equal.
+
+A guest's framebuffer use swings between a quarter and three quarters of its size, with a period and a phase of its own;
+what a GPU uses is the sum of its guests. A fault at `usage` with a GPU's address makes that GPU lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from zlib import crc32
+
+from vgpuctl.model.usage import (
+    NVML_SOURCE,
+    EngineUse,
+    FrameUse,
+    GpuUse,
+    ProcessUse,
+    ReaderProgram,
+    UsageSample,
+    UsageTarget,
+    VgpuUse,
+)
+from vgpuctl.sim.core import Core, FaultInjected, serialize_calls
+from vgpuctl.sim.machine import SimGpu
+from vgpuctl.sim.nvml import NVML_PRESENT
+from vgpuctl.sim.objects import RunningDomain
+from vgpuctl.sim.state import State
+
+_MIB = 1 << 20
+_IDLE_WATTS, _LIMIT_WATTS = 35.0, 300.0
+_RESERVED_SHARE = 32
+"""The driver keeps one part of so many of a vGPU's framebuffer."""
+
+
+@serialize_calls
+class SimUsage:
+    """Reads the use of simulated GPUs. `now`: seconds since 1970."""
+
+    def __init__(self, core: Core, now: Callable[[], float]) -> None:
+        self._core = core
+        self._now = now
+
+    def read(self, targets: tuple[UsageTarget, ...], programs: tuple[ReaderProgram, ...]) -> UsageSample:
+        """Return the use of these GPUs now; a simulated host has no programs to ask."""
+        time, state = self._now(), self._core.read_state()
+        nvidia = state.machine.scenario["nvidia"]
+        gpus: list[GpuUse] = []
+        vgpus: list[VgpuUse] = []
+        for target in targets:
+            gpu = state.machine.gpus.get(target.address)
+            if gpu is None or target.source != NVML_SOURCE or nvidia["nvml"] != NVML_PRESENT:
+                continue
+            try:
+                self._core.read_state("usage", target.address)
+            except FaultInjected:
+                gpus.append(GpuUse(target.address, NVML_SOURCE, up=False))
+                continue
+            running = [_vgpu_use(state, gpu, domain, carrier, time) for domain, carrier in _running_on(state, gpu)]
+            gpus.append(_gpu_use(gpu, running, time))
+            vgpus += running
+        return UsageSample(time, 0.0, tuple(gpus), tuple(vgpus), nvidia["driver"] if gpus else None)
+
+    def read_processes(self, gpu: str) -> tuple[ProcessUse, ...] | None:
+        """Return the guests' processes that use a GPU: one in each VM."""
+        state, time = self._core.read_state(), self._now()
+        sim_gpu = state.machine.gpus.get(gpu)
+        if sim_gpu is None:
+            return None
+        return tuple(
+            ProcessUse(domain.uuid, carrier, _guest_pid(domain), "python3", _engines(domain, time))
+            for domain, carrier in _running_on(state, sim_gpu)
+        )
+
+
+def _running_on(state: State, gpu: SimGpu) -> list[tuple[RunningDomain, str]]:
+    vgpus = state.vgpus_by_gpu[gpu.address]
+    return [(domain, carrier) for domain in state.running.values() for carrier in domain.carriers if carrier in vgpus]
+
+
+def _guest_pid(domain: RunningDomain) -> int:
+    return 1000 + crc32(domain.uuid.encode()) % 9000
+
+
+def _wave(key: str, time: float) -> float:
+    """Return a value between 0 and 1 that swings within minutes."""
+    seed = crc32(key.encode())
+    return 0.5 + 0.5 * math.sin(2 * math.pi * time / (300 + seed % 600) + seed % 628 / 100)
+
+
+def _engines(domain: RunningDomain, time: float) -> EngineUse:
+    busy = 0.12 * _wave(f"sm {domain.uuid}", time)
+    return EngineUse(sm=busy, memory=busy / 2, encoder=busy / 4, decoder=0.0, jpeg=0.0, ofa=0.0)
+
+
+def _vgpu_use(state: State, gpu: SimGpu, domain: RunningDomain, carrier: str, time: float) -> VgpuUse:
+    kind = gpu.types[state.vgpus_by_gpu[gpu.address][carrier]]
+    size = kind.framebuffer_mib * _MIB
+    guest_driver = state.machine.scenario["nvidia"]["guest_driver"]
+    runs = guest_driver is not None
+    reserved = size // _RESERVED_SHARE
+    used = int((size - reserved) * (0.25 + 0.5 * _wave(f"memory {domain.uuid}", time))) if runs else 0
+    return VgpuUse(
+        gpu=gpu.address,
+        carriers=(carrier,),
+        vm_uuid=domain.uuid,
+        vgpu_uuid=f"{crc32(carrier.encode()):08x}-0000-4000-8000-{crc32(domain.uuid.encode()):012x}",
+        memory_size_bytes=size,
+        memory_used_bytes=used,
+        memory_reserved_bytes=reserved,
+        engines=_engines(domain, time) if runs else EngineUse(),
+        license_state="licensed" if runs else None,
+        guest_driver=guest_driver,
+        encoder=FrameUse(1, 30.0, 0.004) if runs else None,
+        capture=FrameUse(0) if runs else None,
+        frame_rate_limit_fps=60 if runs else None,
+    )
+
+
+def _gpu_use(gpu: SimGpu, vgpus: list[VgpuUse], time: float) -> GpuUse:
+    busy = min(1.0, sum(v.engines.sm or 0.0 for v in vgpus))
+    power = _IDLE_WATTS + (_LIMIT_WATTS - _IDLE_WATTS) * busy
+    return GpuUse(
+        address=gpu.address,
+        source=NVML_SOURCE,
+        up=True,
+        uuid=f"GPU-{crc32(gpu.address.encode()):08x}-0000-4000-8000-000000000000",
+        serial=f"{crc32(gpu.address.encode()):010d}",
+        vbios="94.02.5c.00.01",
+        memory_size_bytes=gpu.framebuffer_mib * _MIB,
+        memory_used_bytes=sum(v.memory_used_bytes or 0 for v in vgpus),
+        memory_reserved_bytes=512 * _MIB,
+        engines=EngineUse(sm=busy, memory=busy / 2, encoder=busy / 4, decoder=0.0),
+        power_watts=power,
+        power_limit_watts=_LIMIT_WATTS,
+        energy_joules=_IDLE_WATTS * time,
+        temperatures={"gpu": 40.0 + 40.0 * busy},
+        clocks={"graphics": 1.41e9, "sm": 1.41e9, "memory": 1.215e9},
+        clock_event_reasons=(),
+        ecc_errors={"corrected": 0, "uncorrected": 0},
+        row_remap_pending=False,
+        row_remap_failed=False,
+        recovery_action="none",
+        pcie_replays=0,
+        pcie_link_width_lanes=16,
+    )
