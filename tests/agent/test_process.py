@@ -165,6 +165,8 @@ def test_events_are_read_and_followed(tmp_path: Path) -> None:
         kinds = [str(event.type) for event in host.read_events().data]
         assert kinds[0] == "agent-started"
         assert {"operation-begin", "operation-end"} <= {*kinds}
+        operations = [event for event in host.read_events().data if str(event.type).startswith("operation-")]
+        assert {event.vm for event in operations} == {"vdi-1"}
         following = host.follow_events(host.read_events().data[0].id)
         seen = set()
         while "vm-started" not in seen:

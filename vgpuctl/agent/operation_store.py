@@ -41,7 +41,7 @@ class StoredOperation(Value):
 
     `account`, `uid`: who began it. `state`: `interrupted` is one that a former agent did not end; `reconcile-host`
     finished or undid it. `key`: the Idempotency-Key that it came with. `document`: its result, as --json prints it;
-    null until it has ended.
+    null until it has ended. `vm`: the one VM that the call names, by name or uuid.
     """
 
     id: str
@@ -55,6 +55,7 @@ class StoredOperation(Value):
     key: str | None = None
     digest: str | None = None
     document: Mapping[str, object] | None = None
+    vm: str | None = None
 
 
 class OperationStore:

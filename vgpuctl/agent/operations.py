@@ -121,6 +121,7 @@ class AgentOperations:
             created=time.time(),
             key=request.key,
             digest=request.digest(self._store.secret),
+            vm=request.vm,
         )
         try:
             self._write(stored)

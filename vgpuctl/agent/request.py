@@ -17,6 +17,9 @@ from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.outcome import CallSettings, Progress, confirm_everything
 from vgpuctl.value import replace
 
+MAX_NAME_CHARACTERS = 255
+"""More than libvirt takes as the name of a domain on any file system."""
+
 
 class CallRequest:
     """A checked request: the call, its arguments, who asks. `key`: the caller's own name for it, None without one.
@@ -39,6 +42,13 @@ class CallRequest:
         self.caller = caller
         self.key = key
         self.renew = renew
+
+    @property
+    def vm(self) -> str | None:
+        """The one VM that the call names, by name or uuid; None if it names several, none, or no possible name."""
+        name = self.arguments.get("name") if self.call.about == "vm" else None
+        is_possible = isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_NAME_CHARACTERS
+        return name if is_possible else None
 
     def digest(self, secret: bytes) -> str:
         """Return what tells this request from others. It is keyed, since the request may have passwords in it."""

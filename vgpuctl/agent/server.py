@@ -309,7 +309,7 @@ def _publish(events: EventLog, kind: EventType, stored: StoredOperation) -> None
         asks = isinstance(error, Mapping) and error.get("code") in QUESTIONS
         words += ": asks the caller" if asks else ": failed"
         severity = None if asks else Severity.WARNING
-    events.publish(kind, operation=stored.id, reason=words, severity=severity)
+    events.publish(kind, operation=stored.id, vm=stored.vm, reason=words, severity=severity)
 
 
 def _publish_read_only(events: EventLog, state: Path, error: OSError | None) -> None:

@@ -305,7 +305,7 @@ ACCOUNT_LIMIT_SHAPE = Shape(
         Key(
             "removals_per_hour",
             rules.whole_number(0, MAX_REMOVALS),
-            "how many VMs the account may delete in an hour; 0: none",
+            "how many VMs the account may delete or refresh in an hour; 0: none",
             integer_schema(0, MAX_REMOVALS),
         ),
         Key(

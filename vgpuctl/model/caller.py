@@ -28,8 +28,8 @@ class Rights(StrEnum):
 class Limits(Value):
     """How much VMs may take together; None: no limit. `gpu_memory_mib`: the framebuffer of their vGPUs and GPUs.
 
-    `removals_per_hour`: so many VMs an account may delete in an hour; it is no limit of all accounts together.
-    `keep_deleted_days`: for so many days the disks that it deletes wait in the bin; None: they are deleted.
+    `removals_per_hour`: so many VMs an account may delete or refresh in an hour; it is no limit of all accounts
+    together. `keep_deleted_days`: for so many days the disks that it deletes wait in the bin; None: they are deleted.
     """
 
     vms: int | None = None

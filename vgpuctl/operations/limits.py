@@ -52,17 +52,17 @@ def refuse_over_limits(
 
 
 def count_removal(host: Host, context: Context) -> None:
-    """Count a VM that the caller is about to delete, whether that succeeds or not.
+    """Count a VM that the caller is about to delete or to refresh, whether that succeeds or not.
 
     Raises:
-        NotAllowed: the account has deleted as many in the last hour as it may.
+        NotAllowed: the account has deleted and refreshed as many in the last hour as it may.
     """
     caller = context.caller
     limit = None if caller is None else caller.limits.removals_per_hour
     if caller is None or limit is None or host.claims.count_removal(caller.uid, limit, host.clock.monotonic()):
         return
     raise NotAllowed(
-        f"{caller.account} may delete {count_text(limit, 'VM')} in an hour, and did",
+        f"{caller.account} may delete or refresh {count_text(limit, 'VM')} in an hour, and did",
         hint=f"wait; root can raise removals_per_hour in agent: limits: {_key_of(caller)} in /etc/vgpuctl/host.yaml",
         rule="agent.limits.each_account.removals_per_hour",
         account=caller.account,

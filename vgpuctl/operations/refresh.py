@@ -39,6 +39,7 @@ from vgpuctl.operations.guards import (
     require_writable,
 )
 from vgpuctl.operations.images import find_backing_chains, image_hints
+from vgpuctl.operations.limits import count_removal
 from vgpuctl.operations.plans.chains import BackingChains, find_moved_disk, how_to_merge, refuse_shared_disks
 from vgpuctl.operations.plans.choose import disk_stem, disk_volume_name
 from vgpuctl.operations.plans.facts import check_files, check_full_size, check_pool
@@ -275,6 +276,7 @@ def refresh_vm(
     if context.dry_run:
         return Outcome(True, vm_result(plan.snapshot, vm), steps, plan.snapshot.warnings, (loss,), dry_run=True)
     context.confirm(f"Rebuild VM {vm.name} from {image}? {loss[0].upper()}{loss[1:]}.", steps)
+    count_removal(host, context)  # the old disk goes, as with a deletion
     whole = replace(context, progress=WholeProgress(context.progress, steps))
     with_vm_stopped(host, whole, vm, partial(_replace_disk, host, whole, plan, image), "refreshed")
     return report_vm(host, vm_result(plan.snapshot, vm), steps)

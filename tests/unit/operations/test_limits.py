@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.callers import ADA, BOB, OPERATOR, host_of
+from tests.command_cases import IMAGE
 from tests.hosts import SimulatedHost, context, open_sim_host, operation, picture, request
 from tests.meanwhile import on_call, unchanged
 from vgpuctl.errors import NotAllowed, SomeTargetsFailed
@@ -170,14 +171,26 @@ def test_an_account_deletes_only_so_many_vms_in_an_hour(tmp_path: Path) -> None:
     with pytest.raises(SomeTargetsFailed):
         limited.for_each("delete-vm", ["vm-1", "vm-2", "vm-3"], lambda by, name: by.delete_vm(name))
     assert len(limited.list_vms().data) == 3
-    with unchanged(host), pytest.raises(NotAllowed, match="ada may delete 2 VMs in an hour, and did"):
+    with unchanged(host), pytest.raises(NotAllowed, match="ada may delete or refresh 2 VMs in an hour, and did"):
         limited.ensure_vm("vm-4", state="absent")
     host_of(host, replace(BOB, limits=Limits(removals_per_hour=0))).create_vm("bobs", start=False, **SPEC)
-    with pytest.raises(NotAllowed, match="bob may delete 0 VMs"):
+    with pytest.raises(NotAllowed, match="bob may delete or refresh 0 VMs"):
         host_of(host, replace(BOB, limits=Limits(removals_per_hour=0))).delete_vm("bobs")
     assert host_of(host, None).delete_vm("bobs").changed
     host.ports.clock.sleep(3601)
     assert limited.delete_vm("vm-4").changed
+
+
+def test_a_refresh_counts_as_a_deletion_of_its_disk(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    host_of(host, ADA).create_vms("vm-{}", 2, start=False, **{**SPEC, "image": IMAGE})
+    limited = host_of(host, replace(ADA, limits=Limits(removals_per_hour=1)))
+    limited.refresh_vm("vm-1", IMAGE, dry_run=True)
+    assert limited.refresh_vm("vm-1", IMAGE).changed
+    with unchanged(host), pytest.raises(NotAllowed, match="ada may delete or refresh 1 VM in an hour, and did"):
+        limited.refresh_vm("vm-2", IMAGE)
+    with pytest.raises(NotAllowed):
+        limited.delete_vm("vm-2")
 
 
 def test_removals_that_cannot_be_counted_are_not_none(tmp_path: Path) -> None:
