@@ -19,7 +19,7 @@ import pytest
 
 import vgpuctl
 from tests.agent.conftest import ROOT, process, running
-from vgpuctl.agent import server
+from vgpuctl.agent import http_server, server
 from vgpuctl.errors import FileFailed, Refused
 
 HOST = "sim:a100-40"
@@ -151,7 +151,7 @@ def test_a_damaged_operation_is_set_aside_and_the_others_stay(tmp_path: Path) ->
 
 
 def test_a_header_that_does_not_become_whole_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEADER_SECONDS", 0.05)
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.05)
     with running(HOST, tmp_path) as agent, agent.dial() as slow:
         slow.settimeout(60)
         slow.sendall(b"GET /v1 HTT")

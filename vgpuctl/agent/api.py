@@ -26,6 +26,7 @@ from vgpuctl.agent import openapi
 from vgpuctl.agent.events import EventLog, EventReader
 from vgpuctl.agent.fair_threads import FairThreads
 from vgpuctl.agent.http_input import read_body, read_query, read_seconds, refuse_long
+from vgpuctl.agent.metrics_text import CONTENT_TYPE
 from vgpuctl.agent.operation import AgentOperation, wait_for_end
 from vgpuctl.agent.operation_store import SECRET_FIELDS, StoredOperation
 from vgpuctl.agent.operations import WAITING_CALLS, AgentOperations, OpenHost
@@ -40,7 +41,7 @@ from vgpuctl.agent.protocol import (
 )
 from vgpuctl.agent.request import CallRequest
 from vgpuctl.agent.snapshot_cache import SnapshotCache
-from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception, stale_error
+from vgpuctl.errors import Busy, InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception, stale_error
 from vgpuctl.library.call_table import LibraryCall
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
@@ -98,8 +99,10 @@ class Api:
         events: EventLog,
         policy: Policy,
         snapshots: SnapshotCache,
+        read_metrics: Callable[[], bytes],
     ) -> None:
-        """`open_reader`: opens the host with these snapshots."""
+        """`open_reader`: opens the host with these snapshots. `read_metrics`: the text of the last sample, or empty."""
+        self._read_metrics = read_metrics
         self._snapshots = snapshots
         self._reader = open_reader(CallSettings(), None)
         self._operations = operations
@@ -114,6 +117,7 @@ class Api:
             Route(prefix, self._answer(self._root)),
             Route(f"{prefix}/openapi.json", self._answer(self._openapi)),
             Route(f"{prefix}/events", self._answer(self._read_events)),
+            Route(f"{prefix}/metrics", self._answer(self._metrics)),
             Route(f"{prefix}/operations", self._answer(self._list_operations)),
             Route(f"{prefix}/operations/{{id}}", self._answer(self._show_operation)),
             Route(f"{prefix}/operations/{{id}}", self._answer(self._cancel_operation), methods=["DELETE"]),
@@ -156,6 +160,13 @@ class Api:
 
     async def _openapi(self, _: HttpRequest, caller: Caller) -> Response:
         return _json(openapi.document())
+
+    async def _metrics(self, _: HttpRequest, caller: Caller) -> Response:
+        """Answer with the metrics for Prometheus, for everybody who may read."""
+        text = self._read_metrics()
+        if not text:
+            raise Busy("the use of GPUs was not read yet", hint="try again in 15 seconds; vgpuctl top")
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def _read_events(self, request: HttpRequest, caller: Caller) -> Response:
         """Answer with the events that are kept, after `since`; or follow them, for who accepts an event stream."""

@@ -117,12 +117,17 @@ class EventSources:
         if self._is_lost:
             self._libvirt_returned = self._host.clock.monotonic()
             self._log.publish(EventType.LIBVIRT_BACK)
+            self._log.counts.note_reconnect()
         self._is_lost = False
         for step in self._vms.read_list(statuses):
             self._publish_step(step)
         self._on_change()
 
     def _publish_step(self, step: VmStep) -> None:
+        if step.type is EventType.VM_CRASHED and step.vm_uuid is not None:
+            self._log.counts.note_crash(step.vm_uuid)
+        elif step.type is EventType.VM_STARTED and step.vm_uuid is not None:
+            self._log.counts.note_start(step.vm_uuid)
         self._log.publish(step.type, vm=step.vm, vm_uuid=step.vm_uuid, reason=step.reason)
 
     # ---------------------------------------------------------- kernel's log
@@ -131,6 +136,8 @@ class EventSources:
         xid = parse_xid(message)
         if xid is None:
             return
+        if xid.gpu is not None:
+            self._log.counts.note_xid(xid.gpu, xid.number)
         is_lost = xid.number == GPU_LOST_XID
         if not is_lost or xid.gpu is None or self._log.gpu_losses.report(xid.gpu, was_seen=False):
             self._log.publish(

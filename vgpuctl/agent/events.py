@@ -30,6 +30,7 @@ from threading import Condition, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from vgpuctl.agent.event_counts import EventCounts
 from vgpuctl.agent.gpu_losses import GpuLosses
 from vgpuctl.errors import Busy
 from vgpuctl.model.event import SEVERITIES, VM_STATE_TYPES, Event, EventType, Severity
@@ -51,12 +52,13 @@ _TOO_OLD = "events after the last one that this reader had are lost: list again"
 class EventLog:
     """The last events of this run of the agent. `boot`: the run's name in the events' ids; by default a random one.
 
-    `gpu_losses`: the lost GPUs that it has reported, for the sources that find them.
+    `gpu_losses`: the lost GPUs that it has reported, for the sources that find them. `counts`: for the metrics.
     """
 
     def __init__(self, clock: Clock, *, boot: str | None = None, kept: int = KEPT_EVENTS) -> None:
         self.boot = boot or secrets.token_hex(4)
         self.gpu_losses = GpuLosses(clock)
+        self.counts = EventCounts(clock)
         self._clock = clock
         self._kept = kept
         self._changed = Condition()
@@ -286,6 +288,7 @@ class EventReader:
             events = (log._gap(log._oldest - 1, _TOO_OLD), *log._events)
         elif self._number < log._oldest - 1:
             self.close()
+            log.counts.note_dropped(log._last_number - self._number)
             return (log._gap(log._last_number, _TOO_OLD),)
         else:
             events = log._after(self._number)

@@ -23,14 +23,18 @@ _NO_ANSWER = "NVML does not answer for it"
 
 
 class HostStep(Value):
-    """Something that happened to a GPU or a vGPU. The fields are as in `Event`."""
+    """Something that happened to a GPU or a vGPU, or to several. The fields are as in `Event`."""
 
     type: EventType
-    gpu: str
+    gpu: str | None
     vm: str | None = None
     vm_uuid: str | None = None
     vgpu: str | None = None
     reason: str | None = None
+
+    def publish(self, log: EventLog) -> None:
+        """Publish it as an event."""
+        log.publish(self.type, gpu=self.gpu, vm=self.vm, vm_uuid=self.vm_uuid, vgpu=self.vgpu, reason=self.reason)
 
 
 class HostChanges:
@@ -47,16 +51,9 @@ class HostChanges:
         before, self._last = self._last, snapshot
         losses = self._log.gpu_losses
         for step in compare_snapshots(before, snapshot) if before is not None else ():
-            if step.type is EventType.GPU_LOST and not losses.report(step.gpu, was_seen=True):
-                continue
-            self._log.publish(
-                step.type,
-                gpu=step.gpu,
-                vm=step.vm,
-                vm_uuid=step.vm_uuid,
-                vgpu=step.vgpu,
-                reason=step.reason,
-            )
+            is_loss = step.type is EventType.GPU_LOST and step.gpu is not None
+            if not is_loss or losses.report(str(step.gpu), was_seen=True):
+                step.publish(self._log)
         for gpu in snapshot.gpus:
             if not gpu.is_lost:
                 losses.note_working(gpu.address)

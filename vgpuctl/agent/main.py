@@ -19,8 +19,11 @@ from vgpuctl import library
 from vgpuctl.agent import run_directory, server, systemd
 from vgpuctl.agent.rights import HostRights
 from vgpuctl.agent.snapshot_cache import SnapshotCache
+from vgpuctl.agent.usage_sampler import SampledUsage
+from vgpuctl.config.agent_metrics import MetricsSpec, parse_metrics
+from vgpuctl.errors import InvalidInput
 from vgpuctl.host.processes import HostClock
-from vgpuctl.model.agent_service import IDENTITY_PATH, SOCKET_PATH, STATE_DIRECTORY, VIEWERS_GROUP
+from vgpuctl.model.agent_service import IDENTITY_PATH, METRICS_PORT, SOCKET_PATH, STATE_DIRECTORY, VIEWERS_GROUP
 from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.agent")
@@ -33,10 +36,12 @@ def run(
     connect: str | None = None,
     path: str | None = None,
     state: str | None = None,
+    metrics: str | None = None,
 ) -> str:
     """Run the agent of a host, named as for `vgpuctl.open_host`, until SIGTERM or SIGINT; return its socket's path.
 
     `path`: its socket; None: the one that systemd hands over, or SOCKET_PATH. `state`: the directory of its operations.
+    `metrics`: `ADDRESS:PORT` where it serves metrics; None: where host.yaml says.
 
     Raises:
         VgpuctlError: it cannot begin: the host, the socket or the state directory cannot be used, or another one runs.
@@ -44,23 +49,40 @@ def run(
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     snapshots = SnapshotCache(HostClock())
+    given_metrics = None if metrics is None else _metrics_option(metrics)
     directory = Path(state or os.environ.get("STATE_DIRECTORY") or STATE_DIRECTORY)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     with server.only_agent(directory):
         listening = _listen(path)
         ports = library.open_ports(host, root=root, connect=connect)
+        usage = None if ports.usage is None else SampledUsage(ports.usage)
         agent = server.Agent(
             open_host=library.opener(host, root=root, connect=connect),
-            open_reader=library.opener(host, root=root, connect=connect, snapshots=snapshots),
+            open_reader=library.opener(host, root=root, connect=connect, snapshots=snapshots, usage=usage),
             ports=replace(ports, snapshots=snapshots),
             snapshots=snapshots,
+            usage=usage,
+            metrics=given_metrics,
             policy=HostRights(ports, owner=os.geteuid()),
             state=directory,
         )
         socket_path = str(listening.getsockname())
         asyncio.run(_serve(agent, listening))
     return socket_path
+
+
+def _metrics_option(text: str) -> MetricsSpec:
+    """Return where `--metrics` says; only a loopback address: others need the certificates of host.yaml.
+
+    Raises:
+        InvalidInput: it is no such address.
+    """
+    try:
+        return parse_metrics({"listen": text})
+    except ValueError as error:
+        hint = f"vgpuctl agent run --metrics 127.0.0.1:{METRICS_PORT}; set certificates in host.yaml, agent: metrics:"
+        raise InvalidInput(f"--metrics {text}: {error}", hint=hint) from error
 
 
 def _listen(path: str | None) -> socket:

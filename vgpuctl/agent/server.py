@@ -15,28 +15,25 @@ import logging
 import os
 import socket
 import stat
-import struct
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
-
-import h11
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vgpuctl.agent.api import Api, Policy
 from vgpuctl.agent.bin_purger import BinPurger
 from vgpuctl.agent.boot_starts import BootStarter
 from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.healing import HostHealer
+from vgpuctl.agent.http_server import PeerProtocol, make_server
+from vgpuctl.agent.metrics_server import MetricsServer
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
 from vgpuctl.agent.operations import AgentOperations, OpenHost
 from vgpuctl.agent.sinks import SinkDelivery
 from vgpuctl.agent.snapshot_cache import SnapshotCache
+from vgpuctl.agent.usage_sampler import SampledUsage, UsageSampler
 from vgpuctl.agent.watcher import HostWatcher
-from vgpuctl.errors import FileFailed, FileNeeded, InvalidInput, Locked, NeedsConfirmation, Refused
+from vgpuctl.config.agent_metrics import MetricsSpec
+from vgpuctl.errors import FileFailed, FileNeeded, InvalidInput, Locked, NeedsConfirmation, Refused, VgpuctlError
 from vgpuctl.library.requests import read_spec_of_host
 from vgpuctl.model.agent_service import OPERATORS_GROUP, SOCKET_MODE
 from vgpuctl.model.event import EventType, Severity
@@ -46,71 +43,13 @@ from vgpuctl.value import Value
 
 log = logging.getLogger("vgpuctl.agent")
 
-HEADER_SECONDS = 10.0
-"""A request's header is whole within this time after its first byte."""
 STOP_SECONDS = 60.0
 """So long a running operation may go on after SIGTERM; then it is undone."""
 BACKLOG = 128
-MAX_CONNECTIONS_OF_USER = 64
-"""So many connections a user who is not root has at once: others must get in, too."""
 QUESTIONS = frozenset({FileNeeded.code, NeedsConfirmation.code})
 """Ends of an operation that are no failure: its caller sends the request again, with the answer."""
 DRAIN_SECONDS = 5.0
 """So long a client that does not read its answer can hold up the end."""
-_PEER = struct.Struct("3i")
-
-
-class PeerProtocol(H11Protocol):
-    """HTTP on a Unix socket. The scope's `client` is the peer's user id and pid, which the kernel proves."""
-
-    _header_timer: asyncio.TimerHandle | None = None
-    _uid = -1
-    _connections: ClassVar[Counter[int]] = Counter()
-
-    def connection_made(self, transport: Any) -> None:
-        """Learn who it is."""
-        super().connection_made(transport)
-        peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        pid, uid, _ = _PEER.unpack(peer)
-        self.client = (str(uid), pid)
-        self._uid = uid
-        self._connections[uid] += 1
-        if uid not in (0, os.geteuid()) and self._connections[uid] > MAX_CONNECTIONS_OF_USER:
-            transport.abort()
-            return
-        self._header_timer = self.loop.call_later(HEADER_SECONDS, transport.close)
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes; close the connection if a header does not become whole."""
-        super().data_received(data)
-        is_within_header = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
-        if not is_within_header:
-            self._stop_timer()
-        elif self._header_timer is None:
-            self._header_timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
-        self._stop_timer()
-        self._connections[self._uid] -= 1
-        super().connection_lost(exc)
-
-    def _stop_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own: the agent ends streams and operations first."""
-
-    def install_signal_handlers(self) -> None:
-        """Do nothing (uvicorn before 0.29)."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Do nothing."""
-        yield
 
 
 @contextlib.contextmanager
@@ -220,7 +159,8 @@ def check_socket(listening: socket.socket) -> None:
 class Agent(Value):
     """What an agent is made of. `open_host` opens the host for an operation, `open_reader` with the snapshots.
 
-    `ports`: the host with the snapshots, for what the agent itself watches.
+    `ports`: the host with the snapshots, for what the agent itself watches. `usage`: the use of its GPUs, None where it
+    cannot be read. `metrics`: where they are served; None: where host.yaml says.
     """
 
     open_host: OpenHost
@@ -229,6 +169,8 @@ class Agent(Value):
     snapshots: SnapshotCache
     policy: Policy
     state: Path
+    usage: SampledUsage | None = None
+    metrics: MetricsSpec | None = None
 
 
 async def serve(
@@ -249,13 +191,15 @@ async def serve(
     operations.on_begin = partial(_publish, events, EventType.OPERATION_BEGIN)
     operations.on_end = partial(_publish, events, EventType.OPERATION_END)
     operations.on_read_only = partial(_publish_read_only, events, agent.state)
-    api = Api(agent.open_reader, operations, events, agent.policy, agent.snapshots)
-    config = uvicorn.Config(
-        api.app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
-    )
-    server = _Server(config)
+    sampler = None if agent.usage is None else UsageSampler(agent.ports, agent.usage, events)
+    read_metrics = (lambda: b"") if sampler is None else (lambda: sampler.metrics)
+    scraped = _open_metrics(agent, read_metrics)
+    api = Api(agent.open_reader, operations, events, agent.policy, agent.snapshots, read_metrics)
+    server = make_server(api.app, PeerProtocol)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     tasks = [asyncio.create_task(watcher.run())]
+    tasks += [] if sampler is None else [asyncio.create_task(sampler.run())]
+    scraping = None if scraped is None else asyncio.create_task(scraped.serve())
     operations.recover()
     if agent.ports.read_only_reason is None:
         healer = HostHealer(agent.ports, operations, events, watcher.libvirt_returned)
@@ -277,10 +221,28 @@ async def serve(
     for delivery in deliveries:
         await asyncio.to_thread(delivery.close)
     await api.close()
+    if scraped is not None and scraping is not None:
+        await scraped.close(scraping)
     server.should_exit = True
     await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
     server.force_exit = True
     await serving
+
+
+def _open_metrics(agent: Agent, read: Callable[[], bytes]) -> MetricsServer | None:
+    """Return what serves metrics on TCP, None if nothing asks for it or what host.yaml says does not work.
+
+    Raises:
+        InvalidInput, FileFailed: the command line asks for it, and it does not work.
+    """
+    if agent.metrics is not None:
+        return MetricsServer(agent.metrics, read)
+    try:
+        spec = read_spec_of_host(agent.ports).agent.metrics
+        return None if spec is None else MetricsServer(spec, read)
+    except VgpuctlError as error:
+        log.error("metrics are served on no port: %s", error)
+        return None
 
 
 def _start_deliveries(host: Host, events: EventLog) -> list[SinkDelivery]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vgpuctl.config import device_rules, rules
+from vgpuctl.config.agent_metrics import METRICS_SHAPE, MetricsSpec, parse_metrics
 from vgpuctl.config.arguments import NONE, VM_MODES
 from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
 from vgpuctl.config.vm_fields import integer_schema, pattern_schema
@@ -19,7 +20,7 @@ from vgpuctl.model.caller import Limits, Rights
 from vgpuctl.model.deleted_disk import MAX_KEEP_DAYS
 from vgpuctl.model.event import EventType, Sink
 from vgpuctl.model.numbers import SIZE_PATTERN, format_size, parse_memory_size
-from vgpuctl.value import EMPTY_MAPPING, Value, field_names
+from vgpuctl.value import EMPTY_MAPPING, Value, as_dict, field_names
 
 ACCOUNT_RIGHTS = (Rights.OPERATOR.value, Rights.FLEET.value)
 ACCOUNT_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}"
@@ -65,7 +66,7 @@ class AgentSpec(Value):
     """The section `agent:`. `accounts`: operator or fleet, by account; other members of the group are members.
 
     `notify`: where events are delivered, by a name for the log. `self_healing`: whether the agent by itself fixes what
-    `reconcile-host` can fix, and starts VMs after a boot.
+    `reconcile-host` can fix, and starts VMs after a boot. `metrics`: where they are served on TCP; None: nowhere.
     """
 
     allow: AllowSpec = AllowSpec()
@@ -73,6 +74,7 @@ class AgentSpec(Value):
     limits: LimitsSpec = LimitsSpec()
     notify: Mapping[str, Sink] = EMPTY_MAPPING
     self_healing: bool = True
+    metrics: MetricsSpec | None = None
 
 
 def dump_agent(spec: AgentSpec) -> dict[str, Any]:
@@ -90,6 +92,8 @@ def dump_agent(spec: AgentSpec) -> dict[str, Any]:
     notify = {name: _dump_sink(sink) for name, sink in spec.notify.items()}
     sections = {"allow": allow, "accounts": dict(spec.accounts), "limits": limits, "notify": notify}
     given: dict[str, Any] = {key: section for key, section in sections.items() if section}
+    if spec.metrics is not None:
+        given["metrics"] = {key: value for key, value in as_dict(spec.metrics).items() if value is not None}
     return given if spec.self_healing else {**given, "self_healing": False}
 
 
@@ -374,6 +378,12 @@ AGENT_SHAPE = Shape(
             map_value_shape=SINK_SHAPE,
         ),
         Key("limits", _parse_limits_section, "how much their VMs may take", nested_shape=LIMITS_SHAPE),
+        Key(
+            "metrics",
+            parse_metrics,
+            "where metrics are served for Prometheus; the agent reads it when it starts",
+            nested_shape=METRICS_SHAPE,
+        ),
         Key(
             "self_healing",
             rules.boolean,

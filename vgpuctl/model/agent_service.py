@@ -20,6 +20,8 @@ IDENTITY_PATH = f"{RUN_DIRECTORY}/agent"
 the agent ends. Its pid says whether it still holds: children of an agent that ended may remain in its cgroup.
 """
 STATE_DIRECTORY = "/var/lib/vgpuctl-agent"
+METRICS_PORT = 9935
+"""Free in Prometheus' list of the ports of exporters, as far as it was known in November 2026."""
 STOP_SECONDS = 600
 """How long systemd waits after SIGTERM: the agent ends or undoes its running operations within that."""
 

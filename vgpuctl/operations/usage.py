@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot
@@ -12,7 +12,7 @@ from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.usage import GpuUsageResult, UsageResult, VgpuUsageResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.usage import GpuUse, UsageSample, UsageTarget, VgpuUse
+from vgpuctl.model.usage import GpuUse, ReaderProgram, UsageSample, UsageTarget, VgpuUse
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters
@@ -37,9 +37,18 @@ def read_usage(host: Host) -> QueryResult[UsageResult]:
     if host.usage is None:
         raise HostCannot(f"the use of GPUs cannot be read on {host.name}", hint="run vgpuctl top on the host itself")
     snapshot = observe(host, SCOPE)
-    sample = host.usage.read(targets_of(snapshot), ())
+    sample = read_sample(host, snapshot, host.usage.read)
     warnings = (*snapshot.warnings, *(f"{name}: {reason}" for name, reason in sample.failed_sources.items()))
     return QueryResult(join(host, snapshot, sample), warnings)
+
+
+def read_sample(
+    host: Host,
+    snapshot: Snapshot,
+    read: Callable[[tuple[UsageTarget, ...], tuple[ReaderProgram, ...]], UsageSample],
+) -> UsageSample:
+    """Return the use of a snapshot's GPUs, as `read` reads it."""
+    return read(targets_of(snapshot), ())
 
 
 def targets_of(snapshot: Snapshot) -> tuple[UsageTarget, ...]:

@@ -43,8 +43,13 @@ def _run_page(data: AgentResult) -> Page:
     metavar="DIR",
     help="Where results of operations are kept. [/var/lib/vgpuctl-agent]",
 )
+@click.option(
+    "--metrics",
+    metavar="ADDRESS:PORT",
+    help="Serve metrics for Prometheus there, on a loopback address. [host.yaml, agent: metrics:]",
+)
 @click.pass_obj
-def run_agent(settings: Settings, path: str | None, state: str | None) -> int:
+def run_agent(settings: Settings, path: str | None, state: str | None, metrics: str | None) -> int:
     """Run the host agent until SIGTERM or Ctrl-C: its API is on a Unix socket.
 
     Running operations go on for a minute at most and are undone then; what waits is not begun. No VM needs the agent
@@ -60,7 +65,9 @@ def run_agent(settings: Settings, path: str | None, state: str | None) -> int:
         from vgpuctl.model.results.host import AgentResult
 
         guard.restore_handlers()
-        socket_path = main.run(settings.host, root=settings.root, connect=settings.connect, path=path, state=state)
+        socket_path = main.run(
+            settings.host, root=settings.root, connect=settings.connect, path=path, state=state, metrics=metrics
+        )
         return run.CommandOutput(QueryResult(AgentResult(socket_path)))
 
     return run.perform(settings, "agent-run", work)

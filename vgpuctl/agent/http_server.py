@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP servers of the agent: uvicorn without signal handlers of its own, and with limits for connections.
+
+A header must be whole ten seconds after its first byte, and nobody has all connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from typing import Any, ClassVar
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_SECONDS = 10.0
+"""A request's header is whole within this time after its first byte, and the first byte after the connection."""
+MAX_CONNECTIONS = 64
+"""So many connections a user who is not root, or an address, has at once: others must get in, too."""
+_PEER = struct.Struct("3i")
+
+
+class LimitedProtocol(H11Protocol):
+    """HTTP/1.1 with a limit of time for a header, and of connections for each peer."""
+
+    _header_timer: asyncio.TimerHandle | None = None
+    _peer: Hashable = None
+    _connections: ClassVar[Counter[Hashable]] = Counter()
+
+    def find_peer(self, transport: Any) -> Hashable:
+        """Return who is at the other end, for the limit of connections; None for a peer without one."""
+        return (transport.get_extra_info("peername") or ("?",))[0]
+
+    def connection_made(self, transport: Any) -> None:
+        """Learn who it is."""
+        super().connection_made(transport)
+        self._peer = self.find_peer(transport)
+        self._connections[self._peer] += 1
+        if self._peer is not None and self._connections[self._peer] > MAX_CONNECTIONS:
+            transport.abort()
+            return
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; close the connection if a header does not become whole."""
+        super().data_received(data)
+        is_within_header = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        if not is_within_header:
+            self._stop_timer()
+        elif self._header_timer is None:
+            self._header_timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer."""
+        self._stop_timer()
+        self._connections[self._peer] -= 1
+        super().connection_lost(exc)
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+
+class PeerProtocol(LimitedProtocol):
+    """HTTP on a Unix socket. The scope's `client` is the peer's user id and pid, which the kernel proves."""
+
+    def find_peer(self, transport: Any) -> Hashable:
+        """Return the peer's user id; None for root, who has no limit."""
+        peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        pid, uid, _ = _PEER.unpack(peer)
+        self.client = (str(uid), pid)
+        return None if uid in (0, os.geteuid()) else uid
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers of its own: the agent ends streams and operations first."""
+
+    def install_signal_handlers(self) -> None:
+        """Do nothing (uvicorn before 0.29)."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Do nothing."""
+        yield
+
+
+def make_server(app: Any, protocol: type[LimitedProtocol], **tls: Any) -> uvicorn.Server:
+    """Return a server of an application. `tls`: uvicorn's settings for a certificate."""
+    config = uvicorn.Config(
+        app, http=protocol, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False, **tls
+    )
+    return _Server(config)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves the metrics on TCP, where host.yaml or `--metrics` says so: GET /metrics, and nothing else.
+
+A scrape sends bytes that were made with the last sample: it never reads the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from vgpuctl.agent.http_server import LimitedProtocol, make_server
+from vgpuctl.agent.metrics_text import CONTENT_TYPE
+from vgpuctl.config.agent_metrics import MetricsSpec
+from vgpuctl.errors import FileFailed, InvalidInput
+
+PATH = "/metrics"
+BACKLOG = 16
+DRAIN_SECONDS = 2.0
+
+
+class MetricsServer:
+    """The listening socket, and what answers on it.
+
+    Raises, when it is made:
+        InvalidInput: the address is not one of this host, or its port is taken.
+        FileFailed: a certificate, a key or an authority cannot be read or does not fit.
+    """
+
+    def __init__(self, spec: MetricsSpec, read: Callable[[], bytes]) -> None:
+        """`read`: returns the metrics' text; empty before the first sample."""
+        self._read = read
+        tls = _tls_settings(spec)
+        self.socket = _listen(spec)
+        self.server = make_server(Starlette(routes=[Route(PATH, self._answer)]), LimitedProtocol, **tls)
+
+    async def serve(self) -> None:
+        """Answer until `close`."""
+        await self.server.serve(sockets=[self.socket])
+
+    async def close(self, serving: asyncio.Task[None]) -> None:
+        """Answer no more; a scrape that is under way may end within a few seconds. `serving`: the task of `serve`."""
+        self.server.should_exit = True
+        await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
+        self.server.force_exit = True
+        await asyncio.wait((serving,))
+
+    async def _answer(self, _: HttpRequest) -> Response:
+        text = self._read()
+        if not text:
+            return Response("no sample was read yet\n", 503, {"Retry-After": "15"})
+        return Response(text, media_type=CONTENT_TYPE)
+
+
+def _tls_settings(spec: MetricsSpec) -> dict[str, Any]:
+    """Return uvicorn's settings for TLS, after a look at the files."""
+    if spec.client_ca is None:
+        return {}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(spec.client_ca)
+        context.load_cert_chain(str(spec.tls_certificate), spec.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        names = f"{spec.tls_certificate}, {spec.tls_key}, {spec.client_ca}"
+        raise FileFailed(
+            f"metrics on {spec.listen}: the certificate, its key or the clients' authority cannot be used "
+            f"({names}): {error.strerror or error}",
+            hint=f"openssl x509 -noout -subject -dates -in {spec.tls_certificate}",
+            path=str(spec.tls_certificate),
+            errno=error.errno,
+        ) from error
+    return {
+        "ssl_certfile": spec.tls_certificate,
+        "ssl_keyfile": spec.tls_key,
+        "ssl_ca_certs": spec.client_ca,
+        "ssl_cert_reqs": ssl.CERT_REQUIRED,
+    }
+
+
+def _listen(spec: MetricsSpec) -> socket.socket:
+    family = socket.AF_INET6 if ":" in spec.address else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((spec.address, spec.port))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            listening.close()
+        is_taken = error.errno == errno.EADDRINUSE
+        hint = f"ss -ltnp 'sport = :{spec.port}'" if is_taken else "ip -brief address"
+        raise InvalidInput(f"metrics on {spec.listen}: {error.strerror}", hint=hint, listen=spec.listen) from error
+    listening.listen(BACKLOG)
+    return listening

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the use of the host's GPUs every 15 seconds, for `top`, for the metrics and for events.
+
+    used = SampledUsage(host.usage)         # a reader's port: answers with the agent's last sample
+    sampler = UsageSampler(replace(host, usage=used, snapshots=cache), events)
+    await sampler.run()                     # until cancelled
+    sampler.metrics                         # Prometheus' text, made once for each sample
+
+A source that fails or hangs is named in the sample, and counted; the port answers all the same. So this is never a
+reason to restart the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from threading import Lock
+
+from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.metrics import HostState, render_metrics
+from vgpuctl.agent.usage_changes import compare_usage
+from vgpuctl.model.results.usage import UsageResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
+from vgpuctl.observe import observe
+from vgpuctl.operations.queries import profile_results
+from vgpuctl.operations.usage import SCOPE, join, read_sample
+from vgpuctl.ports.devices import UsageReader
+from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
+from vgpuctl.version import __version__
+
+log = logging.getLogger("vgpuctl.agent")
+
+SAMPLE_SECONDS = 15.0
+"""Prometheus scrapes about as often; a sample of 4,096 vGPUs can take half of it (monitoring.md, measured)."""
+
+
+class SampledUsage:
+    """The use of GPUs as the agent read it last. Implements `ports.devices.UsageReader`, for the agent's readers."""
+
+    def __init__(self, reader: UsageReader) -> None:
+        self._reader = reader
+        self._lock = Lock()
+        self._last: UsageSample | None = None
+
+    def read(self, targets: tuple[UsageTarget, ...], programs: tuple[ReaderProgram, ...]) -> UsageSample:
+        """Return the last sample; the first reader waits for one."""
+        return self._last or self.refresh(targets, programs)
+
+    def refresh(self, targets: tuple[UsageTarget, ...], programs: tuple[ReaderProgram, ...]) -> UsageSample:
+        """Read a new sample, one caller at a time."""
+        with self._lock:
+            self._last = self._reader.read(targets, programs)
+            return self._last
+
+    def read_processes(self, gpu: str) -> tuple[ProcessUse, ...] | None:
+        """Return the guests' processes that use a GPU, now."""
+        return self._reader.read_processes(gpu)
+
+
+class UsageSampler:
+    """Samples one host. `host`: with the agent's snapshots; its use is read through `usage`."""
+
+    def __init__(self, host: Host, usage: SampledUsage, events: EventLog) -> None:
+        self._host = replace(host, usage=None)
+        self._usage = usage
+        self._events = events
+        self._errors: Counter[str] = Counter()
+        self._seen_gpus: frozenset[str] = frozenset()
+        self._last: UsageResult | None = None
+        self._text = b""
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        while True:
+            await asyncio.to_thread(self.sample)
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    @property
+    def metrics(self) -> bytes:
+        """The metrics of the last sample; empty before the first one."""
+        return self._text
+
+    def sample(self) -> None:
+        """Read the use of the GPUs once. It never raises: the next sample may succeed."""
+        try:
+            self._sample()
+        except Exception as error:  # noqa: BLE001 - whatever a host's files hold, the agent goes on
+            self._errors["agent"] += 1
+            log.warning("the use of GPUs is not read: %s", error)
+
+    def _sample(self) -> None:
+        snapshot = observe(self._host, SCOPE)
+        sample = read_sample(self._host, snapshot, self._usage.refresh)
+        self._errors.update(sample.failed_sources.keys())
+        result = join(self._host, snapshot, sample)
+        before, self._last = self._last, result
+        for change in () if before is None else compare_usage(before, result):
+            change.publish(self._events)
+        if not snapshot.unread_texts:
+            self._events.counts.forget_vms(frozenset(vm.uuid for vm in snapshot.vms))
+        self._text = render_metrics(self._state(snapshot, result))
+
+    def _state(self, snapshot: Snapshot, result: UsageResult) -> HostState:
+        gpus = tuple(gpu for gpu in snapshot.gpus if gpu.is_display_class)
+        recorded = {v.gpu for vm in snapshot.vms if vm.record is not None for v in vm.record.vgpus}
+        self._seen_gpus |= {gpu.address for gpu in gpus} | recorded | {vgpu.gpu for vgpu in snapshot.host_vgpus}
+        return HostState(
+            version=__version__,
+            usage=result,
+            snapshot=snapshot,
+            profiles=profile_results(snapshot, gpus, everything=True),
+            counts=self._events.counts.read(),
+            expected_gpus=self._seen_gpus,
+            source_errors=dict(self._errors),
+            subscribers=self._events.reader_count,
+        )

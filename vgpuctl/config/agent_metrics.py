@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`agent: metrics:` of host.yaml: where the agent serves metrics on TCP.
+
+Off by default: on 127.0.0.1 any local user reads the names of VMs and owners, also one who is in none of the agent's
+groups. Any other address needs certificates on both sides.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vgpuctl.config import rules
+from vgpuctl.config.shape import Key, Shape
+from vgpuctl.config.vm_fields import pattern_schema
+from vgpuctl.model.agent_service import METRICS_PORT
+from vgpuctl.value import Value
+
+
+class MetricsSpec(Value):
+    """Where the agent serves metrics on TCP. `listen`: `ADDRESS:PORT`, with an IPv6 address in brackets.
+
+    `tls_certificate`, `tls_key`, `client_ca`: paths of PEM files; None on a loopback address.
+    """
+
+    listen: str
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    client_ca: str | None = None
+
+    @property
+    def address(self) -> str:
+        """The IP address."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return int(self.listen.rpartition(":")[2])
+
+
+def parse_metrics(value: object) -> MetricsSpec:
+    """Check where metrics are served."""
+    given: dict[str, Any] = METRICS_SHAPE.check(value)
+    return MetricsSpec(**given)
+
+
+def _check_metrics(given: Mapping[str, object]) -> tuple[rules.Problem, ...]:
+    missing = [key for key in ("listen",) if key not in given]
+    names = ("tls_certificate", "tls_key", "client_ca")
+    if any(name in given for name in names):
+        missing += [name for name in names if name not in given]
+    problems = [rules.Problem((), f"{name} is missing") for name in missing]
+    if not problems and "tls_key" not in given and not ipaddress.ip_address(_address_of(given)).is_loopback:
+        text = "other machines reach that address: set tls_certificate, tls_key and client_ca, or use 127.0.0.1"
+        problems.append(rules.Problem(("listen",), text))
+    return tuple(problems)
+
+
+def _address_of(given: Mapping[str, object]) -> str:
+    return MetricsSpec(str(given["listen"])).address
+
+
+def _listen_address(value: object) -> str:
+    """Check `ADDRESS:PORT`; a name is no address: it may come to mean another one."""
+    text = rules.as_text(value)
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})", text, re.ASCII)
+    try:
+        ipaddress.ip_address(match[1].strip("[]") if match else "")
+        is_valid = match is not None and 0 < int(match[2]) < 1 << 16
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"{text!a} is not an address with a port: write 127.0.0.1:{METRICS_PORT}")
+    return text
+
+
+_PEM_SCHEMA = {"pattern": "^/", "type": "string"}
+METRICS_SHAPE = Shape(
+    "AgentMetrics",
+    "Where the agent serves metrics for Prometheus; without it, only on its own socket.",
+    (
+        Key(
+            "listen",
+            _listen_address,
+            f"an address of this host and a port, such as 127.0.0.1:{METRICS_PORT}",
+            pattern_schema(r"(\[[0-9a-fA-F:.]+\]|[0-9.]+):[0-9]{1,5}"),
+        ),
+        Key("tls_certificate", rules.path, "a PEM file with the certificate of this host", _PEM_SCHEMA),
+        Key("tls_key", rules.path, "a PEM file with its key, root's alone", _PEM_SCHEMA),
+        Key(
+            "client_ca", rules.path, "a PEM file with the authority that signs the scrapers' certificates", _PEM_SCHEMA
+        ),
+    ),
+    _check_metrics,
+)
