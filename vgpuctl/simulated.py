@@ -64,7 +64,7 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
         domain_events=sim_host.domain_events,
         volume_bin=sim_host.volume_bin,
         kernel_messages=sim_host.kernel_messages,
-        usage=sim_host.usage,
+        usage=sim_host.usage(clock.now),
         close=sim_host.close,
     )
 

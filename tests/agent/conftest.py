@@ -25,6 +25,8 @@ from vgpuctl.agent import server
 from vgpuctl.agent.client import connect
 from vgpuctl.agent.rights import HostRights
 from vgpuctl.agent.snapshot_cache import SnapshotCache
+from vgpuctl.agent.usage_sampler import SampledUsage
+from vgpuctl.config.agent_metrics import MetricsSpec
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
 from vgpuctl.model.outcome import CallSettings
@@ -101,13 +103,16 @@ def running(
     open_host: Any = None,
     path: str | None = None,
     watch_reads: Callable[[Host], Host] = lambda ports: ports,
+    metrics: MetricsSpec | None = None,
 ) -> Iterator[RunningAgent]:
     """Run an agent of a host in a thread. `path`: its socket, by default one of its own."""
     snapshots = SnapshotCache(HostClock())
     ports = library.open_ports(host)
+    assert ports.usage is not None
+    usage = SampledUsage(ports.usage)
 
     def open_reader(settings: CallSettings, clock: HostClock | None) -> GpuHost:
-        reads = replace(watch_reads(library.open_ports(host)), snapshots=snapshots)
+        reads = replace(watch_reads(library.open_ports(host)), snapshots=snapshots, usage=usage)
         return GpuHost(reads, settings, None, open_reader)
 
     agent = server.Agent(
@@ -117,6 +122,8 @@ def running(
         snapshots=snapshots,
         policy=policy or HostRights(ports, owner=os.geteuid()),
         state=directory / "state",
+        usage=usage,
+        metrics=metrics,
     )
     ready = threading.Event()
     stop: list[Callable[[], None]] = []

@@ -19,11 +19,11 @@ USER_PAGES = [
     *DOCS.glob("*.md"),
     *(page for part in ("tutorials", "howto", "reference", "explanation") for page in (DOCS / part).rglob("*.md")),
 ]
-MOST_WORDS, MOST_WORDS_OF_README, FEWEST_SYMPTOMS = 28_000, 900, 25
+MOST_WORDS, MOST_WORDS_OF_README, FEWEST_SYMPTOMS = 29_500, 900, 25
 
 
-_GENERATED = re.compile(r"<!-- calls: begin -->.*<!-- calls: end -->", re.DOTALL)
-"""The list of the API's calls: nobody reads it from end to end."""
+_GENERATED = re.compile(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", re.DOTALL)
+"""Lists that are made from the program, such as the API's calls: nobody reads them from end to end."""
 
 
 def count_words(page: Path) -> int:

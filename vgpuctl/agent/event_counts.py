@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from vgpuctl.ports.system import Clock
 
 
+MAX_XIDS = 500
+"""So many kinds of Xids, by GPU and number, are counted: each is two series. NVIDIA's list has some 150 numbers."""
+
+
 class Count(Value):
     """How often something happened, and when the last time, in seconds since 1970."""
 
@@ -45,7 +49,8 @@ class EventCounts:
     def note_xid(self, gpu: str, number: int) -> None:
         """Count an error that NVIDIA's driver logged."""
         with self._lock:
-            self._xids[gpu, number] = self._next(self._xids.get((gpu, number)))
+            if (gpu, number) in self._xids or len(self._xids) < MAX_XIDS:
+                self._xids[gpu, number] = self._next(self._xids.get((gpu, number)))
 
     def note_crash(self, vm_uuid: str) -> None:
         """Count a crash of a VM."""

@@ -197,15 +197,9 @@ async def serve(
     api = Api(agent.open_reader, operations, events, agent.policy, agent.snapshots, read_metrics)
     server = make_server(api.app, PeerProtocol)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
-    tasks = [asyncio.create_task(watcher.run())]
-    tasks += [] if sampler is None else [asyncio.create_task(sampler.run())]
     scraping = None if scraped is None else asyncio.create_task(scraped.serve())
     operations.recover()
-    if agent.ports.read_only_reason is None:
-        healer = HostHealer(agent.ports, operations, events, watcher.libvirt_returned)
-        starter = BootStarter(agent.ports, operations, events, agent.state)
-        purger = BinPurger(agent.ports, operations)
-        tasks += [asyncio.create_task(one.run()) for one in (healer, starter, purger)]
+    tasks = _begin_work(agent, operations, events, watcher, sampler)
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
     ready(watcher.answers)
@@ -227,6 +221,20 @@ async def serve(
     await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
     server.force_exit = True
     await serving
+
+
+def _begin_work(
+    agent: Agent, operations: AgentOperations, events: EventLog, watcher: HostWatcher, sampler: UsageSampler | None
+) -> list[asyncio.Task[None]]:
+    """Begin what the agent does by itself; return the tasks."""
+    tasks = [asyncio.create_task(watcher.run())]
+    tasks += [] if sampler is None else [asyncio.create_task(sampler.run())]
+    if agent.ports.read_only_reason is None:
+        healer = HostHealer(agent.ports, operations, events, watcher.libvirt_returned)
+        starter = BootStarter(agent.ports, operations, events, agent.state)
+        purger = BinPurger(agent.ports, operations)
+        tasks += [asyncio.create_task(one.run()) for one in (healer, starter, purger)]
+    return tasks
 
 
 def _open_metrics(agent: Agent, read: Callable[[], bytes]) -> MetricsServer | None:

@@ -20,10 +20,11 @@ from threading import Lock
 from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.metrics import HostState, render_metrics
 from vgpuctl.agent.usage_changes import compare_usage
+from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
-from vgpuctl.observe import observe
+from vgpuctl.observe import observe, observe_devices
 from vgpuctl.operations.queries import profile_results
 from vgpuctl.operations.usage import SCOPE, join, read_sample
 from vgpuctl.ports.devices import UsageReader
@@ -92,7 +93,7 @@ class UsageSampler:
             log.warning("the use of GPUs is not read: %s", error)
 
     def _sample(self) -> None:
-        snapshot = observe(self._host, SCOPE)
+        snapshot = self._observe()
         sample = read_sample(self._host, snapshot, self._usage.refresh)
         self._errors.update(sample.failed_sources.keys())
         result = join(self._host, snapshot, sample)
@@ -102,6 +103,15 @@ class UsageSampler:
         if not snapshot.unread_texts:
             self._events.counts.forget_vms(frozenset(vm.uuid for vm in snapshot.vms))
         self._text = render_metrics(self._state(snapshot, result))
+
+    def _observe(self) -> Snapshot:
+        """Return a snapshot; without VMs if libvirt fails, for the GPUs are there all the same."""
+        try:
+            return observe(self._host, SCOPE)
+        except VgpuctlError as error:
+            log.warning("the VMs cannot be listed: %s", error)
+            status = replace(self._host.hypervisor.status(), available=False, reason=str(error))
+            return observe_devices(self._host, SCOPE, vms=(), status=status)
 
     def _state(self, snapshot: Snapshot, result: UsageResult) -> HostState:
         gpus = tuple(gpu for gpu in snapshot.gpus if gpu.is_display_class)

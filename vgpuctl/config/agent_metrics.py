@@ -53,14 +53,18 @@ def _check_metrics(given: Mapping[str, object]) -> tuple[rules.Problem, ...]:
     if any(name in given for name in names):
         missing += [name for name in names if name not in given]
     problems = [rules.Problem((), f"{name} is missing") for name in missing]
-    if not problems and "tls_key" not in given and not ipaddress.ip_address(_address_of(given)).is_loopback:
+    if not problems and "tls_key" not in given and _is_open(str(given["listen"])):
         text = "other machines reach that address: set tls_certificate, tls_key and client_ca, or use 127.0.0.1"
         problems.append(rules.Problem(("listen",), text))
     return tuple(problems)
 
 
-def _address_of(given: Mapping[str, object]) -> str:
-    return MetricsSpec(str(given["listen"])).address
+def _is_open(listen: str) -> bool:
+    """Return whether other machines reach an address; False for what is none, which its own rule refuses."""
+    try:
+        return not ipaddress.ip_address(MetricsSpec(listen).address).is_loopback
+    except ValueError:
+        return False
 
 
 def _listen_address(value: object) -> str:

@@ -23,6 +23,7 @@ CALLS = (
     "sysfs-write",
     "sriov-manage",
     "nvml",
+    "nvml-usage",
     "nvml-set-scheduler",
     "nvml-set-mig",
     "nvml-make-instance",

@@ -10,7 +10,6 @@ import difflib
 import hashlib
 import os
 import shutil
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -69,7 +68,6 @@ class SimHost:
         self.name = core.name
         self.sysfs = SimSysfs(core)
         self.nvml = SimNvml(core)
-        self.usage = SimUsage(core, time.time)
         self.kernel_log = SimKernelLog(core)
         self.kernel_messages = SimKernelMessages(core.directory)
         self.hypervisor = SimHypervisor(core)
@@ -101,6 +99,10 @@ class SimHost:
     @lock_held.setter
     def lock_held(self, value: Callable[[], bool]) -> None:
         self._core.lock_held = value
+
+    def usage(self, now: Callable[[], float]) -> SimUsage:
+        """Return what reads the use of its GPUs, at the time that `now` returns, in seconds since 1970."""
+        return SimUsage(self._core, now)
 
     # --------------------------------------------------------------- processes
 

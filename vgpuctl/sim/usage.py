@@ -2,7 +2,8 @@
 """The use of a simulated host's GPUs: steady curves, one for each VM, so that two looks at one instant are equal.
 
 A guest's framebuffer use swings between a quarter and three quarters of its size, with a period and a phase of its own;
-what a GPU uses is the sum of its guests. A fault at `usage` with a GPU's address makes that GPU lost.
+what a GPU uses is the sum of its guests. A fault `nvml-usage` makes a GPU lost (code 15), or
+NVML fail for it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from vgpuctl.sim.objects import RunningDomain
 from vgpuctl.sim.state import State
 
 _MIB = 1 << 20
+GPU_IS_LOST = 15
+"""NVML_ERROR_GPU_IS_LOST."""
 _IDLE_WATTS, _LIMIT_WATTS = 35.0, 300.0
 _RESERVED_SHARE = 32
 """The driver keeps one part of so many of a vGPU's framebuffer."""
@@ -48,19 +51,23 @@ class SimUsage:
         nvidia = state.machine.scenario["nvidia"]
         gpus: list[GpuUse] = []
         vgpus: list[VgpuUse] = []
+        failed: dict[str, str] = {}
         for target in targets:
             gpu = state.machine.gpus.get(target.address)
             if gpu is None or target.source != NVML_SOURCE or nvidia["nvml"] != NVML_PRESENT:
                 continue
             try:
-                self._core.read_state("usage", target.address)
-            except FaultInjected:
-                gpus.append(GpuUse(target.address, NVML_SOURCE, up=False))
+                self._core.read_state("nvml-usage", target.address)
+            except FaultInjected as exc:
+                if exc.fault.code == GPU_IS_LOST:
+                    gpus.append(GpuUse(target.address, NVML_SOURCE, up=False))
+                else:
+                    failed[NVML_SOURCE] = exc.fault.message
                 continue
             running = [_vgpu_use(state, gpu, domain, carrier, time) for domain, carrier in _running_on(state, gpu)]
             gpus.append(_gpu_use(gpu, running, time))
             vgpus += running
-        return UsageSample(time, 0.0, tuple(gpus), tuple(vgpus), nvidia["driver"] if gpus else None)
+        return UsageSample(time, 0.0, tuple(gpus), tuple(vgpus), nvidia["driver"] if gpus else None, failed)
 
     def read_processes(self, gpu: str) -> tuple[ProcessUse, ...] | None:
         """Return the guests' processes that use a GPU: one in each VM."""

@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics: Prometheus' own parser reads them, each appears, nothing unknown is 0; and where they are served."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection, HTTPSConnection, RemoteDisconnected
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests import EVERYTHING
+from tests.agent.conftest import ROOT, running
+from tests.agent.test_growth import assert_same, objects, size_of
+from tests.callers import host_of
+from tests.hosts import EagerClock, SimulatedHost, open_sim_host
+from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.metrics import FAMILIES, HostState, render_metrics
+from vgpuctl.agent.metrics_server import MetricsServer
+from vgpuctl.agent.metrics_text import CONTENT_TYPE, PREFIX, Family, render
+from vgpuctl.agent.usage_sampler import SampledUsage, UsageSampler
+from vgpuctl.config.agent_metrics import MetricsSpec, parse_metrics
+from vgpuctl.errors import FileFailed, InvalidInput
+from vgpuctl.model.event import EventType
+from vgpuctl.observe import observe
+from vgpuctl.operations.usage import SCOPE, read_usage
+from vgpuctl.value import replace
+
+HOST = "sim:l40s-x4"
+SAMPLES = 5760 if EVERYTHING else 120
+"""A day of them, or half an hour."""
+GPU = "0000:3b:00.0"
+LIVELY = """
+version: 1
+gpus: [{model: L40S, count: 2}]
+nvidia: {guest_driver: "550.90.07"}
+"""
+PAGE = ROOT / "docs" / "reference" / "metrics.md"
+BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->\n"
+LABELS = {"agent": (), "gpu": ("gpu",), "profile": ("profile",), "vm": ("vm",), "vgpu": ("vm", "vgpu")}
+"""The labels of each kind of thing."""
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def read(text: bytes) -> Series:
+    """Return the samples, as Prometheus' parser reads them."""
+    families = list(text_string_to_metric_families(text.decode()))
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def value(series: Series, name: str, **labels: str) -> list[float]:
+    """Return the values of a metric whose labels include these."""
+    return [v for (n, own), v in series.items() if n == PREFIX + name and labels.items() <= dict(own).items()]
+
+
+class Sampled:
+    """A sampler of a simulated host, driven by hand."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self.host = host
+        self.calls = host_of(host, None)
+        self.clock: Any = host.ports.clock
+        self.events = EventLog(self.clock)
+        assert host.ports.usage is not None
+        self.sampler = UsageSampler(host.ports, SampledUsage(host.ports.usage), self.events)
+
+    def next(self, seconds: float = 15.0) -> Series:
+        """Take the next sample and return its metrics."""
+        self.clock.seconds += seconds
+        self.sampler.sample()
+        return read(self.sampler.metrics)
+
+    def types(self) -> list[str]:
+        """Return the types of the events until now."""
+        return [str(event.type) for event in self.events.since(None)]
+
+
+@pytest.fixture
+def sampled(tmp_path: Path) -> Sampled:
+    """A host with two GPUs; VM `a` runs on the first."""
+    host = open_sim_host(tmp_path, text=LIVELY)
+    host_of(host, None).create_vm("a", profile="L40S-4Q", gpu=GPU, owner="ada", labels={"pool": "cad"})
+    return Sampled(host)
+
+
+# ------------------------------------------------------------------------ text
+
+
+def test_the_samples_are_what_prometheus_reads(sampled: Sampled) -> None:
+    series = sampled.next()
+    assert value(series, "gpu_up", gpu=GPU) == [1]
+    assert value(series, "vm_state", vm="a", state="running") == [1]
+    assert value(series, "vm_info", vm="a", owner="ada", pool="cad", managed="true") == [1]
+    assert value(series, "vgpu_memory_size_bytes", vm="a", vgpu="0") == [4 << 30]
+    used = value(series, "vgpu_memory_used_bytes", vm="a")
+    assert 0 < used[0] < 4 << 30
+    assert value(series, "gpu_memory_used_bytes", gpu=GPU) == used
+    assert value(series, "vgpu_guest_driver_info", vm="a", version="550.90.07") == [1]
+    assert value(series, "gpu_memory_given_bytes", gpu=GPU) == [4 << 30]
+    assert value(series, "profile_used", profile="L40S-4Q") == [1]
+    assert value(series, "profile_capacity", profile="L40S-4Q") == [24]
+
+
+def test_what_is_unknown_is_absent(sampled: Sampled) -> None:
+    sampled.calls.stop_vm("a")
+    series = sampled.next()
+    assert value(series, "vm_state", vm="a", state="stopped") == [1]
+    assert value(series, "vm_state", vm="a", state="running") == []
+    for name in ("vgpu_memory_used_bytes", "vgpu_license_state", "vgpu_engine_utilization_ratio", "vm_vgpus_missing"):
+        assert value(series, name, vm="a") == [], name
+
+
+def test_every_metric_can_be_told(sampled: Sampled) -> None:
+    """A sample that knows everything, which no one source does."""
+    ports = sampled.host.ports
+    usage = read_usage(ports).data
+    row, vgpu = usage.gpus[0], usage.vgpus[0]
+    assert row.use is not None
+    assert vgpu.use is not None
+    counts = sampled.events.counts
+    counts.note_xid(GPU, 31)
+    counts.note_crash(str(vgpu.vm_uuid))
+    counts.note_start(str(vgpu.vm_uuid))
+    gpu_use = replace(
+        row.use,
+        clock_event_reasons=("hw-thermal",),
+        retired_pages={"double-bit": 1},
+        nvlink_errors={"replay": 2},
+    )
+    full = replace(
+        usage,
+        gpus=(replace(row, use=gpu_use, time_slice_ns=2_000_000), *usage.gpus[1:]),
+        vgpus=(replace(vgpu, time_share=0.5, use=replace(vgpu.use, license_expiry=1e9, capture=vgpu.use.encoder)),),
+    )
+    snapshot = observe(ports, SCOPE)
+    mig = open_sim_host(sampled.host.directory / "mig", "h100-mig")
+    host_of(mig, None).set_mig(GPU, "1g.10gb:1")
+    gpu = replace(snapshot.gpus[0], mig=observe(mig.ports, SCOPE).gpus[0].mig, desired_mode=snapshot.gpus[0].mode)
+    state = HostState(
+        version="1",
+        usage=full,
+        snapshot=replace(snapshot, gpus=(gpu, *snapshot.gpus[1:])),
+        profiles=sampled.calls.list_profiles(everything=True).data,
+        counts=counts.read(),
+        source_errors={"nvml": 3},
+    )
+    names = {name.removeprefix(PREFIX) for name, _ in read(render_metrics(state))}
+    assert {family.name for family in FAMILIES} - names == set()
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_names_follow_prometheus_guide(family: Family) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", family.name)
+    assert not re.search(r"(percent|milli|micro|_ms|_mib|_gib|_us|_mhz)(_|$)", family.name)
+    assert not {"instance", "host", "job"} & {*family.labels}
+    assert family.help.endswith(".") or family.help.count(":"), "a sentence, or what a number means"
+    if any(word in family.name for word in ("memory_size", "memory_used", "memory_given", "memory_reserved")):
+        assert family.name.endswith("_bytes")
+
+
+def test_the_page_lists_every_metric() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    rows = [
+        f"| `{PREFIX}{family.name}` | {', '.join((*LABELS[family.of], *family.labels))} | {family.help} |\n"
+        for family in FAMILIES
+    ]
+    wanted = f"{before}{BEGIN}| metric | labels | meaning |\n|---|---|---|\n{''.join(rows)}{END}{after}"
+    if os.environ.get("VGPUCTL_REGENERATE"):
+        PAGE.write_text(wanted, encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == wanted, "run the tests with VGPUCTL_REGENERATE=1"
+
+
+def test_no_name_of_a_guest_breaks_a_line() -> None:
+    evil = 'a"} 1\nvgpuctl_up 0\\\x1b[31m\u202e'
+    family = Family("x", "Text.", "thing", ("word",), lambda _: {evil: 1})
+    text = render((family,), {"thing": [("", None)]})
+    assert len(text.splitlines()) == 3
+    ((_, labels),) = read(text)
+    assert dict(labels) == {"word": 'a"} 1vgpuctl_up 0\\[31m'}
+
+
+# -------------------------------------------------------------------- bad days
+
+
+def test_a_lost_gpu_is_down_and_the_others_go_on(tmp_path: Path) -> None:
+    text = LIVELY + "faults: [{on: nvml-usage, match: '0000:3b:00.0', code: 15}]\n"
+    series = Sampled(open_sim_host(tmp_path, text=text)).next()
+    assert sorted(value(series, "gpu_up")) == [0, 1]
+    assert value(series, "gpu_up", gpu=GPU) == [0]
+    assert len(value(series, "gpu_power_watts")) == 1
+    assert value(series, "gpus_expected") == [2]
+
+
+def test_a_source_that_fails_is_counted(tmp_path: Path) -> None:
+    text = LIVELY + "faults: [{on: nvml-usage, match: '*', message: broken}]\n"
+    sampled = Sampled(open_sim_host(tmp_path, text=text))
+    sampled.next()
+    series = sampled.next()
+    assert value(series, "agent_sample_errors_total", source="nvml") == [2]
+    assert value(series, "gpu_up") == []
+    assert value(series, "gpu_info", gpu=GPU) == [1]
+
+
+@pytest.mark.parametrize("fault", ["faults: [{on: domains, match: '*'}]", "libvirt: {running: false}"])
+def test_without_libvirt_the_gpus_are_still_told(tmp_path: Path, fault: str) -> None:
+    text = f"{LIVELY}{fault}\n"
+    series = Sampled(open_sim_host(tmp_path, text=text)).next()
+    assert value(series, "agent_libvirt_up") == [0]
+    assert value(series, "gpu_up", gpu=GPU) == [1]
+
+
+def test_a_clock_that_steps_back_makes_no_events_and_nothing_negative(sampled: Sampled) -> None:
+    sampled.next()
+    series = sampled.next(-3600)
+    assert min(series.values()) >= 0
+    assert value(series, "agent_last_sample_timestamp_seconds") == [sampled.clock.now()]
+    assert sampled.types() == []
+
+
+def test_a_sample_that_cannot_be_read_is_counted_and_the_next_one_works(
+    sampled: Sampled, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampled.next()
+    journal = sampled.host.sim.run_dir.parent / "journal"
+    kept = journal.read_bytes()
+    journal.write_bytes(b"{damaged\n")
+    before = sampled.sampler.metrics
+    sampled.next()
+    assert sampled.sampler.metrics == before, "the last values stay; their time tells that they are old"
+    journal.write_bytes(kept)
+    assert value(sampled.next(), "agent_sample_errors_total", source="agent") == [1]
+    assert "the use of GPUs is not read" in caplog.text
+
+
+def test_xids_and_crashes_are_counted(sampled: Sampled) -> None:
+    for _ in range(2):
+        sampled.events.counts.note_xid(GPU, 79)
+    uuid = sampled.calls.show_vm("a").data.uuid
+    sampled.events.counts.note_crash(uuid)
+    series = sampled.next()
+    assert value(series, "gpu_xid_errors_total", gpu=GPU, xid="79") == [2]
+    assert value(series, "gpu_xid_last_timestamp_seconds", xid="79") == [sampled.clock.now() - 15]
+    assert value(series, "vm_crashes_total", vm="a") == [1]
+    sampled.calls.stop_vm("a", force=True)
+    sampled.calls.delete_vm("a")
+    sampled.next()
+    assert sampled.events.counts.read().crashes == {}
+
+
+def test_a_guest_whose_driver_starts_is_an_event(sampled: Sampled) -> None:
+    sampled.next()
+    sampled.calls.create_vm("b", profile="L40S-4Q")
+    sampled.next()
+    assert sampled.types() == [], "a vGPU that the last sample did not have was no change of its driver"
+    sampled.calls.stop_vm("a")
+    sampled.next()
+    sampled.calls.start_vm("a")
+    sampled.next()
+    assert [EventType(t) for t in sampled.types()] == [EventType.GUEST_DRIVER_UP]
+
+
+# ------------------------------------------------------------------------- TCP
+
+
+def free_port() -> int:
+    """Return a port that nobody uses now."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with two authorities, `ca` and `other`, and certificates that they signed."""
+    directory = tmp_path_factory.mktemp("pki")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    for ca in ("ca", "other"):
+        openssl("req", "-x509", *key, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-subj", f"/CN={ca}", "-days", "2")
+    for name, ca in (("host", "ca"), ("scraper", "ca"), ("stranger", "other")):
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signer = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", "2")
+        openssl("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.pem")
+    return directory
+
+
+def tls_spec(pki: Path, port: int) -> MetricsSpec:
+    """Return a section of host.yaml with certificates."""
+    return MetricsSpec(f"127.0.0.1:{port}", str(pki / "host.pem"), str(pki / "host.key"), str(pki / "ca.pem"))
+
+
+def scrape(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int, str, bytes]:
+    """Return what the port answers."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.headers.get("content-type", ""), response.read()
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """The port of an agent that serves metrics."""
+    port = free_port()
+    with running(HOST, tmp_path, metrics=MetricsSpec(f"127.0.0.1:{port}")) as agent:
+        while agent.ask("GET", "/v1/metrics").status == 503:  # until the first sample
+            pass
+        yield port
+
+
+def test_the_port_has_metrics_and_nothing_else(port: int) -> None:
+    status, content_type, text = scrape(port)
+    assert (status, content_type) == (200, CONTENT_TYPE)
+    assert value(read(text), "gpus_expected") == [4]
+    assert scrape(port, "/v1/list-vms")[0] == scrape(port, "/")[0] == 404
+    assert scrape(port, method="POST")[0] == 405
+
+
+def test_who_may_read_gets_them_on_the_socket(tmp_path: Path) -> None:
+    with running(HOST, tmp_path) as agent:
+        while (answer := agent.ask("GET", "/v1/metrics")).status == 503:
+            assert "not read yet" in answer.text
+        assert read(answer.text.encode())
+
+
+def test_top_through_the_agent_is_its_last_sample(tmp_path: Path) -> None:
+    with running(HOST, tmp_path) as agent:
+        first, second = (agent.connect().top().data for _ in range(2))
+    assert first.time == second.time
+    assert second.age_seconds > first.age_seconds
+
+
+def test_a_scraper_needs_the_right_certificate(tmp_path: Path, pki: Path) -> None:
+    port = free_port()
+
+    def ask(name: str | None) -> int:
+        context = ssl.create_default_context(cafile=str(pki / "ca.pem"))
+        context.check_hostname = False
+        if name is not None:
+            context.load_cert_chain(pki / f"{name}.pem", pki / f"{name}.key")
+        with closing(HTTPSConnection("127.0.0.1", port, context=context, timeout=60)) as connection:
+            connection.request("GET", "/metrics")
+            return connection.getresponse().status
+
+    with running(HOST, tmp_path, metrics=tls_spec(pki, port)):
+        assert ask("scraper") in (200, 503)
+        for name in ("stranger", None):
+            with pytest.raises((ssl.SSLError, ConnectionError, RemoteDisconnected)):
+                ask(name)
+        with pytest.raises((RemoteDisconnected, ConnectionError)):
+            scrape(port)
+
+
+def test_a_certificate_that_does_not_fit_is_refused(pki: Path) -> None:
+    spec = tls_spec(pki, free_port())
+    with pytest.raises(FileFailed, match="cannot be used"):
+        MetricsServer(replace(spec, tls_key=str(pki / "ca.key")), bytes)
+    with pytest.raises(FileFailed, match="No such file"):
+        MetricsServer(replace(spec, client_ca="/none.pem"), bytes)
+
+
+def test_an_address_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidInput, match=f"127.0.0.1:{port}: Address already in use") as caught:
+            MetricsServer(MetricsSpec(f"127.0.0.1:{port}"), bytes)
+        assert caught.value.hint == f"ss -ltnp 'sport = :{port}'"
+        host_file = tmp_path / "state-home/vgpuctl/l40s-x4/etc/vgpuctl/host.yaml"
+        with running(HOST, tmp_path) as agent:
+            agent.connect().list_gpus()
+        host_file.parent.mkdir(parents=True, exist_ok=True)
+        host_file.write_text(f"version: 1\nagent: {{metrics: {{listen: '127.0.0.1:{port}'}}}}\n")
+        with running(HOST, tmp_path) as agent:
+            assert agent.ask("GET", "/v1").status == 200, "what host.yaml says of metrics stops no agent"
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({"listen": "0.0.0.0:9935"}, "other machines reach that address"),
+        ({"listen": "[::]:9935"}, "other machines reach that address"),
+        ({"listen": "192.0.2.1:9935", "tls_key": "/k"}, "tls_certificate is missing"),
+        ({"listen": "127.0.0.1:9935", "client_ca": "/c"}, "tls_key is missing"),
+        ({"listen": "localhost:9935"}, "is not an address with a port"),
+        ({"listen": "127.0.0.1"}, "is not an address with a port"),
+        ({"listen": "127.0.0.1:0"}, "is not an address with a port"),
+        ({"listen": "127.0.0.1:65536"}, "is not an address with a port"),
+        ({"listen": "127.0.0.1.:9935"}, "is not an address with a port"),
+        ({"listen": 9935}, "is not text"),
+        ({}, "listen is missing"),
+        ({"port": 9935}, "unknown field"),
+    ],
+)
+def test_a_section_that_is_wrong_is_refused(section: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        parse_metrics(section)
+
+
+def test_a_section_that_is_right_is_taken() -> None:
+    assert parse_metrics({"listen": "[::1]:9935"}) == MetricsSpec("[::1]:9935")
+    files = {"tls_certificate": "/c", "tls_key": "/k", "client_ca": "/a"}
+    spec = parse_metrics({"listen": "[2001:db8::1]:1", **files})
+    assert (spec.address, spec.port) == ("2001:db8::1", 1)
+
+
+# ---------------------------------------------------------------------- growth
+
+
+def test_hours_of_samples_leave_nothing_behind(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, text=LIVELY, clock=EagerClock())
+    host_of(host, None).create_vms("vm-{}", 8, profile="L40S-4Q")
+    sampled = Sampled(host)
+    for _ in range(40):
+        sampled.next()
+    before = size_of(os.getpid(), objects)
+    for _ in range(SAMPLES):
+        sampled.next()
+    assert_same(before, size_of(os.getpid(), objects), 50)
