@@ -27,9 +27,9 @@ from vgpuctl.agent.sinks import (
     build_opener,
     encode_event,
     open_sink,
-    require_trusted_program,
 )
 from vgpuctl.errors import InvalidInput
+from vgpuctl.host.trusted_path import require_trusted_program
 from vgpuctl.model.event import EventType, Sink
 
 WAIT_SECONDS = 30

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.commands import run_command
+from vgpuctl.host.trusted_path import require_trusted_program
 from vgpuctl.model.event import Event, EventType, Sink
 from vgpuctl.regular_file import read_regular_file
 from vgpuctl.value import as_dict
@@ -60,8 +61,6 @@ MIN_KEY_BYTES = 16
 _MAX_KEY_BYTES = 4096
 _LOOK_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
-_MAX_LINKS = 40
-"""So many symbolic links the kernel follows in a path (MAXSYMLINKS)."""
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _READABLE_BY_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -172,47 +171,6 @@ class ProgramSink:
         result = run_command([self._program], deadline_seconds=PROGRAM_SECONDS, stdin=data.decode(), keep_output=False)
         if result.status != 0:
             raise OSError(f"{self._program} ended with status {result.status}")
-
-
-def require_trusted_program(path: str, *, owner: int = 0, top: str = "/") -> None:
-    """Check that only `owner` can change which program a path leads to: the file, and each directory on the way.
-
-    `top`: directories above it are not checked, because tests cannot make theirs at the root. A link can only be
-    replaced by who may write to its directory.
-
-    Raises:
-        PermissionError: somebody else can change it.
-        OSError: there is no such program.
-    """
-    pending, current, links = path.split("/"), "/", 0
-    while pending:
-        _require_unwritable(current, owner, top)
-        name = pending.pop(0)
-        following = os.path.normpath(os.path.join(current, name))
-        if name in ("", ".", ".."):
-            current = following
-            continue
-        if stat.S_ISLNK(os.lstat(following).st_mode):
-            links += 1
-            if links > _MAX_LINKS:
-                raise OSError(f"{path}: too many symbolic links")
-            target = os.readlink(following)
-            pending = [*target.split("/"), *pending]
-            current = "/" if target.startswith("/") else current
-        else:
-            current = following
-    _require_unwritable(current, owner, top)
-    if not stat.S_ISREG(os.stat(current).st_mode) or not os.access(current, os.X_OK):
-        raise PermissionError(f"{path} is not a program")
-
-
-def _require_unwritable(path: str, owner: int, top: str) -> None:
-    if os.path.commonpath((path, top)) != os.path.normpath(top):
-        return
-    status = os.stat(path)
-    group_is_root = status.st_gid == 0 and not status.st_mode & stat.S_IWOTH
-    if status.st_uid != owner or (status.st_mode & _WRITABLE_BY_OTHERS and not group_is_root):
-        raise PermissionError(f"{path} must belong to root and be writable by root alone: ls -ld {path}")
 
 
 class HttpsSink:

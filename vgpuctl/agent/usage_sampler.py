@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from contextlib import AbstractContextManager
 from threading import Lock
 
 from vgpuctl.agent.events import EventLog
@@ -59,6 +60,10 @@ class SampledUsage:
     def read_processes(self, gpu: str) -> tuple[ProcessUse, ...] | None:
         """Return the guests' processes that use a GPU, now."""
         return self._reader.read_processes(gpu)
+
+    def pause(self) -> AbstractContextManager[None]:
+        """Keep every reader of the host from opening a driver."""
+        return self._reader.pause()
 
 
 class UsageSampler:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agent: metrics:` of host.yaml: where the agent serves metrics on TCP.
+"""`agent: metrics:` and `agent: readers:` of host.yaml: where metrics are served, and programs that read other GPUs.
 
-Off by default: on 127.0.0.1 any local user reads the names of VMs and owners, also one who is in none of the agent's
-groups. Any other address needs certificates on both sides.
+Metrics are off by default: on 127.0.0.1 any local user reads the names of VMs and owners, also one who is in none of
+the agent's groups. Any other address needs certificates on both sides.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 
 from vgpuctl.config import rules
 from vgpuctl.config.shape import Key, Shape
-from vgpuctl.config.vm_fields import pattern_schema
+from vgpuctl.config.vm_fields import integer_schema, pattern_schema
 from vgpuctl.model.agent_service import METRICS_PORT
+from vgpuctl.model.usage import ReaderProgram
 from vgpuctl.value import Value
 
 
@@ -99,4 +100,48 @@ METRICS_SHAPE = Shape(
         ),
     ),
     _check_metrics,
+)
+
+
+def parse_reader(value: object) -> ReaderProgram:
+    """Check a program that reads the use of GPUs. Its name is its key in the section."""
+    given: dict[str, Any] = READER_SHAPE.check(value)
+    return ReaderProgram("", given["program"], given["user"], float(given.get("deadline_seconds", DEFAULT_DEADLINE)))
+
+
+def dump_reader(reader: ReaderProgram) -> dict[str, object]:
+    """Return a program as host.yaml writes it."""
+    written: dict[str, object] = {"program": reader.path, "user": reader.user}
+    return written | (
+        {"deadline_seconds": int(reader.deadline_seconds)} if reader.deadline_seconds != DEFAULT_DEADLINE else {}
+    )
+
+
+def _check_reader(given: Mapping[str, object]) -> tuple[rules.Problem, ...]:
+    return tuple(rules.Problem((), f"{name} is missing") for name in ("program", "user") if name not in given)
+
+
+def _user(value: object) -> str:
+    text = rules.as_text(value)
+    if not re.fullmatch(USER_PATTERN, text, re.ASCII):
+        raise ValueError(f"{text!a} is not the name of a user")
+    return text
+
+
+DEFAULT_DEADLINE, MAX_DEADLINE = 5, 60
+USER_PATTERN = "[a-z_][a-z0-9_-]{0,31}"
+READER_SHAPE = Shape(
+    "AgentReader",
+    "A program that prints the use of a maker's GPUs as JSON, for GPUs that neither NVML nor sysfs tells about.",
+    (
+        Key("program", rules.path, "a program that is root's alone, with all its directories", _PEM_SCHEMA),
+        Key("user", _user, "it runs as this user, without input", pattern_schema(USER_PATTERN)),
+        Key(
+            "deadline_seconds",
+            rules.whole_number(1, MAX_DEADLINE),
+            f"it ends within this time; {DEFAULT_DEADLINE} without the key",
+            integer_schema(1, MAX_DEADLINE),
+        ),
+    ),
+    _check_reader,
 )

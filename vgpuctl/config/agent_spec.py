@@ -12,15 +12,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from vgpuctl.config import device_rules, rules
-from vgpuctl.config.agent_metrics import METRICS_SHAPE, MetricsSpec, parse_metrics
+from vgpuctl.config.agent_metrics import (
+    METRICS_SHAPE,
+    READER_SHAPE,
+    MetricsSpec,
+    dump_reader,
+    parse_metrics,
+    parse_reader,
+)
 from vgpuctl.config.arguments import NONE, VM_MODES
+from vgpuctl.config.event_sinks import SINK_SHAPE, dump_sink, parse_sink
 from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
-from vgpuctl.config.vm_fields import integer_schema, pattern_schema
+from vgpuctl.config.vm_fields import integer_schema, nonempty_list_schema, pattern_schema
 from vgpuctl.model.caller import Limits, Rights
 from vgpuctl.model.deleted_disk import MAX_KEEP_DAYS
-from vgpuctl.model.event import EventType, Sink
+from vgpuctl.model.event import Sink
 from vgpuctl.model.numbers import SIZE_PATTERN, format_size, parse_memory_size
-from vgpuctl.value import EMPTY_MAPPING, Value, as_dict, field_names
+from vgpuctl.model.usage import ReaderProgram
+from vgpuctl.value import EMPTY_MAPPING, Value, as_dict, field_names, replace
 
 ACCOUNT_RIGHTS = (Rights.OPERATOR.value, Rights.FLEET.value)
 ACCOUNT_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}"
@@ -67,6 +76,7 @@ class AgentSpec(Value):
 
     `notify`: where events are delivered, by a name for the log. `self_healing`: whether the agent by itself fixes what
     `reconcile-host` can fix, and starts VMs after a boot. `metrics`: where they are served on TCP; None: nowhere.
+    `readers`: programs that read the use of GPUs, by name.
     """
 
     allow: AllowSpec = AllowSpec()
@@ -75,6 +85,7 @@ class AgentSpec(Value):
     notify: Mapping[str, Sink] = EMPTY_MAPPING
     self_healing: bool = True
     metrics: MetricsSpec | None = None
+    readers: Mapping[str, ReaderProgram] = EMPTY_MAPPING
 
 
 def dump_agent(spec: AgentSpec) -> dict[str, Any]:
@@ -89,18 +100,14 @@ def dump_agent(spec: AgentSpec) -> dict[str, Any]:
     }
     if spec.limits.accounts:
         limits["accounts"] = {account: _dump_limits(limit) for account, limit in spec.limits.accounts.items()}
-    notify = {name: _dump_sink(sink) for name, sink in spec.notify.items()}
+    notify = {name: dump_sink(sink) for name, sink in spec.notify.items()}
     sections = {"allow": allow, "accounts": dict(spec.accounts), "limits": limits, "notify": notify}
     given: dict[str, Any] = {key: section for key, section in sections.items() if section}
+    if spec.readers:
+        given["readers"] = {name: dump_reader(reader) for name, reader in spec.readers.items()}
     if spec.metrics is not None:
         given["metrics"] = {key: value for key, value in as_dict(spec.metrics).items() if value is not None}
     return given if spec.self_healing else {**given, "self_healing": False}
-
-
-def _dump_sink(sink: Sink) -> dict[str, object]:
-    values: dict[str, object] = {"program": sink.program, "url": sink.url, "secret_file": sink.secret_file}
-    values["types"] = [str(kind) for kind in sink.types] or None
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def flat_agent(spec: AgentSpec) -> dict[str, object]:
@@ -125,7 +132,8 @@ def _dump_limits(limits: Limits) -> dict[str, object]:
 def parse_agent(value: object) -> AgentSpec:
     """Check the section."""
     given: dict[str, Any] = AGENT_SHAPE.check(value)
-    return AgentSpec(**given)
+    readers = {name: replace(reader, name=name) for name, reader in given.pop("readers", {}).items()}
+    return AgentSpec(**given, readers=readers)
 
 
 def _parse_allow(value: object) -> AllowSpec:
@@ -150,30 +158,6 @@ def _limits_of(shape: Shape, value: object) -> Limits:
     given: dict[str, Any] = shape.check({} if value is None else value)
     per_account = given.get("removals_per_hour"), given.get("keep_deleted_days")
     return Limits(given.get("vms"), given.get("vgpus"), given.get("gpu_memory"), *per_account)
-
-
-def _parse_sink(value: object) -> Sink:
-    given: dict[str, Any] = SINK_SHAPE.check(value)
-    return Sink(given.get("program"), given.get("url"), given.get("secret_file"), tuple(given.get("types", ())))
-
-
-def _check_sink(given: Mapping[str, object]) -> tuple[rules.Problem, ...]:
-    if ("program" in given) == ("url" in given):
-        return (rules.Problem((), "a receiver of events is either a program or a url: set one of them"),)
-    if "url" in given and "secret_file" not in given:
-        return (rules.Problem(("url",), "an https address needs the key that signs the events: set secret_file"),)
-    return ()
-
-
-def _url(value: object) -> str:
-    text = rules.as_text(value)
-    if not re.fullmatch(r"https://[!-~]+", text, re.ASCII):
-        raise ValueError(f"{text!a} is not an https address")
-    return text
-
-
-def _event_type(value: object) -> EventType:
-    return EventType(rules.one_of(tuple(EventType))(value))
 
 
 def _folder(value: object) -> str:
@@ -231,10 +215,6 @@ def _by_account(rule: Rule) -> Rule:
     return check
 
 
-def _list_schema(items: Mapping[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [items, {"type": "array", "items": items, "minItems": 1}]}
-
-
 _NETWORK_SCHEMA = {
     "anyOf": [
         {"minLength": 1, "pattern": "^[^/]+$", "type": "string"},
@@ -258,31 +238,31 @@ ALLOW_SHAPE = Shape(
             "folders",
             nonempty_list(_folder),
             "folders of images, disks and ISO files; each is root's alone, with every folder above it",
-            _list_schema({"pattern": "^/", "type": "string"}),
+            nonempty_list_schema({"pattern": "^/", "type": "string"}),
         ),
         Key(
             "pools",
             nonempty_list(rules.resource_name),
             "libvirt storage pools for new disks, and for images in them",
-            _list_schema({"pattern": "^[^/]+$", "type": "string"}),
+            nonempty_list_schema({"pattern": "^[^/]+$", "type": "string"}),
         ),
         Key(
             "networks",
             nonempty_list(_network),
             "libvirt networks, and bridges of the host: bridge=br0 without a VLAN, bridge=br0,vlan=30 with this one",
-            _list_schema(_NETWORK_SCHEMA),
+            nonempty_list_schema(_NETWORK_SCHEMA),
         ),
         Key(
             "vgpu_params",
             nonempty_list(_parameter),
             "vGPU plugin parameters, by name with any value, or as name=value",
-            _list_schema(pattern_schema(PARAMETER_PATTERN)),
+            nonempty_list_schema(pattern_schema(PARAMETER_PATTERN)),
         ),
         Key(
             "modes",
             nonempty_list(rules.mode),
             "vgpu (the default), sriov for plain VFs, passthrough for whole GPUs",
-            _list_schema({"enum": list(VM_MODES), "type": "string"}),
+            nonempty_list_schema({"enum": list(VM_MODES), "type": "string"}),
         ),
     ),
 )
@@ -334,32 +314,6 @@ LIMITS_SHAPE = Shape(
         ),
     ),
 )
-SINK_SHAPE = Shape(
-    "AgentSink",
-    "A receiver of events: a program that gets each as JSON on its standard input, or an https address.",
-    (
-        Key(
-            "program",
-            rules.path,
-            "a program that is root's alone; it gets one event as a line of JSON, and 10 seconds",
-            {"pattern": "^/", "type": "string"},
-        ),
-        Key("url", _url, "an https address; redirects are not followed", pattern_schema("https://.+")),
-        Key(
-            "secret_file",
-            rules.path,
-            "a file that is root's alone, with the key that signs what is sent to the address (HMAC-SHA256)",
-            {"pattern": "^/", "type": "string"},
-        ),
-        Key(
-            "types",
-            nonempty_list(_event_type),
-            "only events of these types; all without it",
-            _list_schema({"enum": [str(kind) for kind in EventType], "type": "string"}),
-        ),
-    ),
-    _check_sink,
-)
 AGENT_SHAPE = Shape(
     "Agent",
     "What members of the group vgpuctl may do through the host agent.",
@@ -373,11 +327,17 @@ AGENT_SHAPE = Shape(
         ),
         Key(
             "notify",
-            _by_account(_parse_sink),
+            _by_account(parse_sink),
             "receivers of events, by name; the agent reads them when it starts",
             map_value_shape=SINK_SHAPE,
         ),
         Key("limits", _parse_limits_section, "how much their VMs may take", nested_shape=LIMITS_SHAPE),
+        Key(
+            "readers",
+            _by_account(parse_reader),
+            "programs that read the use of other makers' GPUs, by name",
+            map_value_shape=READER_SHAPE,
+        ),
         Key(
             "metrics",
             parse_metrics,

@@ -175,6 +175,11 @@ def list_schema(item: JsonSchema) -> JsonSchema:
     return {"anyOf": [item, {"items": item, "type": "array"}]}
 
 
+def nonempty_list_schema(items: JsonSchema) -> JsonSchema:
+    """Return the schema of one value or a list of at least one."""
+    return {"anyOf": [items, {"type": "array", "items": items, "minItems": 1}]}
+
+
 def pairs_schema(pair: JsonSchema, mapping: JsonSchema) -> JsonSchema:
     """Return the schema of key=value pairs: as a mapping, one text or a list of texts."""
     return {"anyOf": [{**mapping, "type": "object"}, pair, {"items": pair, "type": "array"}]}

@@ -7,6 +7,7 @@ import os
 import pwd
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from vgpuctl.host.processes import HostClock, HostProcesses
 from vgpuctl.host.qemu_access import QemuUser, read_qemu_user, session_qemu_user
 from vgpuctl.host.system_files import HostScratch, HostSystem
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
+from vgpuctl.host.usage import HostUsage
 from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.events import LibvirtDomainEvents
@@ -89,6 +91,7 @@ def _with_own_ports(
     host: Host, run_dir: Path, claims: ClaimStore, processes: HostProcesses, wait_seconds: float
 ) -> Host:
     """Add the ports that only the host itself has, and no captured tree."""
+    usage = HostUsage(run_dir)
     return replace(
         host,
         scratch=HostScratch(run_dir / "scratch"),
@@ -99,7 +102,15 @@ def _with_own_ports(
         system_log=HostKernelLog(),
         unfinished_files=open_unfinished_files(Path("/"), RUN_DIR, HOST_FILE_PATH, processes),
         kernel_messages=HostKernelMessages(),
+        usage=usage,
+        close=partial(_close_all, host.close, usage.close),
     )
+
+
+def _close_all(*closes: Callable[[], None] | None) -> None:
+    for close in closes:
+        if close is not None:
+            close()
 
 
 def _existing_root(root: str) -> str:

@@ -97,3 +97,44 @@ def _find_user_mount(path: str, mountinfo: str) -> str | None:
         if kind.startswith(b"fuse") and user != b"0" and f"{path}/".startswith(f"{mount_point}/"):
             return f"{mount_point} is a file system that uid {os.fsdecode(user)} mounted"
     return None
+
+
+def require_trusted_program(path: str, *, owner: int = 0, top: str = "/") -> None:
+    """Check that only `owner` can change which program a path leads to: the file, and each directory on the way.
+
+    `top`: directories above it are not checked, because tests cannot make theirs at the root. A link can only be
+    replaced by who may write to its directory.
+
+    Raises:
+        PermissionError: somebody else can change it.
+        OSError: there is no such program.
+    """
+    pending, current, links = path.split("/"), "/", 0
+    while pending:
+        _require_unwritable(current, owner, top)
+        name = pending.pop(0)
+        following = os.path.normpath(os.path.join(current, name))
+        if name in ("", ".", ".."):
+            current = following
+            continue
+        if stat.S_ISLNK(os.lstat(following).st_mode):
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(f"{path}: too many symbolic links")
+            target = os.readlink(following)
+            pending = [*target.split("/"), *pending]
+            current = "/" if target.startswith("/") else current
+        else:
+            current = following
+    _require_unwritable(current, owner, top)
+    if not stat.S_ISREG(os.stat(current).st_mode) or not os.access(current, os.X_OK):
+        raise PermissionError(f"{path} is not a program")
+
+
+def _require_unwritable(path: str, owner: int, top: str) -> None:
+    if os.path.commonpath((path, top)) != os.path.normpath(top):
+        return
+    status = os.stat(path)
+    group_is_root = status.st_gid == 0 and not status.st_mode & stat.S_IWOTH
+    if status.st_uid != owner or (status.st_mode & _WRITABLE_BY_OTHERS and not group_is_root):
+        raise PermissionError(f"{path} must belong to root and be writable by root alone: ls -ld {path}")

@@ -72,8 +72,8 @@ class GpuUse(Value):
 class VgpuUse(Value):
     """What is read about one vGPU that a VM uses now.
 
-    `carriers`: the mdev's UUID and the address of its VF, as far as known; one of them is the carrier by which vgpuctl
-    names it. `vm_uuid`: as NVML reports it. `vgpu_uuid`: what nvidia-smi in the guest shows. `memory_size_bytes`: the
+    `carriers`: the mdev's UUID or the address of its VF, as far as known. `vm_uuid` and `type_id`: as NVML reports
+    them. `vgpu_uuid`: what nvidia-smi in the guest shows. `memory_size_bytes`: the
     framebuffer of its type, `memory_reserved_bytes` what the driver keeps of it. `license_state`: such as `licensed`,
     `unlicensed`, `unlicensed-restricted`; `license_expiry`: seconds since 1970, None if it does not expire.
     `guest_driver`: the version of NVIDIA's driver in the guest, None until that runs.
@@ -83,6 +83,7 @@ class VgpuUse(Value):
     carriers: tuple[str, ...]
     vm_uuid: str | None = None
     vgpu_uuid: str | None = None
+    type_id: str | None = None
     gi_id: int | None = None
     memory_size_bytes: int | None = None
     memory_used_bytes: int | None = None

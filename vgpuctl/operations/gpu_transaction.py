@@ -10,7 +10,7 @@ vGPU it removes and creates again, and libvirt's hook does not release it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, Interrupted, NeedsConfirmation, PartlyApplied, VgpuctlError
@@ -139,7 +139,8 @@ def run_transaction(
                 for vm in current_plan.vms_to_stop
             )
             release = ReleaseClaim(claim.carrier, claim.vm_uuid)
-            tx.carry_out(Plan(steps=(*stop_steps, *current_plan.gpu_steps, *current_plan.final_steps, release)))
+            with nullcontext() if host.usage is None else host.usage.pause():
+                tx.carry_out(Plan(steps=(*stop_steps, *current_plan.gpu_steps, *current_plan.final_steps, release)))
     except (VgpuctlError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, VgpuctlError) else _interrupted()
         _restart_vms(host, context, transaction, vms_to_start, failure)

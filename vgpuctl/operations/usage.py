@@ -15,6 +15,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import GpuUse, ReaderProgram, UsageSample, UsageTarget, VgpuUse
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters
 from vgpuctl.operations.plans.schedulers import is_running, time_shares
 from vgpuctl.scheduler.modprobe_files import find_loaded_dword
@@ -48,7 +49,8 @@ def read_sample(
     read: Callable[[tuple[UsageTarget, ...], tuple[ReaderProgram, ...]], UsageSample],
 ) -> UsageSample:
     """Return the use of a snapshot's GPUs, as `read` reads it."""
-    return read(targets_of(snapshot), ())
+    spec = None if host.host_file is None or snapshot.host_file_problem is not None else read_host_spec(host)
+    return read(targets_of(snapshot), () if spec is None else tuple(spec.agent.readers.values()))
 
 
 def targets_of(snapshot: Snapshot) -> tuple[UsageTarget, ...]:
@@ -103,15 +105,39 @@ def _gpu_row(snapshot: Snapshot, gpu: Gpu, uses: Mapping[str, GpuUse]) -> GpuUsa
 def _vgpu_rows(
     host: Host, snapshot: Snapshot, gpu: Gpu, sample: UsageSample, driver: str | None
 ) -> list[VgpuUsageResult]:
-    by_carrier = {carrier: use for use in sample.vgpus if use.gpu == gpu.address for carrier in use.carriers}
+    uses = _match(snapshot.vgpus_on(gpu.address), [use for use in sample.vgpus if use.gpu == gpu.address])
     weights = is_weighted(driver, find_loaded_dword(loaded_parameters(host) or "", gpu.address))
     shares = {vgpu.carrier: share.fraction for vgpu, share in time_shares(snapshot, gpu, weights)}
     rows: list[VgpuUsageResult] = []
     for vgpu in snapshot.vgpus_on(gpu.address):
-        use = by_carrier.get(vgpu.carrier) or by_carrier.get(vgpu.function)
+        use = uses.get(vgpu.carrier)
         share = shares.get(vgpu.carrier)
         rows.append(_vgpu_row(snapshot.vm(vgpu.vm_uuid or ""), vgpu, use, None if share is None else float(share)))
     return rows
+
+
+def _match(vgpus: tuple[Vgpu, ...], uses: list[VgpuUse]) -> dict[str, VgpuUse]:
+    """Return the use of vGPUs by their carriers.
+
+    NVML names the mdev of a vGPU, and no VF. Then the VM, the type and the GPU instance tell which it is; among several
+    alike in one VM the order does, as nothing else is known.
+    """
+    matched: dict[str, VgpuUse] = {}
+    for use in uses:
+        left = (vgpu for vgpu in vgpus if vgpu.carrier not in matched)
+        vgpu = next((v for v in left if _is_same(v, use)), None)
+        if vgpu is not None:
+            matched[vgpu.carrier] = use
+    return matched
+
+
+def _is_same(vgpu: Vgpu, use: VgpuUse) -> bool:
+    if use.carriers:
+        return vgpu.carrier in use.carriers or vgpu.function in use.carriers
+    if use.vm_uuid is None or vgpu.vm_uuid != use.vm_uuid:
+        return False
+    pairs = ((use.type_id, vgpu.type_id), (use.gi_id, vgpu.gi_id))
+    return all(None in pair or pair[0] == pair[1] for pair in pairs)
 
 
 def _vgpu_row(vm: Vm | None, vgpu: Vgpu, use: VgpuUse | None, time_share: float | None) -> VgpuUsageResult:

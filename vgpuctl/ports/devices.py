@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from vgpuctl.model.gpu import PlacementSpan
@@ -115,6 +116,9 @@ class UsageReader(Protocol):
 
     def read_processes(self, gpu: str) -> tuple[ProcessUse, ...] | None:
         """Return the guests' processes that use a GPU, by its normalized address; None where nothing reports them."""
+
+    def pause(self) -> AbstractContextManager[None]:
+        """Keep every reader on this host, in any process, from opening a driver while a GPU's layout is changed."""
 
 
 class VendorCommands(Protocol):

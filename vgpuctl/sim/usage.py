@@ -8,8 +8,12 @@ NVML fail for it.
 
 from __future__ import annotations
 
+import fcntl
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from zlib import crc32
 
 from vgpuctl.model.usage import (
@@ -44,10 +48,33 @@ class SimUsage:
     def __init__(self, core: Core, now: Callable[[], float]) -> None:
         self._core = core
         self._now = now
+        self._lock_path = core.directory / "nvml-lock"
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Keep every process from reading the use of this host's GPUs."""
+        descriptor = _lock_file(self._lock_path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # others may change other GPUs
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _is_paused(self) -> bool:
+        descriptor = _lock_file(self._lock_path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
     def read(self, targets: tuple[UsageTarget, ...], programs: tuple[ReaderProgram, ...]) -> UsageSample:
         """Return the use of these GPUs now; a simulated host has no programs to ask."""
         time, state = self._now(), self._core.read_state()
+        if self._is_paused():
+            return UsageSample(time, 0.0, nvml_paused=True)
         nvidia = state.machine.scenario["nvidia"]
         gpus: list[GpuUse] = []
         vgpus: list[VgpuUse] = []
@@ -79,6 +106,10 @@ class SimUsage:
             ProcessUse(domain.uuid, carrier, _guest_pid(domain), "python3", _engines(domain, time))
             for domain, carrier in _running_on(state, sim_gpu)
         )
+
+
+def _lock_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _running_on(state: State, gpu: SimGpu) -> list[tuple[RunningDomain, str]]:

@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The use of GPUs and vGPUs by NVML. NVML is open for one sample only, see `host.nvml`.
+
+Some values are read with each sample, others every minute or once, because each is a call of the driver. Traps:
+
+- pynvml passes a `c_uint` where nvml.h's nvmlVgpuInstanceGetFbUsage and nvmlVgpuTypeGetFbReservation have an `unsigned
+  long long *`: above 4 GiB the value is wrong. So the library's functions are called themselves.
+- nvmlVgpuInstanceGetGpuPciId is the address in the guest, and says nothing about the VF. NVML names no VF: who joins a
+  vGPU with its VF does it by the VM and the type.
+- NOT_FOUND from a utilisation call says that there was no sample since, not that the use is 0.
+- A time stamp that the library gave is given back to it in the next call; it is the driver's clock, never the host's.
+- A value above 100 % is NVML's "not available" (NVML_VALUE_NOT_AVAILABLE, all ones).
+- GPU_IS_LOST may come from any call.
+
+Source: nvml.h of vGPU 18 to 20, and pynvml 13.595 to 13.615.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Callable, Iterator, Mapping
+from ctypes import byref, c_ulonglong
+from typing import Any
+
+from vgpuctl.errors import NvmlFailed
+from vgpuctl.host.nvml import nvml_bus_id
+from vgpuctl.host.nvml.library import NvmlLibrary, open_nvml
+from vgpuctl.model.usage import NVML_SOURCE, EngineUse, FrameUse, GpuUse, ProcessUse, VgpuUse
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
+
+SLOW_SECONDS = 60.0
+"""So old may be what seldom changes: licences, encoders, guest drivers, errors of memory."""
+MAX_PROCESS_NAME = 64
+_GPU_IS_LOST, _VM_ID_IS_UUID, _TEMPERATURE_GPU = 15, 1, 0
+_VERSION = re.compile(r"[0-9.]{1,20}", re.ASCII)
+_CLOCKS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}
+_CLOCK_EVENTS = {
+    0x4: "sw-power-cap",
+    0x8: "hw-slowdown",
+    0x10: "sync-boost",
+    0x20: "sw-thermal",
+    0x40: "hw-thermal",
+    0x80: "hw-power-brake",
+    0x100: "display-clock",
+}
+"""nvml.h's nvmlClocksEventReason…; an idle GPU (0x1) and clocks that a user set (0x2) are normal."""
+_LICENSES = {
+    1: "uninitialized",
+    2: "unlicensed-unrestricted",
+    3: "unlicensed-restricted",
+    4: "unlicensed",
+    5: "licensed",
+}
+_EXPIRY_IS_VALID = 2
+_RECOVERY_FIELD = 230
+"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION."""
+_RECOVERY = {
+    0: "none",
+    1: "reset",
+    2: "reboot",
+    3: "drain-p2p",
+    4: "drain-and-reset",
+    5: "recover-imex",
+    6: "bus-reset",
+    7: "system-reboot",
+}
+_RETIREMENT = {"multiple-single-bit": 0, "double-bit": 1}
+_ECC = {"corrected": 0, "uncorrected": 1}
+_NVLINK_ERRORS = {"replay": 0, "recovery": 1, "crc-flit": 2, "crc-data": 3}
+_MAX_LINKS = 18
+
+
+class GpuLostError(Exception):
+    """NVML says that a GPU is lost."""
+
+
+class _Instance(Value):
+    """What is read of a vGPU once, or every minute. `read_at`: when, by the monotonic clock."""
+
+    vm_uuid: str | None
+    carriers: tuple[str, ...]
+    vgpu_uuid: str | None
+    type_id: str | None
+    gi_id: int | None
+    size: int | None
+    reserved: int | None
+    read_at: float
+    slow: Mapping[str, Any]
+
+
+class NvmlUsage:
+    """Reads the use of GPUs. It keeps what changes seldom, so one object reads a host for long."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._functions: dict[str, bool] = {}
+        self._static: dict[str, GpuUse] = {}
+        self._slow: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        self._instances: dict[tuple[str, int], _Instance] = {}
+        self._seen: dict[str, int] = {}
+
+    def read(self, nvml: Any, addresses: tuple[str, ...]) -> tuple[str | None, list[GpuUse], list[VgpuUse]]:
+        """Return the driver's version, and the use of these GPUs and of the vGPUs that VMs use on them.
+
+        Raises:
+            nvml.NVMLError: NVML cannot be opened.
+        """
+        gpus: list[GpuUse] = []
+        vgpus: list[VgpuUse] = []
+        with open_nvml(nvml):
+            driver = _version(_ask(NvmlLibrary(nvml, self._functions, ""), "nvmlSystemGetDriverVersion"))
+            for address in addresses:
+                library = NvmlLibrary(nvml, self._functions, f"report the use of {address}")
+                try:
+                    handle = library.call("nvmlDeviceGetHandleByPciBusId", nvml_bus_id(address))
+                    running = list(self._read_vgpus(library, address, handle))
+                    gpus.append(self._read_gpu(library, address, handle))
+                    vgpus += running
+                except GpuLostError:
+                    gpus.append(GpuUse(address, NVML_SOURCE, up=False))
+                except NvmlFailed as error:
+                    if error.facts["nvml_code"] == _GPU_IS_LOST:
+                        gpus.append(GpuUse(address, NVML_SOURCE, up=False))
+        return driver, gpus, vgpus
+
+    def read_processes(self, nvml: Any, address: str) -> list[ProcessUse]:
+        """Return the guests' processes that use a GPU, with what they used since the last call.
+
+        Raises:
+            nvml.NVMLError: NVML cannot be opened.
+            NvmlFailed, GpuLostError: the GPU is not NVML's, or lost.
+        """
+        with open_nvml(nvml):
+            library = NvmlLibrary(nvml, self._functions, f"report the use of {address}")
+            handle = library.call("nvmlDeviceGetHandleByPciBusId", nvml_bus_id(address))
+            samples = _ask_twice(library, "nvmlDeviceGetVgpuProcessesUtilizationInfo", handle, 0)
+            names: tuple[str, ...] = ("sm", "mem", "enc", "dec", "jpg", "ofa")
+            if samples is None:
+                samples = _ask_twice(library, "nvmlDeviceGetVgpuProcessUtilization", handle, 0) or []
+                names = names[:4]
+            rows = []
+            for sample in samples:
+                instance = self._find_instance(library, address, int(sample.vgpuInstance))
+                rows.append(
+                    ProcessUse(
+                        vm_uuid=None if instance is None else instance.vm_uuid,
+                        carrier=None if instance is None else next(iter(instance.carriers), None),
+                        pid=int(sample.pid),
+                        name=_printable(sample.processName, MAX_PROCESS_NAME),
+                        engines=EngineUse(*(_ratio(getattr(sample, f"{name}Util")) for name in names)),
+                    )
+                )
+            return rows
+
+    # ------------------------------------------------------------------ a GPU
+
+    def _read_gpu(self, library: NvmlLibrary, address: str, handle: Any) -> GpuUse:
+        now = self._monotonic()
+        if address not in self._static:
+            self._static[address] = _read_static(library, address, handle)
+        read_at, slow = self._slow.get(address, (now - SLOW_SECONDS, EMPTY_MAPPING))
+        if now - read_at >= SLOW_SECONDS:
+            slow = _read_slow(library, handle)
+            self._slow[address] = now, slow
+        memory = _ask(library, "nvmlDeviceGetMemoryInfo", handle, getattr(library.nvml, "nvmlMemory_v2", None))
+        memory = memory or _ask(library, "nvmlDeviceGetMemoryInfo", handle)
+        use = _ask(library, "nvmlDeviceGetUtilizationRates", handle)
+        encoder, decoder = (_ask(library, f"nvmlDeviceGet{name}Utilization", handle) for name in ("Encoder", "Decoder"))
+        power, limit, energy = (
+            _ask(library, name, handle)
+            for name in (
+                "nvmlDeviceGetPowerUsage",
+                "nvmlDeviceGetEnforcedPowerLimit",
+                "nvmlDeviceGetTotalEnergyConsumption",
+            )
+        )
+        temperature = _ask(library, "nvmlDeviceGetTemperature", handle, _TEMPERATURE_GPU)
+        clocks = {name: _ask(library, "nvmlDeviceGetClockInfo", handle, kind) for name, kind in _CLOCKS.items()}
+        return replace(
+            self._static[address],
+            up=True,
+            memory_size_bytes=None if memory is None else int(memory.total),
+            memory_used_bytes=None if memory is None else int(memory.used),
+            memory_reserved_bytes=None if memory is None or not hasattr(memory, "reserved") else int(memory.reserved),
+            engines=EngineUse(
+                sm=None if use is None else _ratio(use.gpu),
+                memory=None if use is None else _ratio(use.memory),
+                encoder=None if encoder is None else _ratio(encoder[0]),
+                decoder=None if decoder is None else _ratio(decoder[0]),
+            ),
+            power_watts=_scaled(power, 1000),
+            power_limit_watts=_scaled(limit, 1000),
+            energy_joules=_scaled(energy, 1000),
+            temperatures=EMPTY_MAPPING if temperature is None else {"gpu": float(temperature)},
+            clocks={name: mhz * 1e6 for name, mhz in clocks.items() if mhz is not None},
+            clock_event_reasons=_clock_events(library, handle),
+            pcie_link_width_lanes=_ask(library, "nvmlDeviceGetCurrPcieLinkWidth", handle),
+            **slow,
+        )
+
+    # ----------------------------------------------------------------- vGPUs
+
+    def _read_vgpus(self, library: NvmlLibrary, address: str, handle: Any) -> Iterator[VgpuUse]:
+        """Yield the use of the vGPUs that VMs use on a GPU."""
+        ids = _ask_twice(library, "nvmlDeviceGetActiveVgpus", handle) or []
+        engines = self._read_engines(library, address, handle) if ids else {}
+        for number in map(int, ids):
+            instance = self._find_instance(library, address, number)
+            if instance is None:  # it has just ended
+                continue
+            yield VgpuUse(
+                gpu=address,
+                carriers=instance.carriers,
+                vm_uuid=instance.vm_uuid,
+                vgpu_uuid=instance.vgpu_uuid,
+                type_id=instance.type_id,
+                gi_id=instance.gi_id,
+                memory_size_bytes=instance.size,
+                memory_used_bytes=_big_number(library, "nvmlVgpuInstanceGetFbUsage", number),
+                memory_reserved_bytes=instance.reserved,
+                engines=engines.get(number, EngineUse()),
+                **instance.slow,
+            )
+        kept = {(address, int(number)) for number in ids}
+        for key in [key for key in self._instances if key[0] == address and key not in kept]:
+            del self._instances[key]
+
+    def _find_instance(self, library: NvmlLibrary, address: str, number: int) -> _Instance | None:
+        """Return what seldom changes of a vGPU. Its number may be another VM's since: then all of it is read again."""
+        now, known = self._monotonic(), self._instances.get((address, number))
+        vm_id = _ask(library, "nvmlVgpuInstanceGetVmID", number)
+        if vm_id is None:
+            return None
+        vm_uuid = _decode(vm_id[0]).lower() if vm_id[1] == _VM_ID_IS_UUID else None
+        if known is None or known.vm_uuid != vm_uuid:
+            known = _read_instance(library, number, vm_uuid, now)
+        elif now - known.read_at >= SLOW_SECONDS:
+            known = replace(known, read_at=now, slow=_read_slow_instance(library, number))
+        self._instances[address, number] = known
+        return known
+
+    def _read_engines(self, library: NvmlLibrary, address: str, handle: Any) -> Mapping[int, EngineUse]:
+        """Return how busy the engines are by each vGPU; one without a sample since the last call is left out."""
+        last = self._seen.get(address, 0)
+        names: tuple[str, ...] = ("sm", "mem", "enc", "dec", "jpg", "ofa")
+        samples = _ask_twice(library, "nvmlDeviceGetVgpuInstancesUtilizationInfo", handle, last)
+        if samples is None:
+            samples, names = _ask_twice(library, "nvmlDeviceGetVgpuUtilization", handle, last) or [], names[:4]
+        newest: dict[int, Any] = {}
+        for sample in samples:
+            known = newest.get(sample.vgpuInstance)
+            if known is None or sample.timeStamp >= known.timeStamp:
+                newest[int(sample.vgpuInstance)] = sample
+        if newest:
+            self._seen[address] = max(int(sample.timeStamp) for sample in newest.values())
+        return {
+            number: EngineUse(*(_ratio(getattr(sample, f"{name}Util").uiVal) for name in names))
+            for number, sample in newest.items()
+        }
+
+
+def _read_static(library: NvmlLibrary, address: str, handle: Any) -> GpuUse:
+    texts = (
+        _printable(_ask(library, f"nvmlDeviceGet{name}", handle), 96) for name in ("UUID", "Serial", "VbiosVersion")
+    )
+    uuid, serial, vbios = texts
+    return GpuUse(address, NVML_SOURCE, uuid=uuid, serial=serial, vbios=vbios)
+
+
+def _read_slow(library: NvmlLibrary, handle: Any) -> Mapping[str, Any]:
+    ecc = {kind: _ask(library, "nvmlDeviceGetTotalEccErrors", handle, number, 1) for kind, number in _ECC.items()}
+    remapped = _ask(library, "nvmlDeviceGetRemappedRows", handle)
+    retired = {
+        cause: _ask(library, "nvmlDeviceGetRetiredPages", handle, number) for cause, number in _RETIREMENT.items()
+    }
+    return {
+        "ecc_errors": {kind: int(count) for kind, count in ecc.items() if count is not None},
+        "row_remap_pending": None if remapped is None else bool(remapped[2]),
+        "row_remap_failed": None if remapped is None else bool(remapped[3]),
+        "retired_pages": {cause: len(pages) for cause, pages in retired.items() if pages is not None},
+        "recovery_action": _recovery_action(library, handle),
+        "pcie_replays": _ask(library, "nvmlDeviceGetPcieReplayCounter", handle),
+        "nvlink_errors": _nvlink_errors(library, handle),
+    }
+
+
+def _recovery_action(library: NvmlLibrary, handle: Any) -> str | None:
+    values = _ask(library, "nvmlDeviceGetFieldValues", handle, [_RECOVERY_FIELD])
+    if values is None or values[0].nvmlReturn != 0:
+        return None
+    return _RECOVERY.get(int(values[0].value.uiVal))
+
+
+def _nvlink_errors(library: NvmlLibrary, handle: Any) -> Mapping[str, int]:
+    totals: dict[str, int] = {}
+    for link in range(_MAX_LINKS):
+        if not _ask(library, "nvmlDeviceGetNvLinkState", handle, link):
+            continue
+        for kind, number in _NVLINK_ERRORS.items():
+            count = _ask(library, "nvmlDeviceGetNvLinkErrorCounter", handle, link, number)
+            if count is not None:
+                totals[kind] = totals.get(kind, 0) + int(count)
+    return totals
+
+
+def _clock_events(library: NvmlLibrary, handle: Any) -> tuple[str, ...] | None:
+    reasons = _ask(library, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if reasons is None:
+        reasons = _ask(library, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    return None if reasons is None else tuple(word for bit, word in _CLOCK_EVENTS.items() if reasons & bit)
+
+
+def _read_instance(library: NvmlLibrary, number: int, vm_uuid: str | None, now: float) -> _Instance:
+    mdev = _printable(_ask(library, "nvmlVgpuInstanceGetMdevUUID", number), 36)
+    kind = _ask(library, "nvmlVgpuInstanceGetType", number)
+    size, reserved = (
+        None if kind is None else _big_number(library, f"nvmlVgpuTypeGet{name}", kind)
+        for name in ("FramebufferSize", "FbReservation")
+    )
+    gi_id = _ask(library, "nvmlVgpuInstanceGetGpuInstanceId", number)
+    return _Instance(
+        vm_uuid=vm_uuid,
+        carriers=() if mdev is None else (mdev.lower(),),
+        type_id=None if kind is None else str(kind),
+        vgpu_uuid=_printable(_ask(library, "nvmlVgpuInstanceGetUUID", number), 80),
+        gi_id=None if gi_id is None or gi_id >= 0xFFFFFFFF else int(gi_id),
+        size=size,
+        reserved=reserved,
+        read_at=now,
+        slow=_read_slow_instance(library, number),
+    )
+
+
+def _read_slow_instance(library: NvmlLibrary, number: int) -> Mapping[str, Any]:
+    license_info = _ask(library, "nvmlVgpuInstanceGetLicenseInfo_v2", number)
+    capture = _ask(library, "nvmlVgpuInstanceGetFBCStats", number)
+    encoder = _ask(library, "nvmlVgpuInstanceGetEncoderStats", number)
+    driver = _version(_ask(library, "nvmlVgpuInstanceGetVmDriverVersion", number))
+    return {
+        "license_state": None if license_info is None else _LICENSES.get(int(license_info.currentState)),
+        "license_expiry": None if license_info is None else _expiry(license_info.licenseExpiry),
+        "guest_driver": driver,
+        "encoder": None if encoder is None else _frames(*encoder),
+        "capture": None
+        if capture is None
+        else _frames(capture.sessionsCount, capture.averageFPS, capture.averageLatency),
+        "frame_rate_limit_fps": _ask(library, "nvmlVgpuInstanceGetFrameRateLimit", number),
+    }
+
+
+def _frames(sessions: Any, fps: Any, latency_us: Any) -> FrameUse:
+    """Return the sessions; without any there is no frame rate."""
+    return FrameUse(int(sessions), float(fps), latency_us / 1e6) if sessions else FrameUse(0)
+
+
+def _expiry(when: Any) -> float | None:
+    if when.status != _EXPIRY_IS_VALID:
+        return None
+    try:
+        return float(calendar.timegm((when.year, when.month, when.day, when.hour, when.min, when.sec)))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _big_number(library: NvmlLibrary, name: str, *args: int) -> int | None:
+    """Return what a function writes to an `unsigned long long`, where pynvml may give it less room."""
+    if not library.has(name):
+        return None
+    number = c_ulonglong()
+    status = library.nvml._nvmlGetFunctionPointer(name)(*args, byref(number))
+    if status == _GPU_IS_LOST:
+        raise GpuLostError
+    return None if status else int(number.value)
+
+
+def _ask(library: NvmlLibrary, name: str, *args: Any) -> Any:
+    """Return a call's result; None where NVML does not tell it.
+
+    Raises:
+        GpuLostError: the GPU is lost.
+    """
+    if not library.has(name):
+        return None
+    try:
+        return library.call(name, *args)
+    except NvmlFailed as error:
+        if error.facts["nvml_code"] == _GPU_IS_LOST:
+            raise GpuLostError from error
+        return None
+
+
+def _ask_twice(library: NvmlLibrary, name: str, *args: Any) -> Any:
+    """Return the result of a call that asks for a number first; a vGPU may begin between, so it is tried again."""
+    result = _ask(library, name, *args)
+    return _ask(library, name, *args) if result is None else result
+
+
+def _ratio(percent: Any) -> float | None:
+    return percent / 100 if 0 <= percent <= 100 else None
+
+
+def _scaled(number: Any, divisor: int) -> float | None:
+    return None if number is None else number / divisor
+
+
+def _decode(text: object) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+
+
+def _printable(text: object, most: int) -> str | None:
+    """Return a text without control characters and not too long; None for none."""
+    if text is None:
+        return None
+    return "".join(c for c in _decode(text) if c.isprintable())[:most] or None
+
+
+def _version(text: object) -> str | None:
+    """Return a driver's version; None for anything else that a guest may say, such as "Not Available"."""
+    word = None if text is None else _decode(text)
+    return word if word is not None and _VERSION.fullmatch(word) else None

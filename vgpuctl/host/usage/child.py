@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that reads the use of GPUs: a call of NVML may hang in the kernel, and then its process cannot be ended.
+
+    python -m vgpuctl.host.usage.child /run/vgpuctl
+
+It answers each line of JSON on its input with one line, and ends with its input. The directory has the locks that keep
+it from opening NVML while vgpuctl changes a GPU's layout.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from vgpuctl.errors import NvmlFailed
+from vgpuctl.host.nvml.library import load_pynvml
+from vgpuctl.host.nvml.usage import GpuLostError, NvmlUsage
+from vgpuctl.host.usage.nvml_locks import reading
+from vgpuctl.host.usage.sysfs_use import read_gpu
+from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.usage import NVML_SOURCE, SYSFS_SOURCE, GpuUse, UsageSample, VgpuUse
+
+
+def main() -> int:
+    """Answer until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is its parent's
+    reader = UsageProcess(Path(sys.argv[1]))
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer: object
+        if "gpu" in request:
+            answer = reader.read_processes(request["gpu"])
+        else:
+            answer = reader.read([tuple(target) for target in request["targets"]])
+        document = {"number": request["number"], "answer": to_json_value(answer)}
+        sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+class UsageProcess:
+    """What the process keeps between two requests. `run_dir`: see the module."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._nvml = NvmlUsage(time.monotonic)
+
+    def read(self, targets: list[tuple[str, str, str]]) -> UsageSample:
+        """Return the use of GPUs, each an address, its directory in sysfs, and its source."""
+        began, start = time.time(), time.monotonic()
+        failed: dict[str, str] = {}
+        gpus: list[GpuUse] = []
+        vgpus: list[VgpuUse] = []
+        addresses = tuple(address for address, _, source in targets if source == NVML_SOURCE)
+        driver, is_paused = None, False
+        if addresses:
+            with reading(self._run_dir) as is_free:
+                is_paused = not is_free
+                if is_free:
+                    try:
+                        driver, gpus, vgpus = self._nvml.read(load_pynvml(), addresses)
+                    except Exception as error:  # noqa: BLE001 - pynvml's errors have no common base before it is loaded
+                        failed[NVML_SOURCE] = _one_line(error)
+        for address, path, source in targets:
+            if source == SYSFS_SOURCE:
+                try:
+                    gpus.append(read_gpu(address, path))
+                except OSError as error:
+                    failed[SYSFS_SOURCE] = f"{address}: {error.strerror}"
+        duration = time.monotonic() - start
+        return UsageSample(began, duration, tuple(gpus), tuple(vgpus), driver, failed, nvml_paused=is_paused)
+
+    def read_processes(self, gpu: str) -> object:
+        """Return the guests' processes on a GPU; None where NVML does not report them."""
+        with reading(self._run_dir) as is_free:
+            if not is_free:
+                return None
+            try:
+                return self._nvml.read_processes(load_pynvml(), gpu)
+            except (NvmlFailed, GpuLostError, ImportError):
+                return None
+            except Exception:  # noqa: BLE001 - as above
+                return None
+
+
+def _one_line(error: Any) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

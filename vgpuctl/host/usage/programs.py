@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of the operator that print the use of a maker's GPUs as JSON: host.yaml's `agent: readers:`.
+
+A program is root's file in root's directories, runs as the user that host.yaml names, without input, with an empty
+environment, in a session of its own, and has a deadline. What it prints is checked as input from anybody:
+
+    {"gpus": [{"address": "0000:3b:00.0", "memory_used_bytes": 1073741824}], "vgpus": []}
+
+The fields are those of `GpuUse` and `VgpuUse`; `address` and `gpu` are PCI addresses.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from vgpuctl.host.trusted_path import require_trusted_program
+from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.json_yaml import parse_json
+from vgpuctl.model.names import normalize_pci
+from vgpuctl.model.result_reader import Mismatch, read_value
+from vgpuctl.model.usage import EngineUse, GpuUse, ReaderProgram, VgpuUse
+from vgpuctl.value import Value, field_names, replace
+
+MAX_OUTPUT_BYTES = 1 << 20
+MAX_ROWS = 4096
+_MAX_TEXT = 200
+
+
+class _Printed(Value):
+    """What a program prints."""
+
+    gpus: tuple[GpuUse, ...] = ()
+    vgpus: tuple[VgpuUse, ...] = ()
+
+
+def run_programs(
+    programs: tuple[ReaderProgram, ...], require_trusted: Callable[[str], None] = require_trusted_program
+) -> tuple[list[GpuUse], list[VgpuUse], dict[str, str]]:
+    """Return what programs print, and why others gave nothing, by their names."""
+    gpus: list[GpuUse] = []
+    vgpus: list[VgpuUse] = []
+    failed: dict[str, str] = {}
+    for program in programs:
+        try:
+            require_trusted(program.path)
+            printed = _parse(program, _run(program))
+        except (OSError, ValueError, KeyError) as error:
+            failed[program.name] = f"{program.path}: {' '.join(str(error).split())[:_MAX_TEXT]}"
+            continue
+        gpus += printed.gpus
+        vgpus += printed.vgpus
+    return gpus, vgpus, failed
+
+
+def _run(program: ReaderProgram) -> bytes:
+    """Return what a program prints.
+
+    Raises:
+        OSError: it cannot be started, is late, prints too much, or fails.
+        KeyError: there is no such user.
+    """
+    user = pwd.getpwnam(program.user)
+    is_root = os.geteuid() == 0
+    child = subprocess.Popen(  # noqa: S603 - a path and no shell
+        [program.path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        cwd="/",
+        start_new_session=True,
+        user=user.pw_uid if is_root else None,
+        group=user.pw_gid if is_root else None,
+        extra_groups=() if is_root else None,
+    )
+    assert child.stdout is not None
+    output, deadline = b"", time.monotonic() + program.deadline_seconds
+    try:
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not select.select([child.stdout], [], [], remaining)[0]:
+                raise TimeoutError(f"it did not end within {program.deadline_seconds:g} s")
+            chunk = os.read(child.stdout.fileno(), 1 << 16)
+            if not chunk:
+                break
+            output += chunk
+            if len(output) > MAX_OUTPUT_BYTES:
+                raise OSError(f"it prints more than {MAX_OUTPUT_BYTES} bytes")
+        status = child.wait(max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"it did not end within {program.deadline_seconds:g} s") from None
+    finally:
+        child.stdout.close()
+        if child.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(1.0)
+    if status:
+        raise OSError(f"it ended with status {status}")
+    return output
+
+
+def _parse(program: ReaderProgram, output: bytes) -> _Printed:
+    """Check what a program printed.
+
+    Raises:
+        ValueError: it is not the JSON that it should be.
+    """
+    document: Any = parse_json(output.decode("utf-8", "strict"))
+    if not isinstance(document, dict) or not set(document) <= {"gpus", "vgpus"}:
+        raise ValueError("it does not print a JSON object with gpus and vgpus")
+    rows = {name: document.get(name, []) for name in ("gpus", "vgpus")}
+    if not all(isinstance(part, list) for part in rows.values()) or sum(map(len, rows.values())) > MAX_ROWS:
+        raise ValueError(f"gpus and vgpus are lists, of {MAX_ROWS} together at most")
+    defaults = {"gpus": GpuUse("", program.name), "vgpus": VgpuUse("", ())}
+    whole = {name: [_complete(row, defaults[name]) for row in part] for name, part in rows.items()}
+    try:
+        printed: _Printed = read_value(_Printed, whole)
+    except Mismatch as error:
+        raise ValueError(str(error)) from None
+    return replace(
+        printed,
+        gpus=tuple(replace(gpu, address=_address(gpu.address), source=program.name) for gpu in printed.gpus),
+        vgpus=tuple(replace(vgpu, gpu=_address(vgpu.gpu)) for vgpu in printed.vgpus),
+    )
+
+
+def _complete(row: Any, default: Value) -> Any:
+    """Return a row with what it leaves out, as a source that does not know it.
+
+    Raises:
+        ValueError: it has an unknown field.
+    """
+    if not isinstance(row, dict):
+        return row
+    unknown = sorted(set(row) - set(field_names(default)))
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!a}")
+    whole = {**to_json_value(default), **row}
+    if isinstance(row.get("engines"), dict):
+        whole["engines"] = _complete(row["engines"], EngineUse())
+    return whole
+
+
+def _address(text: str) -> str:
+    address = normalize_pci(text)
+    if address is None:
+        raise ValueError(f"'{text[:40]}' is not a PCI address")
+    return address
