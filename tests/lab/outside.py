@@ -108,7 +108,8 @@ def create_watch_delete(lab: Lab, home: Path, name: str) -> None:
         assert watch.stdout is not None
         shown = vm_life(map(json.loads, watch.stdout), name)
         status, made = from_outside(lab, home, "create-vm", name, "--profile", "A100-4C", user="ada")
-        assert (status, made["data"]["account"], made["data"]["state"]) == (0, "ada", "running"), made
+        assert status == 0, made
+        assert (made["data"]["account"], made["data"]["state"]) == ("ada", "running")
         assert next(shown) == "vm-started"
         status, refused = from_outside(lab, home, "cordon", IGB, user="ada")
         assert (status, refused["error"]["code"]) == (3, "not-allowed"), refused
