@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from tests.lab.machine import Lab
-from tests.lab.outside import make_home
+from tests.lab.outside import VM_LIFE, create_watch_delete
 from tests.lab.test_after_boot import INSTALLED
 from tests.lab.test_events import UNITS
-from tests.lab.test_remote_host import from_outside
-from tests.lab.vgpuctl_in import IGB, MEMBERS_MAY, leftovers, must, put_gpu, use_defaults
+from tests.lab.vgpuctl_in import MEMBERS_MAY, leftovers, must, put_gpu, use_defaults
 
 ADA = ("runuser", "-u", "ada", "--", "vgpuctl", "--json", "--yes")
 SERVES = "systemctl is-active --quiet vgpuctl-agent.service"
@@ -69,8 +68,7 @@ def wait_for(lab: Lab, event_type: str) -> None:
 
 def vm_events(documents: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
     """What ada is shown of the lives of VMs."""
-    types = ("vm-started", "vm-stopped", "vm-crashed", "vm-undefined")
-    return [(event["type"], event["vm"]) for event in documents if event["type"] in types]
+    return [(event["type"], event["vm"]) for event in documents if event["type"] in VM_LIFE]
 
 
 @pytest.mark.quick
@@ -124,26 +122,7 @@ def test_libvirtd_goes_and_returns_and_a_vm_is_started_after_a_boot(served: Lab)
     lab.wait_until(f"grep -q '{lab.boot_id()}.*\\[\\]' {BOOT_STARTS}")
 
 
-# A key of ada that reaches the agent alone. useradd gives no password, which sshd takes for a locked account.
-ONE_KEY = r"""
-usermod -p '*' ada && install -d -o ada -g ada -m 700 /home/ada /home/ada/.ssh
-(printf 'command="vgpuctl agent dial",restrict '; cat /root/.ssh/authorized_keys) > /home/ada/.ssh/authorized_keys
-"""
-
-
 @pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_member_on_another_machine_needs_a_key_that_reaches_the_agent_alone(served: Lab, tmp_path: Path) -> None:
-    lab = served
-    lab.run(ONE_KEY)
-    before = leftovers(lab)
-    make_home(lab, tmp_path)
-    status, made = from_outside(lab, tmp_path, "create-vm", "vm-1", "--profile", "A100-4C", user="ada")
-    assert (status, made["data"]["account"], made["data"]["state"]) == (0, "ada", "running"), made
-    status, refused = from_outside(lab, tmp_path, "cordon", IGB, user="ada")
-    assert (status, refused["error"]["code"]) == (3, "not-allowed"), refused
-    status, listed = from_outside(lab, tmp_path, "events", user="ada")
-    assert (status, vm_events(listed["data"])) == (0, [("vm-started", "vm-1")]), listed
-    status, removed = from_outside(lab, tmp_path, "delete-vm", "vm-1", user="ada")
-    assert (status, removed["changed"]) == (0, True), removed
-    assert leftovers(lab) == before
+    create_watch_delete(served, tmp_path, "vm-1")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
+from tests.lab.outside import create_watch_delete
 from tests.lab.test_after_boot import INSTALLED
 from tests.lab.vgpuctl_in import A100, MEMBERS_MAY, leftovers, must, put_gpu, use_defaults
 from tests.packaging import build
@@ -19,6 +20,9 @@ from vgpuctl.operations.plans.installation import HOOK_PATH, UNIT_PATH
 # The lab has the libraries of vgpuctl in a directory of its own, and not as Debian packages.
 LIBRARIES = "printf '/opt/vgpuctl/lib\\n' > /usr/lib/python3/dist-packages/lab.pth"
 
+# The lab's own program comes first in PATH. With this, /usr/bin/vgpuctl is what ada's key starts.
+ROOT_ALONE = "chmod 700 /usr/local/bin/vgpuctl"
+
 
 def packaged(lab: Lab, *words: str, user: str = "root") -> Any:
     """Run the package's program as a user and return its data."""
@@ -26,7 +30,7 @@ def packaged(lab: Lab, *words: str, user: str = "root") -> Any:
     return json.loads(result.stdout)["data"]
 
 
-@pytest.mark.deadline(1200)
+@pytest.mark.deadline(1500)
 def test_the_package_takes_over_and_goes_again_under_a_running_guest(lab: Lab, tmp_path: Path) -> None:
     deb = next(path for path in build.build(tmp_path) if path.suffix == ".deb")
     lab.run(INSTALLED)
@@ -58,6 +62,8 @@ def test_the_package_takes_over_and_goes_again_under_a_running_guest(lab: Lab, t
     assert made_by_ada["account"] == "ada"
     packaged(lab, "delete-vm", "vm-3", user="ada")
     assert "vm-undefined" in [event["type"] for event in packaged(lab, "events", user="ada")]
+    lab.run(ROOT_ALONE)
+    create_watch_delete(lab, tmp_path, "vm-4")
 
     lab.run("dpkg --purge vgpuctl", timeout=200)
     assert lab.run("systemctl is-active vgpuctl-agent.socket vgpuctl-agent.service", check=False).returncode != 0

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.ansible.plays import PROGRAMS
 from tests.lab.machine import Lab
-from tests.lab.outside import know, make_home
+from tests.lab.outside import from_outside, know, make_home
 from tests.lab.vgpuctl_in import IGB, leftovers, must, put_gpu, use_defaults
-
-
-def from_outside(lab: Lab, home: Path, *words: str, user: str = "root") -> tuple[int, dict[str, Any]]:
-    """Run this checkout's vgpuctl on L1 for L2, where `user` logs in; return its exit status and its JSON document."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("VGPUCTL_", "SSH_"))}
-    done = subprocess.run(
-        [PROGRAMS / "vgpuctl", "--host", f"ssh://{user}@127.0.0.1:{lab.emulator.port}", "--json", "--yes", *words],
-        env={**environment, "HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, json.loads(done.stdout)
 
 
 @pytest.mark.deadline(600)
