@@ -62,7 +62,15 @@ def _imports(tree: ast.Module) -> Iterator[str]:
     [
         ("libvirt", {"vgpuctl/host/virt/connection.py"}),
         ("pynvml", {"vgpuctl/host/nvml/library.py"}),
-        ("subprocess", {"vgpuctl/host/commands.py", "vgpuctl/remote/bootstrap_script.py", "vgpuctl/remote/ssh.py"}),
+        (
+            "subprocess",
+            {
+                "vgpuctl/host/commands.py",
+                "vgpuctl/host/usage/processes.py",
+                "vgpuctl/remote/bootstrap_script.py",
+                "vgpuctl/remote/ssh.py",
+            },
+        ),
         ("pycdlib", {"vgpuctl/domain/cloud_init_seed.py"}),
         ("paramiko", {"vgpuctl/remote/ssh.py"}),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs vendor and QEMU commands: the only place that starts a program and reads its output.
+"""Runs vendor and QEMU commands: only this module and `host.usage.processes` start a program and read its output.
 
 A command never runs through a shell. It always runs by absolute path, in the C locale (vgpuctl parses its output), in
 its own session (Ctrl-C at the terminal must not interrupt it half-way), and with a deadline.
@@ -35,7 +35,7 @@ _DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", "/sbin", "/us
 _OUTPUT_BYTES = 64 << 10
 _REAP_SECONDS = 2.0
 _SLOW_SECONDS = 0.5
-_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
 NVIDIA_SMI = "/usr/bin/nvidia-smi"
@@ -89,7 +89,7 @@ def run_command(
         stderr=subprocess.PIPE if keep_output else subprocess.DEVNULL,
         text=True,
         errors="replace",
-        env={"LC_ALL": "C", "PATH": _PATH},
+        env={"LC_ALL": "C", "PATH": PATH},
         start_new_session=True,
     )
     try:
@@ -121,7 +121,7 @@ def run_watched(argv: Sequence[str], report: Callable[[str], None]) -> Completed
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env={"LC_ALL": "C", "PATH": _PATH},
+            env={"LC_ALL": "C", "PATH": PATH},
             start_new_session=True,
         )
         try:
@@ -164,7 +164,7 @@ def _run_uninterrupted(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={"LC_ALL": "C", "PATH": _PATH},
+            env={"LC_ALL": "C", "PATH": PATH},
             start_new_session=True,
         )
         interruption = _wait_for_child(child, argv[0], deadline_seconds, report_slow)

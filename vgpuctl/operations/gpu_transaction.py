@@ -10,7 +10,7 @@ vGPU it removes and creates again, and libvirt's hook does not release it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, Interrupted, NeedsConfirmation, PartlyApplied, VgpuctlError
@@ -134,12 +134,9 @@ def run_transaction(
             former_claims = _hold_claims(host, tx, claim)
             note_drained_vms(host, context, claim.gpu, current_plan.vms_to_stop)
             vms_to_start = current_plan.vms_to_start
-            stop_steps = tuple(
-                StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds)
-                for vm in current_plan.vms_to_stop
-            )
+            stop_steps = _stop_steps(current_plan.vms_to_stop, context)
             release = ReleaseClaim(claim.carrier, claim.vm_uuid)
-            with nullcontext() if host.usage is None else host.usage.pause():
+            with _paused_readers(host):
                 tx.carry_out(Plan(steps=(*stop_steps, *current_plan.gpu_steps, *current_plan.final_steps, release)))
     except (VgpuctlError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, VgpuctlError) else _interrupted()
@@ -152,6 +149,15 @@ def run_transaction(
         return current_plan.lines
     finally:
         _return_claims(host, former_claims)
+
+
+def _stop_steps(vms: tuple[Vm, ...], context: Context) -> tuple[Step, ...]:
+    return tuple(StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds) for vm in vms)
+
+
+def _paused_readers(host: Host) -> AbstractContextManager[None]:
+    """Keep readers of the use of GPUs from having a driver open, which then refuses the change."""
+    return nullcontext() if host.usage is None else host.usage.pause()
 
 
 def _setup_claim(host: Host, address: str) -> Claim:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import sys
 from collections.abc import Iterator
@@ -195,8 +196,9 @@ def test_a_process_that_was_killed_is_replaced(host: Host) -> None:
     host.read()
     child = host.usage._child
     assert child is not None
-    child.kill()
-    child.wait()
+    os.kill(child.pid, signal.SIGKILL)
+    while not child.has_ended:
+        pass
     assert "ended" in host.read().failed_sources[NVML_SOURCE]
     assert host.read().gpus[0].up
 

@@ -18,13 +18,24 @@ Source: nvml.h of vGPU 18 to 20, and pynvml 13.595 to 13.615.
 from __future__ import annotations
 
 import calendar
-import re
 from collections.abc import Callable, Iterator, Mapping
-from ctypes import byref, c_ulonglong
 from typing import Any
 
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import nvml_bus_id
+from vgpuctl.host.nvml.gpu_usage import (
+    GPU_IS_LOST,
+    GpuLostError,
+    ask,
+    big_number,
+    decode,
+    parse_version,
+    printable,
+    ratio,
+    read_current,
+    read_slow,
+    read_static,
+)
 from vgpuctl.host.nvml.library import NvmlLibrary, open_nvml
 from vgpuctl.model.usage import NVML_SOURCE, EngineUse, FrameUse, GpuUse, ProcessUse, VgpuUse
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
@@ -32,19 +43,7 @@ from vgpuctl.value import EMPTY_MAPPING, Value, replace
 SLOW_SECONDS = 60.0
 """So old may be what seldom changes: licences, encoders, guest drivers, errors of memory."""
 MAX_PROCESS_NAME = 64
-_GPU_IS_LOST, _VM_ID_IS_UUID, _TEMPERATURE_GPU = 15, 1, 0
-_VERSION = re.compile(r"[0-9.]{1,20}", re.ASCII)
-_CLOCKS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}
-_CLOCK_EVENTS = {
-    0x4: "sw-power-cap",
-    0x8: "hw-slowdown",
-    0x10: "sync-boost",
-    0x20: "sw-thermal",
-    0x40: "hw-thermal",
-    0x80: "hw-power-brake",
-    0x100: "display-clock",
-}
-"""nvml.h's nvmlClocksEventReason…; an idle GPU (0x1) and clocks that a user set (0x2) are normal."""
+_VM_ID_IS_UUID = 1
 _LICENSES = {
     1: "uninitialized",
     2: "unlicensed-unrestricted",
@@ -53,26 +52,6 @@ _LICENSES = {
     5: "licensed",
 }
 _EXPIRY_IS_VALID = 2
-_RECOVERY_FIELD = 230
-"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION."""
-_RECOVERY = {
-    0: "none",
-    1: "reset",
-    2: "reboot",
-    3: "drain-p2p",
-    4: "drain-and-reset",
-    5: "recover-imex",
-    6: "bus-reset",
-    7: "system-reboot",
-}
-_RETIREMENT = {"multiple-single-bit": 0, "double-bit": 1}
-_ECC = {"corrected": 0, "uncorrected": 1}
-_NVLINK_ERRORS = {"replay": 0, "recovery": 1, "crc-flit": 2, "crc-data": 3}
-_MAX_LINKS = 18
-
-
-class GpuLostError(Exception):
-    """NVML says that a GPU is lost."""
 
 
 class _Instance(Value):
@@ -109,7 +88,7 @@ class NvmlUsage:
         gpus: list[GpuUse] = []
         vgpus: list[VgpuUse] = []
         with open_nvml(nvml):
-            driver = _version(_ask(NvmlLibrary(nvml, self._functions, ""), "nvmlSystemGetDriverVersion"))
+            driver = parse_version(ask(NvmlLibrary(nvml, self._functions, ""), "nvmlSystemGetDriverVersion"))
             for address in addresses:
                 library = NvmlLibrary(nvml, self._functions, f"report the use of {address}")
                 try:
@@ -120,7 +99,7 @@ class NvmlUsage:
                 except GpuLostError:
                     gpus.append(GpuUse(address, NVML_SOURCE, up=False))
                 except NvmlFailed as error:
-                    if error.facts["nvml_code"] == _GPU_IS_LOST:
+                    if error.facts["nvml_code"] == GPU_IS_LOST:
                         gpus.append(GpuUse(address, NVML_SOURCE, up=False))
         return driver, gpus, vgpus
 
@@ -147,8 +126,8 @@ class NvmlUsage:
                         vm_uuid=None if instance is None else instance.vm_uuid,
                         carrier=None if instance is None else next(iter(instance.carriers), None),
                         pid=int(sample.pid),
-                        name=_printable(sample.processName, MAX_PROCESS_NAME),
-                        engines=EngineUse(*(_ratio(getattr(sample, f"{name}Util")) for name in names)),
+                        name=printable(sample.processName, MAX_PROCESS_NAME),
+                        engines=EngineUse(*(ratio(getattr(sample, f"{name}Util")) for name in names)),
                     )
                 )
             return rows
@@ -158,46 +137,12 @@ class NvmlUsage:
     def _read_gpu(self, library: NvmlLibrary, address: str, handle: Any) -> GpuUse:
         now = self._monotonic()
         if address not in self._static:
-            self._static[address] = _read_static(library, address, handle)
+            self._static[address] = read_static(library, address, handle)
         read_at, slow = self._slow.get(address, (now - SLOW_SECONDS, EMPTY_MAPPING))
         if now - read_at >= SLOW_SECONDS:
-            slow = _read_slow(library, handle)
+            slow = read_slow(library, handle)
             self._slow[address] = now, slow
-        memory = _ask(library, "nvmlDeviceGetMemoryInfo", handle, getattr(library.nvml, "nvmlMemory_v2", None))
-        memory = memory or _ask(library, "nvmlDeviceGetMemoryInfo", handle)
-        use = _ask(library, "nvmlDeviceGetUtilizationRates", handle)
-        encoder, decoder = (_ask(library, f"nvmlDeviceGet{name}Utilization", handle) for name in ("Encoder", "Decoder"))
-        power, limit, energy = (
-            _ask(library, name, handle)
-            for name in (
-                "nvmlDeviceGetPowerUsage",
-                "nvmlDeviceGetEnforcedPowerLimit",
-                "nvmlDeviceGetTotalEnergyConsumption",
-            )
-        )
-        temperature = _ask(library, "nvmlDeviceGetTemperature", handle, _TEMPERATURE_GPU)
-        clocks = {name: _ask(library, "nvmlDeviceGetClockInfo", handle, kind) for name, kind in _CLOCKS.items()}
-        return replace(
-            self._static[address],
-            up=True,
-            memory_size_bytes=None if memory is None else int(memory.total),
-            memory_used_bytes=None if memory is None else int(memory.used),
-            memory_reserved_bytes=None if memory is None or not hasattr(memory, "reserved") else int(memory.reserved),
-            engines=EngineUse(
-                sm=None if use is None else _ratio(use.gpu),
-                memory=None if use is None else _ratio(use.memory),
-                encoder=None if encoder is None else _ratio(encoder[0]),
-                decoder=None if decoder is None else _ratio(decoder[0]),
-            ),
-            power_watts=_scaled(power, 1000),
-            power_limit_watts=_scaled(limit, 1000),
-            energy_joules=_scaled(energy, 1000),
-            temperatures=EMPTY_MAPPING if temperature is None else {"gpu": float(temperature)},
-            clocks={name: mhz * 1e6 for name, mhz in clocks.items() if mhz is not None},
-            clock_event_reasons=_clock_events(library, handle),
-            pcie_link_width_lanes=_ask(library, "nvmlDeviceGetCurrPcieLinkWidth", handle),
-            **slow,
-        )
+        return replace(self._static[address], **read_current(library, handle), **slow)
 
     # ----------------------------------------------------------------- vGPUs
 
@@ -217,7 +162,7 @@ class NvmlUsage:
                 type_id=instance.type_id,
                 gi_id=instance.gi_id,
                 memory_size_bytes=instance.size,
-                memory_used_bytes=_big_number(library, "nvmlVgpuInstanceGetFbUsage", number),
+                memory_used_bytes=big_number(library, "nvmlVgpuInstanceGetFbUsage", number),
                 memory_reserved_bytes=instance.reserved,
                 engines=engines.get(number, EngineUse()),
                 **instance.slow,
@@ -229,10 +174,10 @@ class NvmlUsage:
     def _find_instance(self, library: NvmlLibrary, address: str, number: int) -> _Instance | None:
         """Return what seldom changes of a vGPU. Its number may be another VM's since: then all of it is read again."""
         now, known = self._monotonic(), self._instances.get((address, number))
-        vm_id = _ask(library, "nvmlVgpuInstanceGetVmID", number)
+        vm_id = ask(library, "nvmlVgpuInstanceGetVmID", number)
         if vm_id is None:
             return None
-        vm_uuid = _decode(vm_id[0]).lower() if vm_id[1] == _VM_ID_IS_UUID else None
+        vm_uuid = decode(vm_id[0]).lower() if vm_id[1] == _VM_ID_IS_UUID else None
         if known is None or known.vm_uuid != vm_uuid:
             known = _read_instance(library, number, vm_uuid, now)
         elif now - known.read_at >= SLOW_SECONDS:
@@ -255,75 +200,24 @@ class NvmlUsage:
         if newest:
             self._seen[address] = max(int(sample.timeStamp) for sample in newest.values())
         return {
-            number: EngineUse(*(_ratio(getattr(sample, f"{name}Util").uiVal) for name in names))
+            number: EngineUse(*(ratio(getattr(sample, f"{name}Util").uiVal) for name in names))
             for number, sample in newest.items()
         }
 
 
-def _read_static(library: NvmlLibrary, address: str, handle: Any) -> GpuUse:
-    texts = (
-        _printable(_ask(library, f"nvmlDeviceGet{name}", handle), 96) for name in ("UUID", "Serial", "VbiosVersion")
-    )
-    uuid, serial, vbios = texts
-    return GpuUse(address, NVML_SOURCE, uuid=uuid, serial=serial, vbios=vbios)
-
-
-def _read_slow(library: NvmlLibrary, handle: Any) -> Mapping[str, Any]:
-    ecc = {kind: _ask(library, "nvmlDeviceGetTotalEccErrors", handle, number, 1) for kind, number in _ECC.items()}
-    remapped = _ask(library, "nvmlDeviceGetRemappedRows", handle)
-    retired = {
-        cause: _ask(library, "nvmlDeviceGetRetiredPages", handle, number) for cause, number in _RETIREMENT.items()
-    }
-    return {
-        "ecc_errors": {kind: int(count) for kind, count in ecc.items() if count is not None},
-        "row_remap_pending": None if remapped is None else bool(remapped[2]),
-        "row_remap_failed": None if remapped is None else bool(remapped[3]),
-        "retired_pages": {cause: len(pages) for cause, pages in retired.items() if pages is not None},
-        "recovery_action": _recovery_action(library, handle),
-        "pcie_replays": _ask(library, "nvmlDeviceGetPcieReplayCounter", handle),
-        "nvlink_errors": _nvlink_errors(library, handle),
-    }
-
-
-def _recovery_action(library: NvmlLibrary, handle: Any) -> str | None:
-    values = _ask(library, "nvmlDeviceGetFieldValues", handle, [_RECOVERY_FIELD])
-    if values is None or values[0].nvmlReturn != 0:
-        return None
-    return _RECOVERY.get(int(values[0].value.uiVal))
-
-
-def _nvlink_errors(library: NvmlLibrary, handle: Any) -> Mapping[str, int]:
-    totals: dict[str, int] = {}
-    for link in range(_MAX_LINKS):
-        if not _ask(library, "nvmlDeviceGetNvLinkState", handle, link):
-            continue
-        for kind, number in _NVLINK_ERRORS.items():
-            count = _ask(library, "nvmlDeviceGetNvLinkErrorCounter", handle, link, number)
-            if count is not None:
-                totals[kind] = totals.get(kind, 0) + int(count)
-    return totals
-
-
-def _clock_events(library: NvmlLibrary, handle: Any) -> tuple[str, ...] | None:
-    reasons = _ask(library, "nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if reasons is None:
-        reasons = _ask(library, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    return None if reasons is None else tuple(word for bit, word in _CLOCK_EVENTS.items() if reasons & bit)
-
-
 def _read_instance(library: NvmlLibrary, number: int, vm_uuid: str | None, now: float) -> _Instance:
-    mdev = _printable(_ask(library, "nvmlVgpuInstanceGetMdevUUID", number), 36)
-    kind = _ask(library, "nvmlVgpuInstanceGetType", number)
+    mdev = printable(ask(library, "nvmlVgpuInstanceGetMdevUUID", number), 36)
+    kind = ask(library, "nvmlVgpuInstanceGetType", number)
     size, reserved = (
-        None if kind is None else _big_number(library, f"nvmlVgpuTypeGet{name}", kind)
+        None if kind is None else big_number(library, f"nvmlVgpuTypeGet{name}", kind)
         for name in ("FramebufferSize", "FbReservation")
     )
-    gi_id = _ask(library, "nvmlVgpuInstanceGetGpuInstanceId", number)
+    gi_id = ask(library, "nvmlVgpuInstanceGetGpuInstanceId", number)
     return _Instance(
         vm_uuid=vm_uuid,
         carriers=() if mdev is None else (mdev.lower(),),
         type_id=None if kind is None else str(kind),
-        vgpu_uuid=_printable(_ask(library, "nvmlVgpuInstanceGetUUID", number), 80),
+        vgpu_uuid=printable(ask(library, "nvmlVgpuInstanceGetUUID", number), 80),
         gi_id=None if gi_id is None or gi_id >= 0xFFFFFFFF else int(gi_id),
         size=size,
         reserved=reserved,
@@ -333,10 +227,10 @@ def _read_instance(library: NvmlLibrary, number: int, vm_uuid: str | None, now: 
 
 
 def _read_slow_instance(library: NvmlLibrary, number: int) -> Mapping[str, Any]:
-    license_info = _ask(library, "nvmlVgpuInstanceGetLicenseInfo_v2", number)
-    capture = _ask(library, "nvmlVgpuInstanceGetFBCStats", number)
-    encoder = _ask(library, "nvmlVgpuInstanceGetEncoderStats", number)
-    driver = _version(_ask(library, "nvmlVgpuInstanceGetVmDriverVersion", number))
+    license_info = ask(library, "nvmlVgpuInstanceGetLicenseInfo_v2", number)
+    capture = ask(library, "nvmlVgpuInstanceGetFBCStats", number)
+    encoder = ask(library, "nvmlVgpuInstanceGetEncoderStats", number)
+    driver = parse_version(ask(library, "nvmlVgpuInstanceGetVmDriverVersion", number))
     return {
         "license_state": None if license_info is None else _LICENSES.get(int(license_info.currentState)),
         "license_expiry": None if license_info is None else _expiry(license_info.licenseExpiry),
@@ -345,7 +239,7 @@ def _read_slow_instance(library: NvmlLibrary, number: int) -> Mapping[str, Any]:
         "capture": None
         if capture is None
         else _frames(capture.sessionsCount, capture.averageFPS, capture.averageLatency),
-        "frame_rate_limit_fps": _ask(library, "nvmlVgpuInstanceGetFrameRateLimit", number),
+        "frame_rate_limit_fps": ask(library, "nvmlVgpuInstanceGetFrameRateLimit", number),
     }
 
 
@@ -363,59 +257,7 @@ def _expiry(when: Any) -> float | None:
         return None
 
 
-def _big_number(library: NvmlLibrary, name: str, *args: int) -> int | None:
-    """Return what a function writes to an `unsigned long long`, where pynvml may give it less room."""
-    if not library.has(name):
-        return None
-    number = c_ulonglong()
-    status = library.nvml._nvmlGetFunctionPointer(name)(*args, byref(number))
-    if status == _GPU_IS_LOST:
-        raise GpuLostError
-    return None if status else int(number.value)
-
-
-def _ask(library: NvmlLibrary, name: str, *args: Any) -> Any:
-    """Return a call's result; None where NVML does not tell it.
-
-    Raises:
-        GpuLostError: the GPU is lost.
-    """
-    if not library.has(name):
-        return None
-    try:
-        return library.call(name, *args)
-    except NvmlFailed as error:
-        if error.facts["nvml_code"] == _GPU_IS_LOST:
-            raise GpuLostError from error
-        return None
-
-
 def _ask_twice(library: NvmlLibrary, name: str, *args: Any) -> Any:
     """Return the result of a call that asks for a number first; a vGPU may begin between, so it is tried again."""
-    result = _ask(library, name, *args)
-    return _ask(library, name, *args) if result is None else result
-
-
-def _ratio(percent: Any) -> float | None:
-    return percent / 100 if 0 <= percent <= 100 else None
-
-
-def _scaled(number: Any, divisor: int) -> float | None:
-    return None if number is None else number / divisor
-
-
-def _decode(text: object) -> str:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
-
-
-def _printable(text: object, most: int) -> str | None:
-    """Return a text without control characters and not too long; None for none."""
-    if text is None:
-        return None
-    return "".join(c for c in _decode(text) if c.isprintable())[:most] or None
-
-
-def _version(text: object) -> str | None:
-    """Return a driver's version; None for anything else that a guest may say, such as "Not Available"."""
-    word = None if text is None else _decode(text)
-    return word if word is not None and _VERSION.fullmatch(word) else None
+    result = ask(library, name, *args)
+    return ask(library, name, *args) if result is None else result

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from vgpuctl.errors import NvmlFailed
+from vgpuctl.host.nvml.gpu_usage import GpuLostError
 from vgpuctl.host.nvml.library import load_pynvml
-from vgpuctl.host.nvml.usage import GpuLostError, NvmlUsage
+from vgpuctl.host.nvml.usage import NvmlUsage
 from vgpuctl.host.usage.nvml_locks import reading
 from vgpuctl.host.usage.sysfs_use import read_gpu
 from vgpuctl.model.documents import to_json_value

@@ -11,17 +11,11 @@ The fields are those of `GpuUse` and `VgpuUse`; `address` and `gpu` are PCI addr
 
 from __future__ import annotations
 
-import os
-import pwd
-import select
-import signal
-import subprocess
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from vgpuctl.host.trusted_path import require_trusted_program
+from vgpuctl.host.usage.processes import read_output
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.names import normalize_pci
@@ -51,62 +45,19 @@ def run_programs(
     for program in programs:
         try:
             require_trusted(program.path)
-            printed = _parse(program, _run(program))
-        except (OSError, ValueError, KeyError) as error:
+            output = read_output(
+                [program.path],
+                user=program.user,
+                deadline_seconds=program.deadline_seconds,
+                max_bytes=MAX_OUTPUT_BYTES,
+            )
+            printed = _parse(program, output)
+        except (OSError, ValueError) as error:
             failed[program.name] = f"{program.path}: {' '.join(str(error).split())[:_MAX_TEXT]}"
             continue
         gpus += printed.gpus
         vgpus += printed.vgpus
     return gpus, vgpus, failed
-
-
-def _run(program: ReaderProgram) -> bytes:
-    """Return what a program prints.
-
-    Raises:
-        OSError: it cannot be started, is late, prints too much, or fails.
-        KeyError: there is no such user.
-    """
-    user = pwd.getpwnam(program.user)
-    is_root = os.geteuid() == 0
-    child = subprocess.Popen(  # noqa: S603 - a path and no shell
-        [program.path],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-        cwd="/",
-        start_new_session=True,
-        user=user.pw_uid if is_root else None,
-        group=user.pw_gid if is_root else None,
-        extra_groups=() if is_root else None,
-    )
-    assert child.stdout is not None
-    output, deadline = b"", time.monotonic() + program.deadline_seconds
-    try:
-        while True:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not select.select([child.stdout], [], [], remaining)[0]:
-                raise TimeoutError(f"it did not end within {program.deadline_seconds:g} s")
-            chunk = os.read(child.stdout.fileno(), 1 << 16)
-            if not chunk:
-                break
-            output += chunk
-            if len(output) > MAX_OUTPUT_BYTES:
-                raise OSError(f"it prints more than {MAX_OUTPUT_BYTES} bytes")
-        status = child.wait(max(0.1, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(f"it did not end within {program.deadline_seconds:g} s") from None
-    finally:
-        child.stdout.close()
-        if child.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(1.0)
-    if status:
-        raise OSError(f"it ended with status {status}")
-    return output
 
 
 def _parse(program: ReaderProgram, output: bytes) -> _Printed:

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that tell the use of GPUs: programs that print it once, and one that answers line by line."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import select
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO
+
+from vgpuctl.host.commands import PATH
+
+_CHUNK_BYTES = 1 << 16
+_REAP_SECONDS = 1.0
+
+
+def read_output(argv: Sequence[str], *, user: str, deadline_seconds: float, max_bytes: int) -> bytes:
+    """Return what a command prints, which runs as a user; its errors are not read.
+
+    Raises:
+        OSError: there is no such user, it could not be started, prints too much, or ended with another status than 0.
+        TimeoutError: the deadline passed; the command was killed with what it started.
+    """
+    import subprocess  # slow to load
+
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError:
+        raise OSError(f"there is no user {user}") from None
+    as_root = os.geteuid() == 0
+    child = subprocess.Popen(  # noqa: S603 - a list and no shell, by absolute path
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={"LC_ALL": "C", "PATH": PATH},
+        cwd="/",
+        start_new_session=True,
+        user=account.pw_uid if as_root else None,
+        group=account.pw_gid if as_root else None,
+        extra_groups=() if as_root else None,
+    )
+    assert child.stdout is not None
+    deadline = time.monotonic() + deadline_seconds
+    try:
+        output = _read_to_end(child.stdout, deadline, max_bytes)
+        status = child.wait(max(0.1, deadline - time.monotonic()))
+    except (TimeoutError, subprocess.TimeoutExpired):
+        raise TimeoutError(f"it did not end within {deadline_seconds:g} s") from None
+    finally:
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        child.stdout.close()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_REAP_SECONDS)
+    if status:
+        raise OSError(f"it ended with status {status}")
+    return output
+
+
+def _read_to_end(pipe: IO[bytes], deadline: float, max_bytes: int) -> bytes:
+    output = b""
+    while True:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0 or not select.select([pipe], [], [], remaining)[0]:
+            raise TimeoutError
+        chunk = os.read(pipe.fileno(), _CHUNK_BYTES)
+        output += chunk
+        if len(output) > max_bytes:
+            raise OSError(f"it prints more than {max_bytes} bytes")
+        if not chunk:
+            return output
+
+
+class LineProcess:
+    """A process that answers each line on its input with one line.
+
+    Raises, when it is made:
+        OSError: it could not be started.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        import subprocess  # slow to load
+
+        self._unread = b""
+        self._child = subprocess.Popen(  # noqa: S603 - a list and no shell
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        self.pid = self._child.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+        return self._child.poll() is not None
+
+    def ask(self, line: bytes, *, deadline_seconds: float, max_bytes: int) -> bytes:
+        """Send a line and return the answer.
+
+        Raises:
+            TimeoutError: it did not come in time.
+            OSError: the process has ended, or its answer is too long.
+        """
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        deadline, file = time.monotonic() + deadline_seconds, self._child.stdout.fileno()
+        self._child.stdin.write(line)
+        self._child.stdin.flush()
+        while b"\n" not in self._unread:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not select.select([file], [], [], remaining)[0]:
+                raise TimeoutError(f"no answer within {deadline_seconds:g} s")
+            chunk = os.read(file, _CHUNK_BYTES)
+            if not chunk:
+                raise OSError(f"it ended with status {self._child.wait()}")
+            if len(self._unread) > max_bytes:
+                raise OSError("its answer is too long")
+            self._unread += chunk
+        answer, _, self._unread = self._unread.partition(b"\n")
+        return answer
+
+    def end(self) -> None:
+        """End it. One that hangs in the kernel ends when the kernel lets it."""
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        self._child.kill()
