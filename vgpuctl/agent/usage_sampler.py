@@ -24,7 +24,7 @@ from vgpuctl.agent.usage_changes import compare_usage
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
+from vgpuctl.model.usage import NVML_SOURCE, ProcessUse, ReaderProgram, UsageSample, UsageTarget
 from vgpuctl.observe import observe, observe_devices
 from vgpuctl.operations.queries import profile_results
 from vgpuctl.operations.usage import SCOPE, join, read_sample
@@ -75,6 +75,7 @@ class UsageSampler:
         self._events = events
         self._errors: Counter[str] = Counter()
         self._seen_gpus: frozenset[str] = frozenset()
+        self._snapshot: Snapshot | None = None
         self._last: UsageResult | None = None
         self._text = b""
 
@@ -98,8 +99,11 @@ class UsageSampler:
             log.warning("the use of GPUs is not read: %s", error)
 
     def _sample(self) -> None:
-        snapshot = self._observe()
+        snapshot = self._snapshot or self._observe()
         sample = read_sample(self._host, snapshot, self._usage.refresh)
+        if NVML_SOURCE not in sample.failed_sources or self._snapshot is None:
+            snapshot = self._observe()  # else the driver may hang, and then whoever asks it
+        self._snapshot = snapshot
         self._errors.update(sample.failed_sources.keys())
         result = join(self._host, snapshot, sample)
         before, self._last = self._last, result

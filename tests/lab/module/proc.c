@@ -11,6 +11,7 @@
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/proc_fs.h>
+#include <linux/sched.h>
 #include <linux/uaccess.h>
 
 #include "vgpulab.h"
@@ -22,6 +23,10 @@ static uint nvml_opens;
 module_param(nvml_opens, uint, 0444);
 MODULE_PARM_DESC(nvml_opens, "how often nvidiactl was opened");
 
+static bool hang;
+module_param(hang, bool, 0644);
+MODULE_PARM_DESC(hang, "while it is set, opening nvidiactl waits and no signal ends it");
+
 /* ------------------------------------------------------------ nvidiactl */
 
 unsigned int lab_nr_clients(void)
@@ -31,6 +36,8 @@ unsigned int lab_nr_clients(void)
 
 static int lab_ctl_open(struct inode *inode, struct file *file)
 {
+	while (READ_ONCE(hang))
+		schedule_timeout_uninterruptible(HZ / 10);
 	atomic_inc(&lab_clients);
 	nvml_opens++;
 	return 0;
