@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs for other makers' GPUs that are shipped, on texts of the form that their makers' documents describe."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from vgpuctl.host.usage.programs import run_programs
+from vgpuctl.model.usage import EngineUse, GpuUse, ReaderProgram, VgpuUse
+
+READERS = Path(__file__).resolve().parents[3] / "templates/monitoring/readers"
+VM, MDEV = "11111111-2222-4333-8444-555555555555", "aaaaaaaa-0000-4000-8000-000000000001"
+MTHREADS = f"""\
+Timestamp : Fri Nov 27 10:00:00 2026
+Driver Version : 2.9.2
+
+GPU 00000000:3B:00.0
+    Active vGPUs : 2
+    vGPU ID : 7
+        VM UUID : {VM}
+        vGPU Type : mtgpu-1102
+        vGPU UUID : {MDEV}
+        FB Memory Usage
+            Total : 2048 MiB
+            Used : 512 MiB
+        Utilization
+            Gpu : 25 %
+            Memory : 5 %
+            Encoder : N/A
+    vGPU ID : 8
+        VM UUID : N/A
+        FB Memory Usage :
+            Total : ? MiB
+            Used : 1 GiB
+"""
+NPU = {
+    "info -l": "Total Count : 1\n\nNPU ID : 2\nProduct Name : Atlas\nNPU ID : 4\n",
+    "board": "Product Name : Atlas 300\nPCIe Bus Info : 0000:82:00.0\n",
+    "usages": "NPU ID : 2\nHBM Capacity(MB) : 32768\nHBM Usage Rate(%) : 25\nAicore Usage Rate(%) : 50\n",
+    "temp": "NPU Temperature (C) : 45\n",
+    "power": "NPU Real-time Power(W) : 68.5\n",
+}
+
+
+def run_shipped(
+    directory: Path, name: str, original: str, text: str
+) -> tuple[list[GpuUse], list[VgpuUse], dict[str, str]]:
+    """Run a shipped program whose command is a script with this text."""
+    command = directory / "command"
+    command.write_text(f"#!/bin/sh\n{text}\n")
+    reader = directory / name
+    reader.write_text((READERS / name).read_text().replace(original, str(command)))
+    for file in (command, reader):
+        file.chmod(0o755)
+    user = "root" if os.geteuid() == 0 else os.environ["USER"]
+    return run_programs((ReaderProgram(name, str(reader), user, 30.0),), lambda _: None)
+
+
+def test_moore_threads(tmp_path: Path) -> None:
+    text = f"[ \"$*\" = 'vgpu -q' ] && cat <<'END'\n{MTHREADS}END\n"
+    _, vgpus, failed = run_shipped(tmp_path, "mthreads-gmi", "/usr/bin/mthreads-gmi", text)
+    assert failed == {}
+    first = VgpuUse(
+        "0000:3b:00.0",
+        (MDEV,),
+        vm_uuid=VM,
+        memory_size_bytes=2 << 30,
+        memory_used_bytes=512 << 20,
+        engines=EngineUse(sm=0.25, memory=0.05),
+    )
+    assert vgpus == [first, VgpuUse("0000:3b:00.0", (), memory_used_bytes=1 << 30)]
+
+
+def test_ascend(tmp_path: Path) -> None:
+    cases = "".join(f"*'{words}'*) cat <<'END'\n{text}END\n;;\n" for words, text in NPU.items())
+    script = f'case "$*" in\n*"-i 4") ;;\n{cases}esac'
+    gpus, _, failed = run_shipped(tmp_path, "npu-smi", "/usr/local/bin/npu-smi", script)
+    assert failed == {}
+    assert gpus == [
+        GpuUse(
+            "0000:82:00.0",
+            "npu-smi",
+            up=True,
+            memory_size_bytes=32 << 30,
+            memory_used_bytes=8 << 30,
+            engines=EngineUse(sm=0.5),
+            power_watts=68.5,
+            temperatures={"gpu": 45.0},
+        )
+    ], "a card that does not tell its address is left out"
+
+
+@pytest.mark.parametrize(
+    ("name", "original"), [("mthreads-gmi", "/usr/bin/mthreads-gmi"), ("npu-smi", "/usr/local/bin/npu-smi")]
+)
+def test_a_command_that_fails_or_is_missing(tmp_path: Path, name: str, original: str) -> None:
+    assert "status" in run_shipped(tmp_path, name, original, "exit 9")[2][name]
+    missing = run_programs((ReaderProgram(name, str(READERS / name), "root", 30.0),), lambda _: None)
+    assert "status" in missing[2][name]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\x1b[31m:::\n : \nGPU 00000000:3B:00.0\nvGPU ID : 1\nUsed : 99999999999999999999999 MiB\n"]
+)
+def test_a_text_that_says_nothing(tmp_path: Path, text: str) -> None:
+    script = f"cat <<'END'\n{text}\nEND"
+    gpus, vgpus, failed = run_shipped(tmp_path, "mthreads-gmi", "/usr/bin/mthreads-gmi", script)
+    assert (gpus, failed) == ([], {})
+    assert all(vgpu.memory_used_bytes is None for vgpu in vgpus)
