@@ -129,6 +129,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         image=image_of(vm),
         should_run=vm.record.should_run if vm.record and keeps_last_state(vm.record) else None,
         libvirt_autostart=None,
+        guest_software=None,
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
