@@ -58,7 +58,7 @@ class GuestFit(StrEnum):
 
 
 class MinorRelease(Value):
-    """The drivers of one minor release. `sure`: a page or bulletin of NVIDIA's has them, no third text alone."""
+    """The drivers of one minor release. `sure`: NVIDIA's own page or bulletin has them."""
 
     name: str
     manager: str
@@ -91,7 +91,7 @@ def _minor(name: str, drivers: str, source: str, *, sure: bool = True) -> MinorR
 _NOTES = "release notes of NVIDIA vGPU software 19.0"
 _JANUARY = "NVIDIA/product-security 2026/5747 (January 2026)"
 _MAY = "NVIDIA/product-security 2026/5821 (May 2026)"
-_INFRA = "NVIDIA AI Enterprise Infra 8.2, matrix of 2026-08-17, quoted by a third text"
+_INFRA = "NVIDIA AI Enterprise Infra 8.2, matrix of 2026-08-17, quoted by others"
 _BRANCHES = "https://docs.nvidia.com/datacenter/tesla/drivers (releases and lifecycle)"
 _BEFORE_2026 = (date(2026, 1, 31), "before 2026", f"no drivers in {_JANUARY}")
 
@@ -131,7 +131,7 @@ RELEASES = (
             _minor("19.0", "580.65.05 580.65.06 580.88", _NOTES),
             _minor("19.4", "580.126.08 580.126.09 582.16", _MAY),
             _minor("19.5", "580.159.01 580.159.03 582.53", _MAY),
-            _minor("19.6", "580.178.05 580.178.04 582.78", "a third text alone", sure=False),
+            _minor("19.6", "580.178.05 580.178.04 582.78", "a text that is not NVIDIA's", sure=False),
         ),
     ),
     Release(
@@ -158,8 +158,8 @@ _MINORS: Mapping[str, str] = {
 """By driver. NVIDIA's bulletin of January 2026 prints 580.129.08 for the manager of 19.4."""
 
 LAST_RELEASES: Mapping[Architecture, tuple[int, str]] = {
-    Architecture.MAXWELL: (16, "a third text alone; the last driver of all is R580 (NixOS wiki)"),
-    Architecture.PASCAL: (16, "a third text alone; the last driver of all is R580 (NixOS wiki)"),
+    Architecture.MAXWELL: (16, "a text that is not NVIDIA's; the last driver of all is R580 (NixOS wiki)"),
+    Architecture.PASCAL: (16, "a text that is not NVIDIA's; the last driver of all is R580 (NixOS wiki)"),
     Architecture.VOLTA: (19, "Azure/AgentBaker#8810; NVIDIA AI Enterprise 8.1, which no longer lists its types"),
 }
 """The last release for an architecture, and who says so."""

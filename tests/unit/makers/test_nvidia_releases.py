@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import check_table
 from tests.values import a100
 from vgpuctl.makers.nvidia_releases import (
     FIRST_UNKNOWN_BRANCH,
@@ -26,6 +28,7 @@ from vgpuctl.makers.nvidia_releases import (
 )
 from vgpuctl.model.vgpu_scheduler import GpuScheduler
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "nvidia-releases.md"
 SUPPORTED, OLD, TOO_NEW, UNKNOWN = GuestFit
 BRANCHES = st.integers(RELEASES[0].first_branch, FIRST_UNKNOWN_BRANCH - 1)
 DRIVERS = st.builds("{}.{}.{:02}".format, BRANCHES, st.integers(0, 300), st.integers(0, 99))
@@ -172,3 +175,26 @@ def test_the_last_release_of_each_dropped_architecture():
         Architecture.PASCAL: 16,
         Architecture.VOLTA: 19,
     }
+
+
+def test_the_page_has_the_table() -> None:
+    shown = [release for release in RELEASES if release.number >= min(number for number, _ in LAST_RELEASES.values())]
+    check_table(
+        PAGE,
+        ("vGPU", "branch", "support ends", "drivers seen: host, Linux guest, Windows guest", "last for"),
+        (
+            (
+                f"{release.number}{' LTS' if release.long_term else ''}",
+                f"R{release.first_branch}",
+                release.end_text,
+                "<br>".join(
+                    f"{m.name}: {m.manager}, {m.linux}, {m.windows}{'' if m.sure else ' (unconfirmed)'}"
+                    for m in release.minors
+                )
+                or "-",
+                ", ".join(a for a, (number, _) in LAST_RELEASES.items() if number == release.number) or "-",
+            )
+            for release in shown
+        ),
+    )
+    assert f"As of {TABLE_DATE}" in PAGE.read_text(encoding="utf-8")

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
 
+from tests.tables import check_table
 from vgpuctl.config import arguments
 from vgpuctl.model.results.techniques import Degree, Fit
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.monitoring.techniques import FITS, TECHNIQUES, WORKLOADS, Need
 
 WORST_LAST = tuple(Fit)
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "techniques.md"
+SIGNS = dict(zip(Fit, ("++", "+", "-", "×"), strict=True))
 
 
 def test_the_command_line_knows_every_workload() -> None:
@@ -59,3 +63,21 @@ def test_the_policies_of_the_driver_have_a_technique_each() -> None:
 def test_what_the_makers_say_about_isolation(name: str, degrees: tuple[Degree, ...]) -> None:
     isolation = TECHNIQUES[name].isolation
     assert (isolation.memory.degree, isolation.compute.degree, isolation.faults.degree) == degrees
+
+
+def test_the_page_has_the_table() -> None:
+    fits = {(workload, row.technique): row.fit for workload, rows in FITS.items() for row in rows}
+    check_table(
+        PAGE,
+        ("technique", "memory", "compute", "faults", *WORKLOADS),
+        (
+            (
+                technique.title,
+                technique.isolation.memory.degree,
+                technique.isolation.compute.degree,
+                technique.isolation.faults.degree,
+                *(SIGNS[fits[workload, name]] for workload in WORKLOADS),
+            )
+            for name, technique in TECHNIQUES.items()
+        ),
+    )
