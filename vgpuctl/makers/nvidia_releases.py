@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Mapping
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 
 from vgpuctl.model.gpu import Gpu
@@ -192,6 +192,12 @@ def support_of(release: Release, today: date) -> Support:
     if release.end < today:
         return Support.OVER
     return Support.ENDS_SOON if release.end - today <= ENDS_SOON else Support.SUPPORTED
+
+
+def support_end(driver: str) -> int | None:
+    """Return when the last day of a driver's release is over, in seconds since 1970; None for an unknown release."""
+    release = find_release(driver)
+    return None if release is None else int(datetime.combine(release.end + timedelta(1), time(), UTC).timestamp())
 
 
 def rate_guest(host_driver: str, guest_driver: str) -> GuestFit:

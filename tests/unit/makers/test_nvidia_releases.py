@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from vgpuctl.makers.nvidia_releases import (
     find_release,
     rate_guest,
     release_name,
+    support_end,
     support_of,
 )
 from vgpuctl.model.vgpu_scheduler import GpuScheduler
@@ -167,6 +168,11 @@ def test_support_only_ends(release, day, days):
 )
 def test_the_architecture_is_what_nvml_says_else_that_of_the_device(gpu, architecture):
     assert find_architecture(gpu) is architecture
+
+
+def test_the_support_of_a_driver_ends_with_the_last_day_of_its_release():
+    assert support_end("595.71.03") == datetime(2027, 4, 1, tzinfo=UTC).timestamp()
+    assert support_end("620.10.01") is support_end("") is None
 
 
 def test_the_last_release_of_each_dropped_architecture():
