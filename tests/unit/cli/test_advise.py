@@ -103,3 +103,38 @@ def test_show_gpu_tells_how_far_vms_are_kept_apart(
     assert (None if isolation is None else tuple(part["degree"] for part in isolation.values())) == degrees
     lines = sim(f"show-gpu {address}", host).out.splitlines()
     assert sum("isolation:" in line for line in lines) == (0 if degrees is None else 3)
+
+
+@pytest.mark.parametrize(
+    ("host", "prepare", "technique", "wanted"),
+    [
+        ("rtx-pro-6000", "set-mixed-size 0000:3b:00.0 on", "vgpu-fixed-share",
+         ("set-mixed-size 0000:3b:00.0 off", "set-scheduler 0000:3b:00.0 --policy fixed_share")),
+        ("rtx-pro-6000", "set-scheduler 0000:3b:00.0 --policy fixed_share", "vgpu-mixed-size",
+         ("set-scheduler 0000:3b:00.0 --policy equal_share", "set-mixed-size 0000:3b:00.0 on")),
+        ("a100-40", "set-mode 0000:3b:00.0 unmanaged", "vgpu-best-effort", ("set-mode 0000:3b:00.0 vgpu",)),
+        ("a100-40", "set-scheduler A100 --policy equal_share", "vgpu-equal-share", ()),
+        ("a100-40", "apply --yes --set 'gpus[A100].profiles=A100-20C'", "vgpu-best-effort", ("--profile A100-20C",)),
+        ("h100-mig", "cordon 0000:3f:00.0", "mig-backed", ("create-vm inference-1 --profile H100-1-10C",)),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_is_set_up_otherwise_is_changed_as_far_as_it_must(
+    sim: Run, host: str, prepare: str, technique: str, wanted: tuple[str, ...]
+) -> None:
+    assert sim(prepare, host).status == 0
+    commands = advice(sim, host, "inference")[technique]["gpus"][0]["commands"]
+    assert all(text in command for text, command in zip(wanted, commands, strict=False))
+    assert len(commands) == len([text for text in wanted if text.startswith("set-")]) + 1
+    for command in commands:
+        ran = sim(f"{command.removeprefix('vgpuctl ')} --yes", host)
+        assert ran.status == 0, f"{command}: {ran.err}"
+
+
+def test_a_gpu_that_takes_nothing_new_says_so(sim: Run) -> None:
+    assert sim("cordon A100").status == 0
+    assert sim("apply --yes --set 'gpus[A100].reserved_for=vdi-*'").status == 0
+    assert advice(sim, "a100-40", "inference")["vgpu-best-effort"]["gpus"][0]["notes"] == [
+        "no room for A100-10C now: vgpuctl explain A100-10C",
+        "it is cordoned: vgpuctl uncordon 0000:3b:00.0",
+        "host.yaml reserves it for VMs named vdi-*",
+    ]

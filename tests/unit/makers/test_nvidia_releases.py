@@ -78,6 +78,7 @@ def test_the_release_is_that_of_the_branch_and_its_name_that_of_the_exact_driver
         ("580.65.05", "539.72", SUPPORTED),  # the long-term support before: 19 with 16
         ("580.65.05", "550.90.07", OLD),
         ("580.65.05", "474.44", OLD),
+        ("570.211.01", "535.309.01", OLD),  # nor has 18
         ("595.71.03", "580.159.03", SUPPORTED),
         ("595.71.03", "539.72", OLD),  # 20 has no long-term support
         ("595.71.03", "573.96", OLD),

@@ -81,3 +81,6 @@ def test_only_gpus_of_the_shown_vms_are_asked_and_once(tmp_path: Path) -> None:
     shown = show_vms(watched, ("desk", "other"))
     assert (shown["other"].data.guest_software, len(reader.asked)) == (None, 2)
     assert shown["desk"].data.guest_software == software
+    stop(ports, "desk")
+    assert show_vm(watched, "desk").data.guest_software is None
+    assert len(reader.asked) == 2
