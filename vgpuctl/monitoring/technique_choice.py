@@ -28,6 +28,8 @@ from vgpuctl.monitoring.techniques import (
     FITS,
     FIXED_SHARE,
     MIG_BACKED,
+    MIG_SHARED,
+    OTHER_MAKER,
     PLAIN_VFS,
     TECHNIQUES,
     WHOLE_GPU,
@@ -75,13 +77,22 @@ def advise(snapshot: Snapshot, name: str) -> WorkloadAdviceResult:
 def find_technique(gpu: Gpu) -> Technique | None:
     """Return how a GPU is shared now, or would be in its mode; None if it is for nothing, or its scheduler is unknown.
 
-    Mixed sizes isolate as their scheduler does.
+    Mixed sizes isolate as their scheduler does. MIG counts as shared where its instances may carry several
+    vGPUs.
     """
     name = _OF_MODE.get(gpu.mode)
+    if name == MIG_BACKED and any((t.max_per_gi or 1) > 1 for t in gpu.types if t.gi_profile_id in _instances(gpu)):
+        name = MIG_SHARED
     if gpu.mode is GpuMode.VGPU:
         state = gpu.scheduler.state if gpu.scheduler is not None else None
         name = _OF_POLICY[state.policy] if state is not None and state.policy is not None else None
+        name = name if maker_of(gpu).has_nvml else OTHER_MAKER
     return TECHNIQUES[name] if name is not None else None
+
+
+def _instances(gpu: Gpu) -> frozenset[int]:
+    """Return the profiles of a GPU's instances."""
+    return frozenset(instance.profile_id for instance in gpu.mig.instances) if gpu.mig is not None else frozenset()
 
 
 def find_isolation(gpu: Gpu) -> IsolationResult | None:
@@ -116,7 +127,7 @@ def _types_for(gpu: Gpu, technique: Technique) -> list[VgpuType] | None:
     if Need.MIG not in technique.needs:
         return [t for t in gpu.types if t.gi_profile_id is None]
     shared = Need.SHARED_GPU_INSTANCE in technique.needs
-    return [t for t in gpu.types if t.gi_profile_id is not None and ((t.max_per_gi or 1) > 1 or not shared)]
+    return [t for t in gpu.types if t.gi_profile_id is not None and ((t.max_per_gi or 1) > 1) is shared]
 
 
 def _notes(snapshot: Snapshot, gpu: Gpu, profile: VgpuType | None, *, changes: bool) -> tuple[str, ...]:
@@ -147,6 +158,10 @@ def _lacks_scheduler(gpu: Gpu, technique: Technique) -> str:
     if limits is None or technique.policy is None:
         return "NVML does not report its schedulers"
     return "" if technique.policy in limits.policies else f"its driver has no {technique.policy}"
+
+
+def _lacks_other_maker(gpu: Gpu, technique: Technique) -> str:
+    return "NVIDIA's vGPUs have techniques of their own" if maker_of(gpu).has_nvml else ""
 
 
 def _lacks_mixed_size(gpu: Gpu, technique: Technique) -> str:
@@ -187,6 +202,7 @@ def _lacks_vgpuctl(gpu: Gpu, technique: Technique) -> str:
 
 _LACKS: Mapping[Need, Callable[[Gpu, Technique], str]] = {
     Need.VGPU: _lacks_vgpus,
+    Need.OTHER_MAKER: _lacks_other_maker,
     Need.SCHEDULER: _lacks_scheduler,
     Need.MIXED_SIZE: _lacks_mixed_size,
     Need.MIG: _lacks_mig,
@@ -209,8 +225,7 @@ def _commands(
         return _mode_command(gpu, mode), None, _create(snapshot, workload, gpu, f"--mode {mode}")
     set_up = _mode_command(gpu, GpuMode.VGPU)
     if Need.MIG in technique.needs:
-        existing = {instance.profile_id for instance in gpu.mig.instances} if gpu.mig is not None else set()
-        profile = _choose_type([t for t in types if t.gi_profile_id in existing], workload, gpu)
+        profile = _choose_type([t for t in types if t.gi_profile_id in _instances(gpu)], workload, gpu)
         if profile is None:
             profile = _choose_type(types, workload, gpu)
             set_up += () if profile is None else (_divide_command(gpu, profile),)

@@ -25,7 +25,7 @@ MODE_CHOICE = (
     "https://docs.nvidia.com/ai-enterprise/release-9/latest/infra-software/vgpu/features/inference-mode-decision.html"
 )
 SIZING = "https://docs.nvidia.com/vgpu/sizing/virtual-pc/latest/right-gpu-vsoftware.html"
-SCHEDULER_SOURCE = "NVIDIA/open-gpu-kernel-modules: src/nvidia/src/kernel/gpu/gpu.c (_gpuGetSchedulerPolicyGr)"
+SCHEDULER_SOURCE = "NVIDIA: open-gpu-kernel-modules, src/nvidia/src/kernel/gpu/gpu.c (_gpuGetSchedulerPolicyGr)"
 MIG_GUIDE = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/deployment-considerations.html"
 MIG_PAGE = "https://www.nvidia.com/en-us/technologies/multi-instance-gpu"
 MPS = "https://docs.nvidia.com/deploy/mps/architecture.html"
@@ -35,6 +35,9 @@ NVENC = "https://developer.nvidia.com/video-encode-decode-support-matrix"
 GIM = "https://github.com/amd/MxGPU-Virtualization (README.md)"
 VIRTIO_GPU = "https://www.qemu.org (System Emulation, Device Emulation, virtio-gpu)"
 VENUS = "https://docs.mesa3d.org/drivers/venus.html"
+ASCEND = "Huawei: src/sdk_driver/vascend/dvt.c of the CANN driver"
+GVT_G = "Linux: drivers/gpu/drm/i915/gvt/sched_policy.c"
+MOORE_THREADS = "https://docs.mthreads.com/vgpu/version-2.9.2"
 VFIO = "https://docs.kernel.org/driver-api/vfio.html"
 
 
@@ -42,6 +45,7 @@ class Need(StrEnum):
     """What a GPU has to have for a technique."""
 
     VGPU = "vgpu"
+    OTHER_MAKER = "other-maker"
     SCHEDULER = "scheduler"
     MIXED_SIZE = "mixed-size"
     MIG = "mig"
@@ -107,7 +111,7 @@ def _time_sliced(name: str, title: str, policy: SchedulerPolicy, compute: Isolat
 
 BEST_EFFORT, EQUAL_SHARE, FIXED_SHARE = "vgpu-best-effort", "vgpu-equal-share", "vgpu-fixed-share"
 MIXED_SIZE, MIG_BACKED, MIG_SHARED = "vgpu-mixed-size", "mig-backed", "mig-backed-shared"
-PLAIN_VFS, WHOLE_GPU, MIG_IN_GUEST = "sriov", "whole-gpu", "mig-in-guest"
+OTHER_MAKER, PLAIN_VFS, WHOLE_GPU, MIG_IN_GUEST = "vgpu-other-maker", "sriov", "whole-gpu", "mig-in-guest"
 TIME_SLICING, MPS_IN_GUEST, VIRTIO = "time-slicing-in-guest", "mps-in-guest", "virtio-gpu"
 
 _TABLE = (
@@ -172,6 +176,18 @@ _TABLE = (
         ),
         ("only cards whose driver has several vGPUs in a GPU instance", "one size of vGPU in each GPU instance"),
         (MODES, MODE_CHOICE),
+    ),
+    Technique(
+        OTHER_MAKER,
+        "vGPU of another maker (mdev)",
+        (Need.VGPU, Need.OTHER_MAKER),
+        IsolationResult(
+            _is(Degree.FULL, "each has the memory of its type"),
+            _is(Degree.PARTIAL, "Ascend: AI cores of its own; Intel GVT-g and Moore Threads: shares of time"),
+            _is(Degree.PARTIAL, "as the maker's driver does it; an error of the card ends all VMs on it"),
+        ),
+        ("the driver's types have fixed sizes, which share one pool", "vgpuctl cannot change its scheduler"),
+        (ASCEND, GVT_G, MOORE_THREADS),
     ),
     Technique(
         PLAIN_VFS,
@@ -286,6 +302,7 @@ FITS: Mapping[str, tuple[Suitability, ...]] = {
         Suitability(PLAIN_VFS, _GOOD, "Intel Flex and AMD V710 are made for desktops, without a license server"),
         Suitability(FIXED_SHARE, _POSSIBLE, "steady for everybody, but idle desktops keep their share"),
         Suitability(VIRTIO, _POSSIBLE, "cheap and without a license, for trusted users and light graphics"),
+        Suitability(OTHER_MAKER, _POSSIBLE, "Intel GVT-g and Moore Threads have desktops"),
         Suitability(MIG_SHARED, _POSSIBLE, "on cards with graphics instances, for groups that must not meet"),
         Suitability(MIG_BACKED, _POOR, "at most 7 desktops on a card"),
         Suitability(WHOLE_GPU, _POOR, "a card for each desktop"),
@@ -302,6 +319,7 @@ FITS: Mapping[str, tuple[Suitability, ...]] = {
         Suitability(MIG_SHARED, _POSSIBLE, "on cards with graphics instances"),
         Suitability(MIG_BACKED, _POSSIBLE, "on cards with graphics instances; elsewhere it has no screen"),
         Suitability(PLAIN_VFS, _POSSIBLE, "where the programs support the card's driver"),
+        Suitability(OTHER_MAKER, _POOR, "few CAD programs support these cards"),
         Suitability(VIRTIO, _POOR, "slow, and CAD programs are not certified for it"),
         Suitability(TIME_SLICING, _UNSUITABLE, _ONE_USER),
         Suitability(MPS_IN_GUEST, _UNSUITABLE, _ONE_USER),
@@ -315,6 +333,7 @@ FITS: Mapping[str, tuple[Suitability, ...]] = {
         Suitability(MIG_IN_GUEST, _POSSIBLE, "several small jobs of one team"),
         Suitability(MPS_IN_GUEST, _POSSIBLE, "several jobs of one user that do not fill the card each"),
         Suitability(PLAIN_VFS, _POSSIBLE, "AMD Instinct: one VF is nearly the whole card"),
+        Suitability(OTHER_MAKER, _POSSIBLE, "Ascend: AI cores of its own for small jobs"),
         Suitability(BEST_EFFORT, _POOR, "the time that a job takes depends on all others"),
         Suitability(MIXED_SIZE, _POOR, "fewer large vGPUs fit, and no fixed share"),
         Suitability(MIG_SHARED, _POOR, "a part of a part of the card"),
@@ -326,6 +345,7 @@ FITS: Mapping[str, tuple[Suitability, ...]] = {
         Suitability(FIXED_SHARE, _GOOD, "a constant share where the card has no MIG"),
         Suitability(EQUAL_SHARE, _GOOD, "most models for each card, if latency may vary"),
         Suitability(MIG_SHARED, _GOOD, "groups that must not meet, with several light models each"),
+        Suitability(OTHER_MAKER, _GOOD, "Ascend: AI cores and memory of its own for each model"),
         Suitability(MIXED_SIZE, _POSSIBLE, "models of several sizes on one card, without a fixed share"),
         Suitability(MPS_IN_GUEST, _POSSIBLE, "many small models of one owner: the best use of the engines"),
         Suitability(WHOLE_GPU, _POSSIBLE, "for one model that fills the card"),
@@ -345,6 +365,7 @@ FITS: Mapping[str, tuple[Suitability, ...]] = {
         Suitability(MPS_IN_GUEST, _POSSIBLE, "one user with several kernels; one fault ends all"),
         Suitability(PLAIN_VFS, _POSSIBLE, "where the framework supports the card"),
         Suitability(MIG_IN_GUEST, _POSSIBLE, "users of one server"),
+        Suitability(OTHER_MAKER, _POSSIBLE, "where the framework supports the card"),
         Suitability(FIXED_SHARE, _POOR, "idle notebooks keep their share"),
         Suitability(WHOLE_GPU, _POOR, f"{_ONE_VM} that is mostly idle"),
         Suitability(VIRTIO, _UNSUITABLE, _NO_CUDA),
@@ -356,6 +377,7 @@ FITS: Mapping[str, tuple[Suitability, ...]] = {
         Suitability(WHOLE_GPU, _GOOD, "one service that uses all encoders of a card"),
         Suitability(MIXED_SIZE, _POSSIBLE, "small and large streams on one card"),
         Suitability(TIME_SLICING, _POSSIBLE, "many workers of one service: encoders are used at the same time"),
+        Suitability(OTHER_MAKER, _POSSIBLE, "if the type has decoders and encoders"),
         Suitability(FIXED_SHARE, _POSSIBLE, "idle encoders cannot be used by others"),
         Suitability(MIG_SHARED, _POSSIBLE, "if the GPU instance has encoders or decoders"),
         Suitability(MIG_BACKED, _POOR, "few GPU instances have decoders, and A100 and H100 have no encoder"),
@@ -375,6 +397,7 @@ FITS: Mapping[str, tuple[Suitability, ...]] = {
         Suitability(MIXED_SIZE, _POSSIBLE, "nodes of several sizes on one card"),
         Suitability(BEST_EFFORT, _POSSIBLE, "nodes for development"),
         Suitability(PLAIN_VFS, _POSSIBLE, "with the maker's own device plugin"),
+        Suitability(OTHER_MAKER, _POSSIBLE, "with the maker's own device plugin"),
         Suitability(VIRTIO, _UNSUITABLE, _NO_CUDA),
     ),
 }

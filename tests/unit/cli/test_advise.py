@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cli.conftest import Run
 from vgpuctl.config.arguments import WORKLOADS
 
-HOSTS = ("a16", "t4", "h100-mig", "rtx-pro-6000", "mixed", "ascend", "hgx-h100", "empty")
+HOSTS = ("a16", "h100-mig", "rtx-pro-6000", "mixed", "ascend", "empty")
 
 
 def advice(sim: Run, host: str, workload: str) -> dict[str, dict[str, Any]]:
@@ -73,6 +73,13 @@ def test_mig_is_never_chosen_because_the_card_has_it(sim: Run) -> None:
             assert any("set-mig" in command for command in commands) is (name == "mig-backed" and commands != [])
 
 
+def test_only_a_shared_gpu_instance_gets_a_profile_of_which_several_fit(sim: Run) -> None:
+    techniques = advice(sim, "rtx-pro-6000", "inference")
+    commands = {name: techniques[name]["gpus"][0]["commands"][-1] for name in ("mig-backed", "mig-backed-shared")}
+    assert "--profile DC-1-24C " in commands["mig-backed"]
+    assert "--profile DC-1-12C " in commands["mig-backed-shared"]
+
+
 def test_what_must_go_first_is_named_and_a_taken_name_is_not_used(sim: Run) -> None:
     assert sim("create-vm inference-1 --profile A100-4C").status == 0
     gpu = advice(sim, "a100-40", "inference")["vgpu-fixed-share"]["gpus"][0]
@@ -88,10 +95,11 @@ def test_what_must_go_first_is_named_and_a_taken_name_is_not_used(sim: Run) -> N
         ("a100-40", "0000:3b:00.0", "", ("full", "none", "partial")),
         ("a100-40", "0000:3b:00.0", "set-scheduler A100 --policy fixed_share", ("full", "partial", "partial")),
         ("h100-mig", "0000:3b:00.0", "", ("full", "full", "full")),
+        ("rtx-pro-6000", "0000:3b:00.0", "set-mig 0000:3b:00.0 --for DC-1-12C:8", ("full", "partial", "partial")),
         ("mixed", "0000:d8:00.0", "", ("full", "full", "full")),
         ("mixed", "0000:86:00.0", "", ("full", "partial", "partial")),
         ("mixed", "0000:17:00.0", "", None),
-        ("ascend", "0000:3b:00.0", "", None),
+        ("ascend", "0000:3b:00.0", "", ("full", "partial", "partial")),
     ],
 )
 def test_show_gpu_tells_how_far_vms_are_kept_apart(

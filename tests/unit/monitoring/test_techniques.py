@@ -39,7 +39,7 @@ def test_each_technique_says_what_it_needs_what_it_cannot_do_and_who_says_so(nam
     assert technique.needs
     assert technique.sources
     for source in technique.sources:
-        assert urlparse(source).scheme == "https" or source.startswith("NVIDIA/"), source
+        assert urlparse(source).scheme == "https" or source.startswith(("NVIDIA: ", "Huawei: ", "Linux: ")), source
 
 
 def test_the_policies_of_the_driver_have_a_technique_each() -> None:
