@@ -94,6 +94,7 @@ CASES = {
     "explain": CommandCase("A100-4C"),
     "fits": CommandCase("--profile A100-4C:2"),
     "plan-moves": CommandCase("--defragment", ("--profile A100-40C",)),
+    "advise": CommandCase("--workload cad"),
     "move-vms": CommandCase("--defragment"),
     "apply": CommandCase(f"--set 'gpus[{GPU}].reserved_for=vdi-*'"),
     "diff": CommandCase(),

@@ -29,6 +29,7 @@ from vgpuctl.agent.metrics_text import CONTENT_TYPE, PREFIX, Family, render
 from vgpuctl.agent.usage_sampler import SampledUsage, UsageSampler
 from vgpuctl.config.agent_metrics import MetricsSpec, parse_metrics
 from vgpuctl.errors import FileFailed, InvalidInput
+from vgpuctl.makers.nvidia_releases import support_end
 from vgpuctl.model.event import EventType
 from vgpuctl.observe import observe
 from vgpuctl.operations.usage import SCOPE, read_usage
@@ -103,7 +104,8 @@ def test_the_samples_are_what_prometheus_reads(sampled: Sampled) -> None:
     used = value(series, "vgpu_memory_used_bytes", vm="a")
     assert 0 < used[0] < 4 << 30
     assert value(series, "gpu_memory_used_bytes", gpu=GPU) == used
-    assert value(series, "vgpu_guest_driver_info", vm="a", version="550.90.07") == [1]
+    assert value(series, "vgpu_guest_driver_info", vm="a", version="550.90.07", release="17") == [1]
+    assert value(series, "driver_support_end_timestamp_seconds") == [support_end("550.90.05")]
     assert value(series, "gpu_memory_given_bytes", gpu=GPU) == [4 << 30]
     assert value(series, "profile_used", profile="L40S-4Q") == [1]
     assert value(series, "profile_capacity", profile="L40S-4Q") == [24]

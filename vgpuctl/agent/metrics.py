@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from vgpuctl.agent.event_counts import CountsResult
 from vgpuctl.agent.metrics_text import Family, Values, label_text, render
+from vgpuctl.makers.nvidia_releases import release_name, support_end
 from vgpuctl.model.gpu import Gpu, Ownership
 from vgpuctl.model.results.gpus import ProfileResult
 from vgpuctl.model.results.usage import GpuUsageResult, UsageResult, VgpuUsageResult
@@ -230,6 +231,11 @@ def _only(field: str) -> Callable[[VgpuUsageResult], Values]:
     return read
 
 
+def _guest_driver(row: VgpuUsageResult) -> Values:
+    driver = None if row.use is None else row.use.guest_driver
+    return None if driver is None else {(driver, release_name(driver)): 1}
+
+
 Row = tuple[str, str, Callable[[Any], Values]] | tuple[str, str, Callable[[Any], Values], str]
 """A metric of one kind of thing: its name without that kind, its help text, what reads it, and its own labels."""
 
@@ -251,6 +257,10 @@ FAMILIES = (
         ("agent_last_sample_timestamp_seconds", "When the use of GPUs was read last.", lambda host: host.usage.time),
         ("agent_sample_duration_seconds", "How long that took.", lambda host: host.usage.duration_seconds),
         ("agent_sample_errors_total", "How often a source gave nothing.", lambda host: host.source_errors, "source"),
+        (
+            "driver_support_end_timestamp_seconds", "When NVIDIA's support of the host driver's vGPU release ends.",
+            lambda host: support_end(host.usage.driver_version or ""),
+        ),
         (
             "agent_nvml_paused", "1: NVML is not read while vgpuctl changes a GPU's layout.",
             lambda host: host.usage.nvml_paused,
@@ -366,7 +376,7 @@ FAMILIES = (
         ("time_share_ratio", "The part of the GPU's time that it is guaranteed.", lambda row: row.time_share),
         ("license_state", "Its licence; only the state that holds.", _only("license_state"), "state"),
         ("license_expiry_timestamp_seconds", "When its licence ends.", _use_of_vgpu("license_expiry")),
-        ("guest_driver_info", "NVIDIA's driver in the guest.", _only("guest_driver"), "version"),
+        ("guest_driver_info", "NVIDIA's driver in the guest, and its vGPU release.", _guest_driver, "version release"),
         *(
             (f"{kind}_{name}", f"{text} of {what}.", partial(_frames, kind=kind, field=name))
             for kind, what in (("encoder", "the encoder"), ("capture", "framebuffer capture"))

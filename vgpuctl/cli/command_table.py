@@ -82,6 +82,7 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "explain": Entry("profiles", "Explain where a profile fits, where not, and why.", "why"),
         "fits": Entry("profiles", "Check whether vGPUs of several profiles fit together.", "simulate"),
         "plan-moves": Entry("moves", "Find the fewest VMs to move so that more vGPUs fit.", "defragment"),
+        "advise": Entry("advise", "Compare ways to share a GPU for a workload.", "choose recommend techniques"),
         "move-vms": Entry("moves", "Carry out plan-moves: stop, move and start these VMs.", "migrate move move-vm"),
     },
     "Host file (host.yaml)": {

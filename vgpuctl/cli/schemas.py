@@ -27,6 +27,7 @@ from vgpuctl.model.results.host import (
     ScenarioResult,
     SimResult,
 )
+from vgpuctl.model.results.techniques import WorkloadAdviceResult
 from vgpuctl.model.results.vms import ChangedVmResult, ManyVmsResult, PlannedVmResult, VmResult, XmlResult
 
 HOSTS = "hosts"
@@ -36,6 +37,7 @@ DIAL = "agent-dial"
 """A command that prints no document: it carries the bytes of others."""
 
 _OTHERS: dict[str, object] = {
+    "advise": QueryResult[WorkloadAdviceResult],
     "agent-run": QueryResult[AgentResult],
     "events": QueryResult[tuple[Event, ...]],
     "create-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult] | QueryResult[XmlResult],

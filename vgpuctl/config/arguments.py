@@ -19,6 +19,8 @@ RESERVE_MODES = ("always", "running")
 PLACEMENT_POLICIES = ("least-waste", "depth", "breadth", "first-fit")
 DEFAULT_PLACEMENT_POLICY = "least-waste"
 SCHEDULER_POLICIES = ("best_effort", "equal_share", "fixed_share")
+WORKLOADS = ("office", "cad", "training", "inference", "notebooks", "transcode", "kubernetes")
+"""What VMs do, for `advise --workload`; `monitoring/techniques.py` describes them."""
 PCI_WINDOW_AUTO, PCI_WINDOW_NONE = "auto", "none"
 NONE = "none"
 """No network card, no huge pages, no pinned CPUs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 
-from vgpuctl.doctor import agent, gpu_settings, gpus, nvidia, own_files, virtualization, vms
+from vgpuctl.doctor import agent, gpu_settings, gpus, nvidia, own_files, vgpu_software, virtualization, vms
 from vgpuctl.doctor.check import Check, Finding, Verdict
 from vgpuctl.errors import NotFound
 
@@ -16,6 +16,7 @@ CHECKS: tuple[Check, ...] = (
     *virtualization.CHECKS,
     *gpus.CHECKS,
     *nvidia.CHECKS,
+    *vgpu_software.CHECKS,
     *gpu_settings.CHECKS,
     *virtualization.SECURITY_CHECKS,
     *vms.CHECKS,

@@ -14,6 +14,7 @@ from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import DeviceUser, EccState, FilePermissions, HypervisorCapabilities, NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.usage import UsageSample
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 _MAX_LINES = 4
@@ -88,6 +89,14 @@ class DisplacedVm(Value):
     fix: str | None
 
 
+class LicenseToken(Value):
+    """The token that host.yaml names: `path`, its content, and its `permissions`, None where they cannot be read."""
+
+    path: str
+    content: FileContent
+    permissions: FilePermissions | None
+
+
 class CheckContext(Value):
     """The input of all checks.
 
@@ -98,7 +107,8 @@ class CheckContext(Value):
     reason in `holders_problem`. By GPU: `ecc`; `guests`, the vGPUs of VMs, where NVML reports them; `partition_drift`,
     how MIG and mixed sizes differ from host.yaml; `instance_types`, every type of a GPU with MIG on. `host_file_hint`:
     what to do if host.yaml is broken. `displaced`: the VMs that need another slot. `absent_gpus`: addresses in
-    host.yaml that are on no bus.
+    host.yaml that are on no bus. `now`: seconds since 1970. `usage`: the use of the GPUs, None where it cannot be read.
+    `license_token`: the token that host.yaml names, None for none.
     """
 
     snapshot: Snapshot | None = None
@@ -122,6 +132,9 @@ class CheckContext(Value):
     displaced: tuple[DisplacedVm, ...] = ()
     absent_gpus: frozenset[str] = frozenset()
     instance_types: Mapping[str, tuple[VgpuType, ...]] = EMPTY_MAPPING
+    now: float = 0.0
+    usage: UsageSample | None = None
+    license_token: LicenseToken | None = None
 
     def file(self, path: str) -> FileContent:
         """Return a file; a file that the check did not declare is a bug in the check (KeyError)."""
@@ -142,8 +155,8 @@ class Check(Value):
 
     `find_paths` adds paths that depend on the host. `needs_vms`, `needs_types`, `needs_leftovers`,
     `needs_capabilities`: the check needs libvirt's VMs, the GPUs' vGPU types, what reconcile would find, or what
-    libvirt reports about domains. `needs_logs`, `needs_holders`, `needs_ecc`, `needs_guests`, `needs_partitions`: it
-    needs the fields of `CheckContext` with these names, on hosts with NVIDIA GPUs.
+    libvirt reports about domains. `needs_logs`, `needs_holders`, `needs_ecc`, `needs_guests`, `needs_partitions`,
+    `needs_usage`: it needs the fields of `CheckContext` with these names, on hosts with NVIDIA GPUs.
     """
 
     id: str
@@ -162,6 +175,7 @@ class Check(Value):
     needs_ecc: bool = False
     needs_guests: bool = False
     needs_partitions: bool = False
+    needs_usage: bool = False
 
 
 def ok(*evidence: str) -> Finding:

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's driver: services, versions, users, firmware and ECC; the drivers in guests; what the drivers logged.
-
-Guests: one may have the host's major release of NVIDIA's vGPU software, the one before, or, where the host's is a
-long-term support branch, the long-term one before. With a newer one its vGPU never starts. Source: NVIDIA's vGPU
-release notes, "Compatible NVIDIA vGPU Manager and Guest VM Driver Releases". Drivers for Windows have numbers above the
-branch's, 551 to 553 for branch 550, so the start of each branch identifies a release.
+"""NVIDIA's driver: services, versions, users, firmware and ECC; what the drivers logged.
 
 Logs since the boot: sources are the kernel interface layer of NVIDIA's driver (nv-pci.c: "Aborting probe for VF"; nv.c:
 "API mismatch"), NVIDIA's catalogue of Xid errors, and logs of nvidia-vgpu-mgr in public bug reports (nvidia-installer
 15, vgpu4nixos 4). Xids that a program in a guest causes (13, 31, 43, 45 and the like) are no fault of the host, and are
 ignored.
 
-Size: a third of it is tables: the driver's releases, the lines of its logs, and what each means.
+Size: a third of it is tables: the lines of the driver's logs, and what each means.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect
 
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
@@ -41,8 +35,6 @@ from vgpuctl.doctor.own_files import UNIT_DIRECTORIES
 from vgpuctl.makers import maker_of, uses_nvml
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode
 from vgpuctl.model.names import PCI_IN_TEXT, normalize_device
-from vgpuctl.model.numbers import parse_integer
-from vgpuctl.model.port_values import NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH, ModprobeFile
 from vgpuctl.scheduler.registry_dword import MODULE_VERSION, PROC_VERSION, parse_driver_version
@@ -225,93 +217,6 @@ def _check_ecc(context: CheckContext, snapshot: Snapshot) -> Finding:
             fix="reboot the host, or undo the change: nvidia-smi -i ADDRESS -e 0 (off) or 1 (on)",
         )
     return ok(*shorten([f"{gpu.address}: ECC is {on_or_off(ecc.enabled)}" for gpu, ecc in ecc_states]))
-
-
-VGPU_RELEASES = (
-    (450, 11), (460, 12), (470, 13), (510, 14), (525, 15), (535, 16), (550, 17), (570, 18), (580, 19), (595, 20),
-)  # fmt: skip
-"""The first driver number of each major release of the vGPU software."""
-FIRST_UNKNOWN_BRANCH = 600
-"""From this branch on the release is unknown."""
-LONG_TERM_RELEASES = (11, 13, 16, 19)
-_WORST_FIRST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
-
-
-def vgpu_release(driver_version: str) -> int | None:
-    """Return the major release of the vGPU software that a driver belongs to; None for an unknown one."""
-    branch = parse_integer(driver_version.partition(".")[0]) or 0
-    if not VGPU_RELEASES[0][0] <= branch < FIRST_UNKNOWN_BRANCH:
-        return None
-    return VGPU_RELEASES[bisect([first for first, _ in VGPU_RELEASES], branch) - 1][1]
-
-
-def rate_guest_driver(host_version: str, guest_version: str) -> Verdict:
-    """Rate a guest's driver against the host's: `warn` for one older than NVIDIA lists, `fail` for a newer one."""
-    if host_version.partition(".")[0] == guest_version.partition(".")[0]:
-        return Verdict.OK
-    host_release, guest_release = vgpu_release(host_version), vgpu_release(guest_version)
-    if host_release is None or guest_release is None:
-        return Verdict.UNKNOWN
-    if guest_release > host_release:
-        return Verdict.FAIL
-    long_term = (
-        [release for release in LONG_TERM_RELEASES if release < host_release]
-        if host_release in LONG_TERM_RELEASES
-        else []
-    )
-    return Verdict.OK if guest_release in (host_release, host_release - 1, *long_term[-1:]) else Verdict.WARN
-
-
-def _check_guest_drivers(context: CheckContext, snapshot: Snapshot) -> Finding:
-    gpus = [g.address for g in snapshot.gpus if uses_nvml(g) and backend_for(g.backend).creates_devices]
-    if not gpus:
-        return not_applicable("no GPU here has vGPUs of NVIDIA's driver")
-    unreported = [address for address in gpus if address not in context.guests]
-    if unreported:
-        return unknown(f"NVML does not report the running vGPUs of {', '.join(unreported)}")
-    host = snapshot.nvml.driver_version
-    if host is None:
-        return unknown("NVML does not report the host's driver")
-    running = [(gpu, guest) for gpu, guests in context.guests.items() for guest in guests]
-    if not running:
-        return ok(f"host: {host}", "no VM runs with a vGPU")
-    rated = [(rate_guest_driver(host, g.driver_version), gpu, g) for gpu, g in running if g.driver_version is not None]
-    without_driver = len(running) - len(rated)
-    no_driver_lines = (
-        [f"{without_driver} of {len(running)} running vGPUs: no NVIDIA driver runs in the guest yet"]
-        if without_driver
-        else []
-    )
-    worst = next(
-        (candidate for candidate in _WORST_FIRST if any(verdict is candidate for verdict, _, _ in rated)), Verdict.OK
-    )
-    shown = [_describe_guest(snapshot, gpu, guest, verdict) for verdict, gpu, guest in rated if verdict is worst]
-    return Finding(
-        worst, (f"host: {_describe_driver(host)}", *shorten(shown), *no_driver_lines), _DRIVER_FIXES.get(worst)
-    )
-
-
-def _describe_guest(snapshot: Snapshot, gpu: str, guest: NvmlGuest, verdict: Verdict) -> str:
-    vm = snapshot.vm(guest.vm_uuid or "")
-    vm_name = vm.name if vm is not None else guest.vm_uuid or "a VM"
-    return f"{vm_name} on {gpu}: {_describe_driver(guest.driver_version or '')}{_DRIVER_MEANINGS.get(verdict, '')}"
-
-
-def _describe_driver(version: str) -> str:
-    release = vgpu_release(version)
-    return version if release is None else f"{version} (vGPU {release})"
-
-
-_DRIVER_MEANINGS = {
-    Verdict.FAIL: ", newer than the host's: its vGPU does not start",
-    Verdict.WARN: ", older than the host's release supports",
-    Verdict.UNKNOWN: ", and it is not known whether the host's release supports it",
-}
-_DRIVER_FIXES = {
-    Verdict.FAIL: "install in the guest the driver of the host's release or of the release before; or update the host",
-    Verdict.WARN: "update the guest's driver to the host's release",
-    Verdict.UNKNOWN: "NVIDIA's release notes of the host's vGPU software list the guest drivers that it supports",
-}
 
 
 _MAX_LINE_LENGTH = 160
@@ -531,14 +436,6 @@ CHECKS = (
         looks_at="NVML",
         run=require_snapshot(_check_ecc),
         needs_ecc=True,
-    ),
-    Check(
-        id="guest-drivers",
-        title="the driver versions in guests",
-        looks_at="NVML: the driver in the guest of each running vGPU",
-        run=require_snapshot(_check_guest_drivers),
-        needs_vms=True,
-        needs_guests=True,
     ),
     Check(
         id="driver-messages",

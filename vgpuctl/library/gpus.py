@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
-from vgpuctl.config.arguments import GPU_MODES, VGPU_STATES, as_texts, require_bool, require_choice, require_range
+from vgpuctl.config.arguments import (
+    GPU_MODES,
+    VGPU_STATES,
+    WORKLOADS,
+    as_texts,
+    require_bool,
+    require_choice,
+    require_range,
+)
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import Texts, VgpuFields
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
         VgpuResult,
     )
     from vgpuctl.model.results.moves import FitsResult, MovesResult
+    from vgpuctl.model.results.techniques import WorkloadAdviceResult
     from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 
 _SCHEDULER_OPTIONS = {
@@ -92,6 +101,14 @@ class GpuCalls(Calls):
             fields = {"mode": "passthrough", "gpus": gpus, "gpu": () if gpu is None else (gpu,)}
             return moves.query_whole_fit(self._ports, requests.from_fields(self._ports, None, fields))
         return moves.query_fit(self._ports, requests.count_profiles(profiles), gpu)
+
+    @query
+    def advise_workload(self, workload: str) -> QueryResult[WorkloadAdviceResult]:
+        """Return the ways to share a GPU, best first for a workload, and which GPUs of this host can do each."""
+        from vgpuctl.operations import advise
+
+        require_choice("workload", workload, WORKLOADS)
+        return advise.advise_workload(self._ports, workload)
 
     @query
     def plan_moves(

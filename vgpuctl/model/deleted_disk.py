@@ -84,11 +84,6 @@ class BinnedVolume(Value):
     problem: str | None = None
 
 
-def format_utc(seconds: int) -> str:
-    """Return a time as results show it."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
 def parse_bin_entry(name: str) -> BinEntry | None:
     """Return the entry with this name; None if it is not exactly what vgpuctl writes."""
     match = _NAME.fullmatch(name)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,18})", re.ASCII)
 
@@ -54,6 +55,11 @@ def format_mib(mib: int) -> str:
 def format_bytes(size: int) -> str:
     """Return a size in bytes for people, rounded down to MiB; below 1 MiB in KiB, rounded up."""
     return format_mib(size >> 20) if size >> 20 or not size else f"{-(-size // 1024)} KiB"
+
+
+def format_utc(seconds: int) -> str:
+    """Return a time, in seconds since 1970, as results show it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def parse_ranges(text: str, limit: int) -> frozenset[int]:

@@ -13,8 +13,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound, Refused, VgpuctlError
-from vgpuctl.model.deleted_disk import BINNED_KINDS, BinEntry, BinnedVolume, format_utc
-from vgpuctl.model.numbers import count_text
+from vgpuctl.model.deleted_disk import BINNED_KINDS, BinEntry, BinnedVolume
+from vgpuctl.model.numbers import count_text, format_utc
 from vgpuctl.model.outcome import Context, Outcome, QueryResult
 from vgpuctl.model.results.deleted_disks import DeletedDiskResult, PurgedResult, RestoredDiskResult
 from vgpuctl.model.vm import ManagedDisk, Vm

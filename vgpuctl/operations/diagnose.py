@@ -25,6 +25,7 @@ from vgpuctl.doctor.check import (
     Finding,
     FolderListing,
     Leftover,
+    LicenseToken,
     PathsToRead,
     Verdict,
     unknown,
@@ -39,6 +40,7 @@ from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.port_values import DeviceUser, FilePermissions, HypervisorCapabilities
 from vgpuctl.model.results.host import CheckResult, DoctorFindingResult, DoctorResult, RestoreResult
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.usage import NVML_SOURCE
 from vgpuctl.model.vm import Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.observe.host_file import read_host_file, read_host_spec
@@ -52,6 +54,7 @@ from vgpuctl.operations.plans.host_diff import describe_unapplied_settings
 from vgpuctl.operations.plans.reserve import choose_slots
 from vgpuctl.operations.reconcile import find_problems, reconcile
 from vgpuctl.operations.restore import restore_host
+from vgpuctl.operations.usage import targets_of
 from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.ports.host import Host
 from vgpuctl.ports.step import Plan, Step
@@ -248,6 +251,8 @@ def gather_check_context(host: Host, checks: tuple[Check, ...]) -> CheckContext:
         host_file_hint=host_file.hint or "",
         displaced=_find_displaced(host, snapshot) if any(c.needs_types and c.needs_vms for c in checks) else (),
         absent_gpus=find_absent(host.sysfs, host_file.addresses),
+        now=host.clock.now(),
+        license_token=_license_token(host, host_file.license_token),
         **nvidia,
     )
 
@@ -304,12 +309,21 @@ def _collect_nvidia(host: Host, snapshot: Snapshot | None, checks: tuple[Check, 
     if any(c.needs_guests for c in checks):
         guest_states = {g.address: host.nvml.guests(g.address) for g in gpus if uses_nvml(g)}
         data["guests"] = {address: guests for address, guests in guest_states.items() if guests is not None}
+    if snapshot is not None and any(c.needs_usage for c in checks) and host.usage is not None:
+        targets = (target for target in targets_of(snapshot) if target.source == NVML_SOURCE)
+        data["usage"] = host.usage.read(tuple(targets), ())
     if any(c.needs_partitions for c in checks):
         data["partition_drift"] = {g.address: _drift(host, g) for g in gpus}
         data["instance_types"] = {
             g.address: read_vgpu_types(host, g) for g in gpus if g.mig is not None and g.mig.enabled
         }
     return data
+
+
+def _license_token(host: Host, path: str | None) -> LicenseToken | None:
+    if path is None:
+        return None
+    return LicenseToken(path, _read_text(host, path), _permissions(host, [PathsToRead(permissions=(path,))]).get(path))
 
 
 def _holders(host: Host) -> tuple[tuple[DeviceUser, ...] | None, str]:

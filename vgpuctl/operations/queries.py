@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.name_patterns import expand_braces, is_glob, is_pattern
@@ -24,7 +24,7 @@ from vgpuctl.model.results.gpus import (
     RoomResult,
 )
 from vgpuctl.model.results.moves import MoveResult
-from vgpuctl.model.results.vms import VmResult, VmRowResult
+from vgpuctl.model.results.vms import GuestSoftwareResult, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import GpuScheduler
 from vgpuctl.model.vm import Vm
@@ -32,6 +32,7 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters, read_modprobe
 from vgpuctl.operations.boot import read_autostart_links
 from vgpuctl.operations.guards import find_vm, require_libvirt
+from vgpuctl.operations.guest_software import read_guest_software
 from vgpuctl.operations.moves import find_pinned_vms
 from vgpuctl.operations.plans.moves import find_blocking_carriers, plan_room_moves
 from vgpuctl.operations.plans.results import (
@@ -109,19 +110,25 @@ def show_vms(host: Host, names: Sequence[str]) -> dict[str, QueryResult[VmResult
     snapshot = observe(host, ReadScope(models=False))
     vms = {vm.name: vm for vm in snapshot.vms}
     shown = [vms[name] for name in names if name in vms]
-    return {vm.name: QueryResult(_shown_vm(host, snapshot, vm), snapshot.warnings) for vm in shown}
+    software = read_guest_software(host, snapshot, shown)
+    return {vm.name: QueryResult(_shown_vm(host, snapshot, vm, software), snapshot.warnings) for vm in shown}
 
 
 def show_vm(host: Host, name: str) -> QueryResult[VmResult]:
     """Return one VM with its vGPUs and disks."""
     snapshot = observe(host, ReadScope(models=False))
     vm = find_vm(snapshot, name)
-    return QueryResult(_shown_vm(host, snapshot, vm), snapshot.warnings)
+    software = read_guest_software(host, snapshot, (vm,))
+    return QueryResult(_shown_vm(host, snapshot, vm, software), snapshot.warnings)
 
 
-def _shown_vm(host: Host, snapshot: Snapshot, vm: Vm) -> VmResult:
+def _shown_vm(host: Host, snapshot: Snapshot, vm: Vm, software: Mapping[str, GuestSoftwareResult]) -> VmResult:
     links = read_autostart_links(host)
-    return replace(vm_result(snapshot, vm), libvirt_autostart=None if links is None else vm.name in links)
+    return replace(
+        vm_result(snapshot, vm),
+        libvirt_autostart=None if links is None else vm.name in links,
+        guest_software=software.get(vm.uuid),
+    )
 
 
 def profile_results(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: bool) -> tuple[ProfileResult, ...]:

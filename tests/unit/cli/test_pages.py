@@ -195,6 +195,18 @@ def test_one_vm() -> None:
     assert "spread group: lab\nhugepages:    1GiB\ndisplay:      the first" in output
 
 
+def test_the_software_of_a_running_guest() -> None:
+    software = {"driver": "582.53", "release": "19.5", "host_release": "19.6", "fit": "supported",
+                "license": "licensed", "license_expiry": "2026-11-28T08:00:00Z"}  # fmt: skip
+    output = text("show-vm", {**VM, "guest_software": software})
+    assert "guest driver: 582.53 (vGPU 19.5); the host's driver supports it\n" in output
+    assert "license:      licensed until 2026-11-28T08:00:00Z\n" in output
+    newer = {**software, "release": None, "fit": "too-new", "license": None, "license_expiry": None}
+    output = text("show-vm", {**VM, "guest_software": newer})
+    assert "guest driver: 582.53; newer than the host's: the vGPU does not start\n" in output
+    assert "license" not in output
+
+
 def test_a_change_shows_what_is_there_now() -> None:
     done = {**VM, "steps": ["start"], "notes": [], "dry_run": False}
     assert text("create-vm", done) == (

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.tables import check_table
 from tests.unit.doctor.check_results import check_of
 from tests.values import snapshot
 from vgpuctl.doctor import CHECKS, find_explaining_checks, select_checks, worst_verdict
@@ -36,25 +36,14 @@ def test_a_file_that_the_check_did_not_ask_for_is_a_mistake():
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "reference" / "doctor.md"
-HEAD = "| check | subject | what it looks at | errors it explains |\n|---|---|---|---|\n"
-
-
-def table() -> str:
-    rows = []
-    for check in CHECKS:
-        explains = ", ".join(f"`{word}`" for word in check.explains) or "-"
-        rows.append(f"| `{check.id}` | {check.title} | {check.looks_at} | {explains} |\n")
-    return HEAD + "".join(rows)
 
 
 def test_the_document_lists_every_check():
-    text = PAGE.read_text(encoding="utf-8")
-    if os.environ.get("VGPUCTL_REGENERATE"):
-        before, _, rest = text.partition("| check |")
-        after = rest.partition("\n\n")[2]
-        PAGE.write_text(f"{before}{table()}\n{after}", encoding="utf-8")
-        text = PAGE.read_text(encoding="utf-8")
-    assert table() in text, "run the tests with VGPUCTL_REGENERATE=1"
+    check_table(
+        PAGE,
+        ("check", "subject", "what it looks at", "errors it explains"),
+        ((f"`{c.id}`", c.title, c.looks_at, ", ".join(f"`{word}`" for word in c.explains) or "-") for c in CHECKS),
+    )
 
 
 def test_ids_are_short_words_and_each_is_there_once():

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs/reference/library.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 PRINTED = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
-OTHER_NAMES = {"export": "export_host", "import": "import_host"}
+OTHER_NAMES = {"advise": "advise_workload", "export": "export_host", "import": "import_host"}
 NOT_CALLS = ("agent", "events", "sim", "completion")
 
 

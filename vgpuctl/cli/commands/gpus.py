@@ -180,6 +180,7 @@ def _gpu(data: GpuDetailsResult) -> Page:
             ("vgpus", vgpu_count(data.vgpus)),
             *_partition_lines(data),
             *_scheduler_lines(data),
+            *_isolation_lines(data),
             *(("problem", problem) for problem in data.problems),
         )
     )
@@ -218,6 +219,15 @@ def _scheduler_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
         if spec is not None:
             lines.append((title, configured_text(spec)))
     return tuple(lines)
+
+
+def _isolation_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
+    """Return how far the VMs on the GPU are kept apart; none if that is unknown or it is set up for nothing."""
+    isolation = gpu.isolation
+    if isolation is None:
+        return ()
+    parts = (("memory", isolation.memory), ("compute", isolation.compute), ("faults", isolation.faults))
+    return tuple(("isolation", f"{name}, {part.degree}: {part.text}") for name, part in parts)
 
 
 def running_text(state: RunningSchedulerResult | None) -> str:

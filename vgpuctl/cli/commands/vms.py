@@ -30,7 +30,7 @@ from vgpuctl.model.autostart import ANY_STORAGE, AUTOSTART_NEVER
 from vgpuctl.value import field_names
 
 if TYPE_CHECKING:
-    from vgpuctl.model.results.vms import VmResult, VmRowResult
+    from vgpuctl.model.results.vms import GuestSoftwareResult, VmResult, VmRowResult
 
 
 def _vm_vgpus(vm: VmRowResult) -> str | None:
@@ -111,7 +111,7 @@ _FIRST_FIELDS = ("ownership", "owner", "account", "record", "vcpus", "firmware",
 _IN_OWN_WORDS = frozenset({
     "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
     "network_config", "labels", "vgpus", "disks", "generation", "autostart", "autostart_storage", "start_order",
-    "should_run", "libvirt_autostart",
+    "should_run", "libvirt_autostart", "guest_software",
 })  # fmt: skip
 """The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
 neither list come after the first."""
@@ -130,9 +130,30 @@ def _vm(data: VmResult) -> Page:
     items += [("cloud-init", f"{what} {path}") for what, path in files if path]
     items += [("autostart", line)] if (line := _autostart_line(data)) else []
     items += [("labels", value_text(data.labels))] if data.labels else []
+    items += _software_lines(data.guest_software)
     items += [device_item(v, data.name) for v in data.vgpus]
     items += [("disk", disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
+
+
+_FITS = {
+    "supported": "the host's driver supports it",
+    "old": "older than the host's driver supports",
+    "too-new": "newer than the host's: the vGPU does not start",
+    "unknown": "whether the host's driver supports it is not known",
+}
+
+
+def _software_lines(software: GuestSoftwareResult | None) -> list[tuple[str, str]]:
+    """Return the driver and the license of a running guest."""
+    if software is None:
+        return []
+    release = f" (vGPU {software.release})" if software.release else ""
+    lines = [("guest driver", f"{software.driver}{release}; {_FITS.get(software.fit, software.fit)}")]
+    if software.license is not None:
+        until = f" until {software.license_expiry}" if software.license_expiry else ""
+        lines.append(("license", f"{software.license}{until}"))
+    return lines
 
 
 def _autostart_line(data: VmResult) -> str:

@@ -10,6 +10,7 @@ from vgpuctl.model.gpu import Backend, GpuMode, IommuGroupMember, Ownership
 from vgpuctl.model.results import ABSENT, Absent
 from vgpuctl.model.results.host import HostGpuResult
 from vgpuctl.model.results.moves import MoveResult
+from vgpuctl.model.results.techniques import IsolationResult
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.value import Value
 
@@ -218,7 +219,8 @@ class GpuDetailsResult(GpuResult):
     """A GPU with everything on it. `console`: reasons why it may be the host's console.
 
     `scheduler_at_load`: the setting when the driver was loaded. `scheduler_next`: the setting at its next load.
-    `mig` is null if the GPU does not support it, or that is not known.
+    `mig` is null if the GPU does not support it, or that is not known. `isolation`: how far its VMs are kept apart,
+    null if that is not known or it is set up for nothing.
     """
 
     console: tuple[str, ...]
@@ -230,6 +232,7 @@ class GpuDetailsResult(GpuResult):
     scheduler_at_load: SchedulerSpec | None
     scheduler_next: SchedulerSpec | None
     shares: tuple[ShareResult, ...]
+    isolation: IsolationResult | None
 
 
 class RoomResult(Value):

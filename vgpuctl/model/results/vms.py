@@ -179,6 +179,23 @@ class VmRowResult(Value):
     vgpus: tuple[VgpuResult, ...]
 
 
+class GuestSoftwareResult(Value):
+    """NVIDIA's software in a running guest, as the host's NVML reports it. `driver`: its version.
+
+    `release`, `host_release`: the vGPU releases of the guest's and the host's driver, such as 19.5, or 19 if only the
+    branch is known; null if neither is. `fit`: whether the host's driver allows the guest's; old: it may work, and
+    NVIDIA does not support it; too-new: the vGPU does not start. `license`: such as licensed or unlicensed;
+    `license_expiry`: when it ends, null if that is not known.
+    """
+
+    driver: str
+    release: str | None
+    host_release: str | None
+    fit: Annotated[str, "supported", "old", "too-new", "unknown"]
+    license: str | None
+    license_expiry: str | None
+
+
 class VmResult(Value):
     """A VM. `record`: the state in its record, null if vgpuctl did not create it.
 
@@ -190,6 +207,7 @@ class VmResult(Value):
     `autostart_storage`, `start_order`: whether, with which disks and in which order the host agent starts it after a
     boot; null without a record. `should_run`: whether the last request was to start it; null unless `autostart` is
     last-state. `libvirt_autostart`: whether libvirt starts it too (virsh autostart); only show-vm reads that, as root.
+    `guest_software`: of the running guest; only show-vm reads it, null unless the guest has NVIDIA's driver.
     """
 
     name: str
@@ -219,6 +237,7 @@ class VmResult(Value):
     start_order: int | None
     should_run: bool | None
     libvirt_autostart: bool | None
+    guest_software: GuestSoftwareResult | None
     vgpus: tuple[VgpuResult, ...]
     disks: tuple[DiskResult, ...]
 

@@ -197,7 +197,7 @@ def _diff_scheduler(gpu: Gpu, configured: GpuSpec, current: GpuSpec) -> list[Dif
 def diff_settings(desired: HostSpec, current: HostSpec) -> tuple[DifferenceResult, ...]:
     """Return the differences in the other sections of host.yaml: `defaults.memory`, `vgpus.NAME` and so on."""
     differences = []
-    for section in ("defaults", "placement", "boot"):
+    for section in _SECTIONS:
         new, old = (as_dict(getattr(spec, section)) for spec in (desired, current))
         differences += [DifferenceResult(f"{section}.{key}", new[key], old[key]) for key in new if new[key] != old[key]]
     agents = (flat_agent(desired.agent), flat_agent(current.agent))
@@ -266,7 +266,7 @@ def gpu_settings(spec: GpuSpec) -> HostGpuResult:
     )
 
 
-_SECTIONS = ("defaults", "placement", "boot")
+_SECTIONS = ("defaults", "placement", "boot", "license")
 
 
 def describe_removed(removed: RemovedResult) -> str:

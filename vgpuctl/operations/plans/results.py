@@ -27,6 +27,7 @@ from vgpuctl.model.results.gpus import (
 from vgpuctl.model.results.vms import DiskResult, NetworkResult, VmOwnershipWord, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Nic, Vm
+from vgpuctl.monitoring.technique_choice import find_isolation
 from vgpuctl.operations.plans.reserve import without_slot
 from vgpuctl.operations.plans.schedulers import SchedulerDetails, scheduler_summary
 from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
@@ -128,6 +129,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         image=image_of(vm),
         should_run=vm.record.should_run if vm.record and keeps_last_state(vm.record) else None,
         libvirt_autostart=None,
+        guest_software=None,
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -271,6 +273,7 @@ def gpu_details(snapshot: Snapshot, gpu: Gpu, scheduler: SchedulerDetails) -> Gp
         scheduler_at_load=scheduler.at_load,
         scheduler_next=scheduler.at_next_load,
         shares=scheduler.shares,
+        isolation=find_isolation(gpu),
     )
 
 
