@@ -10,6 +10,7 @@ import pytest
 from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
 from tests.lab.nvidia_host import put_nvml
+from tests.lab.test_after_boot import INSTALLED
 from tests.lab.vgpuctl_in import A100, IGB, must, put_gpu, use_defaults
 
 HANG = "/sys/module/vgpulab/parameters/hang"
@@ -53,6 +54,7 @@ def test_the_use_of_a_running_guest(lab: Lab, form: str) -> None:
 @pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_driver_that_hangs_in_the_kernel_stops_its_values_alone(lab: Lab) -> None:
+    lab.run(INSTALLED)
     put_gpu(lab, "vendor-vf")
     put_nvml(lab)
     use_defaults(lab)
