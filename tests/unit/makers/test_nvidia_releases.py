@@ -204,4 +204,4 @@ def test_the_page_has_the_table() -> None:
             for release in shown
         ),
     )
-    assert f"As of {TABLE_DATE}" in PAGE.read_text(encoding="utf-8")
+    assert f"as of {TABLE_DATE}" in PAGE.read_text(encoding="utf-8")

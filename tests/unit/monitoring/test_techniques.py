@@ -16,7 +16,7 @@ from vgpuctl.monitoring.techniques import FITS, TECHNIQUES, WORKLOADS, Need
 
 WORST_LAST = tuple(Fit)
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "techniques.md"
-SIGNS = dict(zip(Fit, ("++", "+", "-", "×"), strict=True))
+SIGNS = dict(zip((*Fit, *Degree), ("++", "+", "-", "×", "●", "◐", "○"), strict=True))
 
 
 def test_the_command_line_knows_every_workload() -> None:
@@ -73,9 +73,9 @@ def test_the_page_has_the_table() -> None:
         (
             (
                 technique.title,
-                technique.isolation.memory.degree,
-                technique.isolation.compute.degree,
-                technique.isolation.faults.degree,
+                SIGNS[technique.isolation.memory.degree],
+                SIGNS[technique.isolation.compute.degree],
+                SIGNS[technique.isolation.faults.degree],
                 *(SIGNS[fits[workload, name]] for workload in WORKLOADS),
             )
             for name, technique in TECHNIQUES.items()
