@@ -26,6 +26,7 @@ from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system_files import HostSystem
+from vgpuctl.host.usage_history import HISTORY_NAME, UsageHistoryFile
 from vgpuctl.model.outcome import Confirm, Context, NoProgress, Outcome, Progress, Subjects
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import Claim, Operation
@@ -146,6 +147,7 @@ def open_sim_host(
         volume_bin=sim.volume_bin,
         kernel_messages=sim.kernel_messages,
         usage=sim.usage(clock.now),
+        usage_history=UsageHistoryFile(state / HISTORY_NAME),
     )
     return SimulatedHost(ports, sim, directory, scenario)
 

@@ -18,6 +18,7 @@ from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostClock, HostProcesses
 from vgpuctl.host.system_files import HostSystem
+from vgpuctl.host.usage_history import HISTORY_NAME, UsageHistoryFile
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.ports.host import Host
@@ -65,6 +66,7 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
         volume_bin=sim_host.volume_bin,
         kernel_messages=sim_host.kernel_messages,
         usage=sim_host.usage(clock.now),
+        usage_history=UsageHistoryFile(sim_host.run_dir.parent / HISTORY_NAME),
         close=sim_host.close,
     )
 

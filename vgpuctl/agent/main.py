@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from socket import socket
 
@@ -57,10 +58,11 @@ def run(
         listening = _listen(path)
         ports = library.open_ports(host, root=root, connect=connect)
         usage = None if ports.usage is None else SampledUsage(ports.usage)
+        adapt = partial(replace, snapshots=snapshots, usage=usage, usage_history=ports.usage_history)
         agent = server.Agent(
             open_host=library.opener(host, root=root, connect=connect),
-            open_reader=library.opener(host, root=root, connect=connect, snapshots=snapshots, usage=usage),
-            ports=replace(ports, snapshots=snapshots),
+            open_reader=library.opener(host, root=root, connect=connect, adapt=adapt),
+            ports=adapt(ports),
             snapshots=snapshots,
             usage=usage,
             metrics=given_metrics,

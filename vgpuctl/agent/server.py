@@ -211,6 +211,8 @@ async def serve(
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.to_thread(watcher.close)
+    if sampler is not None:
+        await asyncio.to_thread(sampler.close)
     events.close()
     for delivery in deliveries:
         await asyncio.to_thread(delivery.close)

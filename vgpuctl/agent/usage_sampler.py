@@ -18,10 +18,11 @@ from collections import Counter
 from contextlib import AbstractContextManager
 from threading import Lock
 
-from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.events import EventLog, shorten_reason
 from vgpuctl.agent.metrics import HostState, render_metrics
 from vgpuctl.agent.usage_changes import compare_usage
 from vgpuctl.errors import VgpuctlError
+from vgpuctl.model.event import EventType
 from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import NVML_SOURCE, ProcessUse, ReaderProgram, UsageSample, UsageTarget
@@ -111,7 +112,25 @@ class UsageSampler:
             change.publish(self._events)
         if not snapshot.unread_texts:
             self._events.counts.forget_vms(frozenset(vm.uuid for vm in snapshot.vms))
+        self._add_to_history(result)
         self._text = render_metrics(self._state(snapshot, result))
+
+    def _add_to_history(self, result: UsageResult) -> None:
+        """Add a sample, and publish when the history cannot be written, and when it can again."""
+        history = self._host.usage_history
+        if history is None:
+            return
+        before = history.problem
+        history.add(result)
+        if history.problem is not None and before is None:
+            self._events.publish(EventType.HISTORY_PROBLEM, reason=shorten_reason(history.problem))
+        elif before is not None and history.problem is None:
+            self._events.publish(EventType.HISTORY_BACK)
+
+    def close(self) -> None:
+        """Write what the history has not written yet."""
+        if self._host.usage_history is not None:
+            self._host.usage_history.flush()
 
     def _observe(self) -> Snapshot:
         """Return a snapshot; without VMs if libvirt fails, for the GPUs are there all the same."""

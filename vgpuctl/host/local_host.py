@@ -28,11 +28,13 @@ from vgpuctl.host.qemu_access import QemuUser, read_qemu_user, session_qemu_user
 from vgpuctl.host.system_files import HostScratch, HostSystem
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
 from vgpuctl.host.usage import HostUsage
+from vgpuctl.host.usage_history import HISTORY_NAME, UsageHistoryFile
 from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.events import LibvirtDomainEvents
 from vgpuctl.host.virt.storage import LibvirtStorage
 from vgpuctl.host.virt.volume_bin import LibvirtVolumeBin
+from vgpuctl.model.agent_service import STATE_DIRECTORY
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -103,6 +105,7 @@ def _with_own_ports(
         unfinished_files=open_unfinished_files(Path("/"), RUN_DIR, HOST_FILE_PATH, processes),
         kernel_messages=HostKernelMessages(),
         usage=usage,
+        usage_history=UsageHistoryFile(Path(STATE_DIRECTORY) / HISTORY_NAME),
         close=partial(_close_all, host.close, usage.close),
     )
 

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from vgpuctl.host.processes import HostClock
     from vgpuctl.model.caller import Caller
     from vgpuctl.model.outcome import Confirm, Progress
-    from vgpuctl.ports.devices import UsageReader
-    from vgpuctl.ports.host import Host, Snapshots
+    from vgpuctl.ports.host import Host
 
 __all__ = ["LOCAL", "GpuHost", "confirm_everything", "never_cancelled", "open_host", "open_ports", "opener"]
 
@@ -79,13 +78,11 @@ def opener(
     *,
     root: str = "/",
     connect: str | None = None,
-    snapshots: Snapshots | None = None,
-    usage: UsageReader | None = None,
+    adapt: Callable[[Host], Host] = lambda ports: ports,
 ) -> Callable[[CallSettings, HostClock | None], GpuHost]:
     """Return what opens a host, named as for `open_host`, for calls with these settings that wait with this clock.
 
-    `snapshots`: keeps what was read for the next call, for calls that change nothing. `usage`: reads the use of GPUs in
-    place of the host's own port.
+    `adapt`: changes the ports of a host that was opened, as the agent does for calls that change nothing.
 
     Raises, when it opens:
         InvalidInput, NotFound, HostCannot, FileFailed: as `open_host`.
@@ -94,7 +91,7 @@ def opener(
     def open_with(settings: CallSettings, clock: HostClock | None = None) -> GpuHost:
         require_seconds("wait_seconds", settings.wait_seconds)
         ports = open_ports(name, root=root, connect=connect, clock=clock, wait_seconds=settings.wait_seconds)
-        ports = replace(ports, given_files=settings.files, snapshots=snapshots, usage=usage or ports.usage)
+        ports = replace(adapt(ports), given_files=settings.files)
         return GpuHost(ports, settings, None if os.path.abspath(root) == "/" else root, open_with)
 
     return open_with

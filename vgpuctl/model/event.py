@@ -20,6 +20,7 @@ class EventType(StrEnum):
     panicked. `vm-defined`: a VM is new, or its definition changed (`reason`: added, updated, renamed).
     `problem-found`: what `reconcile-host` reports and the agent did not fix. `healing-stopped`: the agent fixes nothing
     by itself while there are that many problems. `autostart-failed`: a VM that should run after a boot does not.
+    `history-problem`: the history of the use of vGPUs cannot be written, or was damaged and begins again.
     `read-only-begin`: the agent cannot write its state directory, so it refuses operations until `read-only-end`.
     """
 
@@ -60,6 +61,8 @@ class EventType(StrEnum):
     READ_ONLY_END = "read-only-end"
     CORDON = "cordon"
     NVML_PAUSED = "nvml-paused"
+    HISTORY_PROBLEM = "history-problem"
+    HISTORY_BACK = "history-back"
 
 
 class Severity(StrEnum):
@@ -87,6 +90,7 @@ SEVERITIES = {
     EventType.DRIFT_BEGIN: Severity.WARNING,
     EventType.LEAK: Severity.WARNING,
     EventType.PROBLEM_BEGIN: Severity.WARNING,
+    EventType.HISTORY_PROBLEM: Severity.WARNING,
     EventType.STUCK_BEGIN: Severity.WARNING,
 }
 """The usual severity of an event; `info` for those that are not here."""

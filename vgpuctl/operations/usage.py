@@ -20,13 +20,15 @@ from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters
 from vgpuctl.operations.plans.schedulers import is_running, time_shares
 from vgpuctl.scheduler.modprobe_files import find_loaded_dword
 from vgpuctl.scheduler.registry_dword import is_weighted
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 SCOPE = ReadScope(types=True)
 """Types tell how many vGPUs of a size a GPU takes, which a fixed share needs."""
-_MIB = 1 << 20
+_FULL = 0.95
+"""From this part on, a framebuffer or a share of time is as good as used up."""
 
 
 def read_usage(host: Host) -> QueryResult[UsageResult]:
@@ -107,13 +109,30 @@ def _vgpu_rows(
 ) -> list[VgpuUsageResult]:
     uses = _match(snapshot.vgpus_on(gpu.address), [use for use in sample.vgpus if use.gpu == gpu.address])
     weights = is_weighted(driver, find_loaded_dword(loaded_parameters(host) or "", gpu.address))
+    peaks = {} if host.usage_history is None else host.usage_history.peaks()
     shares = {vgpu.carrier: share.fraction for vgpu, share in time_shares(snapshot, gpu, weights)}
     rows: list[VgpuUsageResult] = []
     for vgpu in snapshot.vgpus_on(gpu.address):
         use = uses.get(vgpu.carrier)
         share = shares.get(vgpu.carrier)
-        rows.append(_vgpu_row(snapshot.vm(vgpu.vm_uuid or ""), vgpu, use, None if share is None else float(share)))
+        row = _vgpu_row(snapshot.vm(vgpu.vm_uuid or ""), vgpu, use, None if share is None else float(share))
+        key = None if row.vm_uuid is None or row.index is None else (row.vm_uuid, row.index)
+        current = None if use is None else use.memory_used_bytes
+        known = [peak for peak in (current, None if key is None else peaks.get(key)) if peak is not None]
+        rows.append(replace(row, peak_memory_bytes=max(known, default=None), hint=_hint(row)))
     return rows
+
+
+def _hint(row: VgpuUsageResult) -> str | None:
+    """Return what somebody should look at; None for nothing."""
+    use = row.use
+    if use is None:
+        return None
+    if use.license_state is not None and use.license_state.startswith("unlicensed"):
+        return "no license"
+    if use.memory_used_bytes is not None and use.memory_used_bytes >= _FULL * (use.memory_size_bytes or float("inf")):
+        return "framebuffer full"
+    return "needs more time" if row.share_used is not None and row.share_used > _FULL else None
 
 
 def _match(vgpus: tuple[Vgpu, ...], uses: list[VgpuUse]) -> dict[str, VgpuUse]:

@@ -9,7 +9,9 @@ from typing import Protocol
 
 from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.model.port_values import CommandResult, EccState, FilePermissions, NvmlGpu, NvmlGuest, NvmlStatus
+from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
+from vgpuctl.model.usage_history import VgpuHistory
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 
 
@@ -119,6 +121,26 @@ class UsageReader(Protocol):
 
     def pause(self) -> AbstractContextManager[None]:
         """Keep every reader on this host, in any process, from opening a driver while a GPU's layout is changed."""
+
+
+class UsageHistory(Protocol):
+    """What is kept of the use of vGPUs. Reading never raises: without a history there is none."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be written now; None while that works."""
+
+    def add(self, result: UsageResult) -> None:
+        """Add a sample; now and then, write what was added."""
+
+    def flush(self) -> None:
+        """Write what was added. What cannot be written waits."""
+
+    def read(self, *, days: bool = False) -> tuple[VgpuHistory, ...]:
+        """Return what is kept of all vGPUs, by VM and number: their hours, or with `days` their days."""
+
+    def peaks(self) -> Mapping[tuple[str, int], int]:
+        """Return the highest framebuffer use of each vGPU in 35 days, by the VM's uuid and the vGPU's number."""
 
 
 class VendorCommands(Protocol):
