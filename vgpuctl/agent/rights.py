@@ -58,7 +58,7 @@ _MAY: Mapping[Decision, frozenset[Rights]] = {
 }
 
 READS = (
-    "advise-workload", "check-image", "check-vm-change", "diff", "doctor", "explain", "export-host",
+    "advise-sizes", "advise-workload", "check-image", "check-vm-change", "diff", "doctor", "explain", "export-host",
     "find-causes", "fits", "instance-profiles", "list-deleted", "list-gpus", "list-images", "list-profiles",
     "list-vgpus", "list-vms", "log", "plan-moves", "pool-names", "print-xml", "select-gpus", "select-vgpus",
     "select-vms", "show-gpu", "show-vm", "show-vms", "top", "vgpu-names", "vm-names",
@@ -93,7 +93,7 @@ IMAGE_CALLS = frozenset({"check-image", "refresh-vm"})
 CHECKED_ARGUMENTS = frozenset({"file", "force_console", "keep_disks", "name", "networks", "pattern"})
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
-    "check", "checks", "code", "count", "defragment", "disk", "disks", "drain", "dry_run", "error", "event",
+    "by", "check", "checks", "code", "count", "defragment", "disk", "disks", "drain", "dry_run", "error", "event",
     "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "labels", "lines", "managed_only",
     "max_moves", "names", "owner", "parallel", "pool", "profile", "profiles", "sets", "since", "size", "start", "state",
     "timeout_seconds", "unassigned", "user", "vgpus", "vm", "wait_for", "wait_timeout", "workload",

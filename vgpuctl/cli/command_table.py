@@ -82,7 +82,9 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "explain": Entry("profiles", "Explain where a profile fits, where not, and why.", "why"),
         "fits": Entry("profiles", "Check whether vGPUs of several profiles fit together.", "simulate"),
         "plan-moves": Entry("moves", "Find the fewest VMs to move so that more vGPUs fit.", "defragment"),
-        "advise": Entry("advise", "Compare ways to share a GPU for a workload.", "choose recommend techniques"),
+        "advise": Entry(
+            "advise", "Advise on profiles by their use, or on ways to share.", "choose recommend right-size techniques"
+        ),
         "move-vms": Entry("moves", "Carry out plan-moves: stop, move and start these VMs.", "migrate move move-vm"),
     },
     "Host file (host.yaml)": {

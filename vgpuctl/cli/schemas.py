@@ -19,6 +19,7 @@ from vgpuctl.model import json_schema
 from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results import TargetsResult
+from vgpuctl.model.results.advice import AdviceResult
 from vgpuctl.model.results.host import (
     AgentResult,
     CompletionResult,
@@ -37,7 +38,7 @@ DIAL = "agent-dial"
 """A command that prints no document: it carries the bytes of others."""
 
 _OTHERS: dict[str, object] = {
-    "advise": QueryResult[WorkloadAdviceResult],
+    "advise": QueryResult[WorkloadAdviceResult] | QueryResult[AdviceResult],
     "agent-run": QueryResult[AgentResult],
     "events": QueryResult[tuple[Event, ...]],
     "create-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult] | QueryResult[XmlResult],

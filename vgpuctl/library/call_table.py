@@ -17,13 +17,13 @@ from vgpuctl.library import GpuHost, fields
 from vgpuctl.model import results
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.result_reader import Mismatch, read_value
-from vgpuctl.model.results import deleted_disks, gpus, host, moves, techniques, usage, vms
+from vgpuctl.model.results import advice, deleted_disks, gpus, host, moves, techniques, usage, vms
 from vgpuctl.value import Value
 
 _NAMES: dict[str, Any] = {
     **{
         name: value
-        for module in (results, deleted_disks, gpus, host, moves, techniques, usage, vms, fields)
+        for module in (results, advice, deleted_disks, gpus, host, moves, techniques, usage, vms, fields)
         for name, value in vars(module).items()
     },
     "Mapping": Mapping,

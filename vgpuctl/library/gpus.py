@@ -25,6 +25,7 @@ from vgpuctl.value import replace
 if TYPE_CHECKING:
     from vgpuctl.model.gpu import MigSpec
     from vgpuctl.model.outcome import Outcome, QueryResult
+    from vgpuctl.model.results.advice import AdviceResult
     from vgpuctl.model.results.gpus import (
         AbsentVgpuResult,
         ChangedGpuResult,
@@ -101,6 +102,13 @@ class GpuCalls(Calls):
             fields = {"mode": "passthrough", "gpus": gpus, "gpu": () if gpu is None else (gpu,)}
             return moves.query_whole_fit(self._ports, requests.from_fields(self._ports, None, fields))
         return moves.query_fit(self._ports, requests.count_profiles(profiles), gpu)
+
+    @query
+    def advise_sizes(self, *, by: str = "owner") -> QueryResult[AdviceResult]:
+        """Return what the use of vGPUs advises: profiles, idle VMs, and GPU memory by `owner` or by a label."""
+        from vgpuctl.operations import advise
+
+        return advise.advise_sizes(self._ports, by=by)
 
     @query
     def advise_workload(self, workload: str) -> QueryResult[WorkloadAdviceResult]:

@@ -4,12 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
 HOURS_KEPT_DAYS, DAYS_KEPT = 35, 400
 """Hours are kept for so many days: a month's end is seen. Days are kept for a year and a month."""
+
+
+class Verdict(StrEnum):
+    """What the use asks for."""
+
+    SMALLER = "smaller"
+    LARGER = "larger"
+    KEEP = "keep"
+    NONE = "none"
 
 
 class UsedHour(Value):

@@ -12,10 +12,9 @@ engines, and Windows keeps framebuffer that it does not use.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from itertools import pairwise
 
-from vgpuctl.model.usage_history import DAY_SECONDS, HOURS_KEPT_DAYS, UsedHour, VgpuHistory
+from vgpuctl.model.usage_history import DAY_SECONDS, HOURS_KEPT_DAYS, UsedHour, Verdict, VgpuHistory
 from vgpuctl.value import Value
 
 MARGIN_RATIO, MARGIN_BYTES = 1.15, 256 << 20
@@ -28,15 +27,6 @@ IDLE_DAYS, IDLE_SM = 5, 0.02
 _MIB = 1 << 20
 _WEEKS, _RISE_RATIO = 3, 1.02
 _P95 = 0.95
-
-
-class Verdict(StrEnum):
-    """What the use asks for."""
-
-    SMALLER = "smaller"
-    LARGER = "larger"
-    KEEP = "keep"
-    NONE = "none"
 
 
 class ProfileSize(Value):

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from tests import EVERYTHING
-from vgpuctl.model.usage_history import DAY_SECONDS, HOUR_SECONDS, UsedHour, VgpuHistory
-from vgpuctl.monitoring.right_sizing import ProfileSize, Sizing, Verdict, is_idle, is_rising, load_of, size_profile
+from vgpuctl.model.usage_history import DAY_SECONDS, HOUR_SECONDS, UsedHour, Verdict, VgpuHistory
+from vgpuctl.monitoring.right_sizing import ProfileSize, Sizing, is_idle, is_rising, load_of, size_profile
 
 GIB = 1 << 30
 SIZES = (1, 2, 3, 4, 6, 8, 12)
