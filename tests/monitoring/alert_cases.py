@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """For each alert: metrics with which it fires, and metrics with which it stays silent.
 
-Series are written as in promtool's unit tests, one value for each minute from 0 on; each gets the labels job and
-instance. `{vdi}` is a vGPU's vm and vgpu labels.
+Series are written as in promtool's unit tests, one value for each minute from 0 on, or each hour; each gets the labels
+job and instance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ON_GPU = f"GPU {GPU} of {INSTANCE} (VMs on it: 1)"
 G = f'{{gpu="{GPU}"}}'
 VDI = 'vm="vdi-001",vgpu="0"'
 V = f"{{{VDI}}}"
-INFO = {f'vgpuctl_vgpu_info{{gpu="{GPU}",profile="A40-8Q",{VDI}}}': "1x2000"}
+INFO = {f'vgpuctl_vgpu_info{{gpu="{GPU}",profile="A40-8Q",{VDI}}}': "1x200"}
 """A VM with one vGPU on the GPU."""
 AT_HOST = f"ssh {HOST} "
 SHOW_GPU, CORDON, SHOW_VM = (
@@ -31,7 +31,7 @@ class Alert(NamedTuple):
     """What an alert is expected to say `at` so many minutes with the series `fires`, and when it is silent.
 
     `labels`: besides instance, severity and app. `silent`: several sets of series, all at that minute; `early`: a
-    minute at which it does not fire yet.
+    minute at which it does not fire yet. `minutes`: between two values.
     """
 
     severity: str
@@ -77,7 +77,7 @@ def busy(sm: float, share: float = 0.25) -> Series:
 def free(*values: str, used_by: int = 3) -> Series:
     """Return how many more of a profile fit, on one host or two."""
     hosts = {f'vgpuctl_profile_free{{profile="A40-8Q",instance="gpu-{n:02}:9935"}}': v for n, v in enumerate(values, 1)}
-    return hosts | {'vgpuctl_profile_used{profile="A40-8Q",instance="gpu-01:9935"}': f"{used_by}x2000"}
+    return hosts | {'vgpuctl_profile_used{profile="A40-8Q",instance="gpu-01:9935"}': f"{used_by}x200"}
 
 
 def xid(number: int) -> Series:
@@ -113,7 +113,8 @@ ALERTS = {
         f'{AT_HOST}"journalctl -k -g NVRM -n 20"', {}, early=2,
     ),
     "GpuLost": Alert(
-        "critical", 1, one(f"vgpuctl_gpu_up{G}", "0x5"), (one(f"vgpuctl_gpu_up{G}", "1x5"),), f"{ON_GPU} is lost", SHOW_GPU,
+        "critical", 1, one(f"vgpuctl_gpu_up{G}", "0x5"), (one(f"vgpuctl_gpu_up{G}", "1x5"),),
+        f"{ON_GPU} is lost", SHOW_GPU,
     ),
     "GpuMissing": Alert(
         "critical", 6, {"vgpuctl_gpus_expected": "2x20", f"vgpuctl_gpu_info{G}": "1x20"},
@@ -169,7 +170,8 @@ ALERTS = {
     "FramebufferFull": Alert(
         "warning", 12, used(7000, reserved=700),
         (used(7000), used(7000, reserved=700) | {'vgpuctl_vm_info{vm="vdi-001",os="windows11"}': "1x60"}),
-        f"VM vdi-001 on {ON_GPU} uses 95.89% of its framebuffer", f"{AT_HOST}vgpuctl list-profiles", VGPU_LABELS, early=8,
+        f"VM vdi-001 on {ON_GPU} uses 95.89% of its framebuffer", f"{AT_HOST}vgpuctl list-profiles",
+        VGPU_LABELS, early=8,
     ),
     "StuckWrite": Alert(
         "critical", 3, {"vgpuctl_stuck_writes": "1x9"}, ({"vgpuctl_stuck_writes": "0x9"},),
@@ -190,10 +192,11 @@ ALERTS = {
         {"profile": "A40-8Q"}, early=14, has_instance=False,
     ),
     "RoomEndsSoon": Alert(
-        "info", 8 * 24 * 60, free("40-0.02x1200"), (free("40x1200"), free("_x500 40-0.02x700"), free("400-0.02x1200")),
+        "info", 8 * 24 * 60, free("40-0.12x200"),
+        (free("40x200"), free("_x80 40-0.12x120"), free("400-0.12x200")),
         "The room for A40-8Q ends within 14 days, if it shrinks as in the last 7",
         "vgpuctl --host 'ssh://gpu{01..20}' list-profiles",
-        {"profile": "A40-8Q"}, early=7 * 24 * 60 + 30, has_instance=False, minutes=10,
+        {"profile": "A40-8Q"}, early=7 * 24 * 60, has_instance=False, minutes=60,
     ),
     "Starved": Alert(
         "info", 125, busy(0.25), (busy(0.2), busy(0.25, share=0.5)),
@@ -204,6 +207,7 @@ ALERTS = {
         f"{ON_GPU} has 86 degrees Celsius", SHOW_GPU, early=9,
     ),
     "GpuBusy": Alert(
-        "info", 62, one(SM, "0.99x90"), (one(SM, "0.9x90"),), f"The cores of {ON_GPU} are busy: 99%", SHOW_GPU, early=58,
+        "info", 62, one(SM, "0.99x90"), (one(SM, "0.9x90"),),
+        f"The cores of {ON_GPU} are busy: 99%", SHOW_GPU, early=58,
     ),
 }  # fmt: skip

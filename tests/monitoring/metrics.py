@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 GIB = 1 << 30
 GPU, LOST = "0000:3b:00.0", "0000:af:00.0"
-LABELS = re.compile(r"(\w+)=")
 
 _AGENT = """\
 agent_info{version="0.9",driver_version="595.58"} 1
@@ -25,7 +24,6 @@ leaks{kind="vgpu"} 1
 stuck_writes 1
 unfinished_operations 0
 restore_failed_vgpus 1
-host_lock_wait_seconds 0.1
 profile_free{profile="A40-8Q"} 0
 profile_capacity{profile="A40-8Q"} 4
 profile_used{profile="A40-8Q"} 4
@@ -39,6 +37,8 @@ gpu_up 1
 gpu_memory_size_bytes 48318382080
 gpu_memory_used_bytes 20000000000
 gpu_memory_reserved_bytes 500000000
+gpu_memory_given_bytes 48000000000
+gpu_vgpus 6
 gpu_engine_utilization_ratio{engine="sm"} 0.99
 gpu_engine_utilization_ratio{engine="memory"} 0.4
 gpu_power_watts 250
@@ -72,7 +72,7 @@ vm_crashes_total 1
 vm_last_crash_timestamp_seconds NOW
 """
 _VGPU = """\
-vgpu_info{gpu="GPU",profile="A40-8Q",vm_uuid="1",vgpu_uuid="2",device="0000:3b:00.4",gpu_instance="",backend="vendor-vf"} 1
+vgpu_info{gpu="GPU",profile="A40-8Q",vm_uuid="1",vgpu_uuid="2",device="d",gpu_instance="",backend="vendor-vf"} 1
 vgpu_memory_size_bytes 8589934592
 vgpu_memory_used_bytes 8400000000
 vgpu_memory_reserved_bytes 100000000
@@ -90,10 +90,6 @@ vgpu_capture_latency_seconds 0.004
 vgpu_frame_rate_limit_fps 60
 """
 VMS = tuple(f"vdi-{number:03}" for number in range(1, 7))
-NAMES = frozenset(
-    f"vgpuctl_{line.partition(' ')[0].partition('{')[0]}" for line in (_AGENT + _GPU + _VM + _VGPU).splitlines()
-)
-"""The name of every metric."""
 
 
 def exposition(now: float) -> str:
