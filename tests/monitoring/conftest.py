@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.monitoring.servers import PROGRAMS
 from vgpuctl import library
 
 Printed = Callable[..., str]
@@ -31,6 +32,6 @@ def rules_file(printed: Printed, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def promtool(*words: str | Path, cwd: Path | None = None) -> str:
     """Run promtool, which must succeed, and return its output."""
-    ran = subprocess.run(["promtool", *words], cwd=cwd, capture_output=True, text=True, check=False)
+    ran = subprocess.run([PROGRAMS / "promtool", *words], cwd=cwd, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
     return ran.stdout + ran.stderr

@@ -17,6 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 
+PROGRAMS = Path(__file__).resolve().parents[2] / ".venv-prometheus/usr/bin"
+"""Prometheus' programs, where tests/bootstrap.py unpacked them."""
 DEADLINE_SECONDS = 60
 Answer = TypeVar("Answer")
 
@@ -54,10 +56,10 @@ def wait_for(what: str, look: Callable[[], Answer | None], pause: threading.Even
 
 
 @contextmanager
-def running(directory: Path, argv: Sequence[str | Path], ready_url: str) -> Iterator[None]:
-    """Run a program until the end of the block; its output goes to the file `log` in the directory."""
+def running(directory: Path, argv: Sequence[str], ready_url: str) -> Iterator[None]:
+    """Run one of PROGRAMS until the end of the block; its output goes to the file `log` in the directory."""
     log = directory / "log"
-    with log.open("w") as output, subprocess.Popen(argv, cwd=directory, stdout=output, stderr=output) as process:
+    with log.open("w") as output, subprocess.Popen([PROGRAMS / argv[0], *argv[1:]], cwd=directory, stdout=output, stderr=output) as process:
         try:
 
             def is_ready() -> bool:
@@ -65,7 +67,7 @@ def running(directory: Path, argv: Sequence[str | Path], ready_url: str) -> Iter
                 ask(ready_url)
                 return True
 
-            wait_for(str(argv[0]), is_ready)
+            wait_for(argv[0], is_ready)
             yield
         finally:
             process.terminate()
