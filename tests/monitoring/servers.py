@@ -41,13 +41,12 @@ def ask(url: str, body: object = None, **query: str) -> Any:
     return json.loads(text) if text.startswith((b"{", b"[")) else text.decode()
 
 
-def wait_for(what: str, look: Callable[[], Answer | None], pause: threading.Event | None = None) -> Answer:
-    """Return what a look returns as soon as that is true."""
-    pause = pause or threading.Event()
-    end = time.monotonic() + DEADLINE_SECONDS
+def wait_for(what: str, check: Callable[[], Answer | None]) -> Answer:
+    """Return what a check returns as soon as that is true."""
+    pause, end = threading.Event(), time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < end:
         try:
-            if answer := look():
+            if answer := check():
                 return answer
         except (urllib.error.URLError, ConnectionError):
             pass
@@ -59,7 +58,10 @@ def wait_for(what: str, look: Callable[[], Answer | None], pause: threading.Even
 def running(directory: Path, argv: Sequence[str], ready_url: str) -> Iterator[None]:
     """Run one of PROGRAMS until the end of the block; its output goes to the file `log` in the directory."""
     log = directory / "log"
-    with log.open("w") as output, subprocess.Popen([PROGRAMS / argv[0], *argv[1:]], cwd=directory, stdout=output, stderr=output) as process:
+    with (
+        log.open("w") as output,
+        subprocess.Popen([PROGRAMS / argv[0], *argv[1:]], cwd=directory, stdout=output, stderr=output) as process,
+    ):
         try:
 
             def is_ready() -> bool:
