@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from vgpuctl.agent.metrics import FAMILIES
 from vgpuctl.agent.metrics_text import PREFIX
 from vgpuctl.config.yaml_reader import load_document
 
+PAGE = Path(__file__).resolve().parents[2] / "docs/howto/monitoring.md"
+BEGIN, END = "<!-- alerts: begin -->\n", "<!-- alerts: end -->\n"
 ALERT_FIELDS = {"summary", "command"}
 
 
@@ -155,3 +158,27 @@ def test_rules_use_only_metrics_of_the_agent(rules: list[Mapping[str, Any]]) -> 
     used = {name for rule in rules for name in re.findall(r"(?<![:\w])vgpuctl_\w+", rule["expr"])}
     assert used
     assert used <= names
+
+
+def test_the_page_lists_every_alert(rules: list[Mapping[str, Any]]) -> None:
+    alerts = [rule for rule in rules if "alert" in rule]
+    cells = [
+        (r["alert"], r["labels"]["severity"], r.get("for", ""), plain(r["annotations"]["summary"])) for r in alerts
+    ]
+    rows = [f"| {' | '.join(row)} |\n" for row in cells]
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    wanted = f"{before}{BEGIN}| alert | severity | after | says |\n|---|---|---|---|\n{''.join(rows)}{END}{after}"
+    if os.environ.get("VGPUCTL_REGENERATE"):
+        PAGE.write_text(wanted, encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == wanted, "run the tests with VGPUCTL_REGENERATE=1"
+
+
+def plain(summary: str) -> str:
+    """Return an alert's text with words in the place of Prometheus' expressions: GPU of HOST."""
+    text = re.sub(r" of \{\{ \$labels\.instance \}\} \(VMs on it: .*?\{\{ end \}\}\)", "", summary)
+    text = text.replace("{{ $labels.instance }}", "HOST")
+    text = text.replace("GPU {{ $labels.gpu }}", "GPU").replace("VM {{ $labels.vm }}", "VM")
+    text = re.sub(r"\{\{ \$value[^}]*\}\}", "N", text)
+    return re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda match: match[1].upper(), text)
