@@ -11,6 +11,7 @@ GPU, LOST = "0000:3b:00.0", "0000:af:00.0"
 
 _AGENT = """\
 agent_info{version="0.9",driver_version="595.58"} 1
+driver_support_end_timestamp_seconds 1800000000
 agent_last_sample_timestamp_seconds NOW
 agent_sample_duration_seconds 0.05
 agent_sample_errors_total{source="nvml"} 2
@@ -80,7 +81,7 @@ vgpu_engine_utilization_ratio{engine="sm"} 0.25
 vgpu_time_share_ratio 0.25
 vgpu_license_state{state="unlicensed"} 1
 vgpu_license_expiry_timestamp_seconds 2000000000
-vgpu_guest_driver_info{version="595.58"} 1
+vgpu_guest_driver_info{version="595.58",release="20"} 1
 vgpu_encoder_sessions 1
 vgpu_encoder_fps 30
 vgpu_encoder_latency_seconds 0.004
