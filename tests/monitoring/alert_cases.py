@@ -23,6 +23,7 @@ AT_HOST = f"ssh {HOST} "
 SHOW_GPU, CORDON, SHOW_VM = (
     f"{AT_HOST}vgpuctl {words}" for words in (f"show-gpu {GPU}", f"cordon {GPU}", "show-vm vdi-001")
 )
+EXPLAIN = f"{AT_HOST}vgpuctl explain A40-8Q"
 
 Series = Mapping[str, str]
 
@@ -164,7 +165,7 @@ ALERTS = {
     ),
     "LicenceServerDown": Alert(
         "critical", 7, licences(4, 6), (licences(1, 4), licences(45, 5)),
-        "60% of all vGPUs have no licence: check the licence server", "vgpuctl --host 'ssh://gpu{01..20}' list-vms",
+        "60% of all vGPUs have no licence: check the licence server", f"{AT_HOST}vgpuctl show-vm vdi-004",
         {}, early=4, has_instance=False,
     ),
     "FramebufferFull": Alert(
@@ -188,14 +189,14 @@ ALERTS = {
     ),
     "NoRoom": Alert(
         "warning", 17, free("0x30", "0x30"), (free("0x30", "1x30"), free("0x30", used_by=0)),
-        "No host has room for another A40-8Q, which VMs use", "vgpuctl --host 'ssh://gpu{01..20}' explain A40-8Q",
+        "No host has room for another A40-8Q, which VMs use", EXPLAIN,
         {"profile": "A40-8Q"}, early=14, has_instance=False,
     ),
     "RoomEndsSoon": Alert(
         "info", 8 * 24 * 60, free("40-0.12x200"),
         (free("40x200"), free("_x80 40-0.12x120"), free("400-0.12x200")),
         "The room for A40-8Q ends within 14 days, if it shrinks as in the last 7",
-        "vgpuctl --host 'ssh://gpu{01..20}' list-profiles",
+        EXPLAIN,
         {"profile": "A40-8Q"}, early=7 * 24 * 60, has_instance=False, minutes=60,
     ),
     "Starved": Alert(
