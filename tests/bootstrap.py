@@ -6,7 +6,8 @@
     python3 tests/bootstrap.py test [--all]    lint, types, unit, simulator, SSH, Ansible and lab, in half an hour;
                                         --all: every fault point, the whole lab and the benchmarks too, in hours
     python3 tests/bootstrap.py docs     the documents as a site in docs/_build/html
-    python3 tests/bootstrap.py venv     only the environments, in .venv, .venv-ansible and .venv-ansible-2.18
+    python3 tests/bootstrap.py venv     only the environments, in .venv, .venv-ansible and .venv-ansible-2.18, and
+                                        Prometheus' programs in .venv-prometheus
     python3 tests/bootstrap.py versions the unit tests with the lowest versions that pyproject.toml allows, and the
                                         command line's with every minor release of click
     python3 tests/bootstrap.py packages [--try]    sdist, wheel and .deb in dist; --try: installed in bare roots
@@ -23,6 +24,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from pathlib import Path
@@ -33,6 +35,7 @@ ANSIBLE_VENVS = {".venv-ansible": "requirements.txt", ".venv-ansible-2.18": "req
 LOWEST_VENV = ROOT / ".venv-lowest"
 CLICKS_VENV = ROOT / ".venv-clicks"
 PACKAGES_VENV = ROOT / ".venv-packages"
+PROMETHEUS = ROOT / ".venv-prometheus"
 PYTHON = "/usr/bin/python3"
 IN_PARALLEL = ("-n", "2", "--dist", "worksteal")
 PLACEMENT = "tests/bench/placement"
@@ -65,6 +68,8 @@ TEST_PACKAGES = (
     "graphviz",
     "systemd",
 )
+PROMETHEUS_PACKAGES = ("prometheus", "prometheus-alertmanager")
+"""Only unpacked, into PROMETHEUS: installed, they would run as services on this machine, now and after each boot."""
 
 
 def say(text: str) -> None:
@@ -107,6 +112,19 @@ def install(packages: tuple[str, ...]) -> None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     must("apt-get", "-q", "update", env=env)
     must("apt-get", "-q", "install", "-y", "--no-install-recommends", *wanted, env=env)
+
+
+def unpack_prometheus() -> None:
+    """Unpack the Debian packages with Prometheus' programs, which need nothing but libc, unless they are there."""
+    if all((PROMETHEUS / "usr/bin" / package).is_file() for package in PROMETHEUS_PACKAGES):
+        return
+    say(f"unpacking {' and '.join(PROMETHEUS_PACKAGES)} in {PROMETHEUS.name}")
+    if os.geteuid() == 0:
+        must("apt-get", "-q", "update")
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run(["apt-get", "-q", "download", *PROMETHEUS_PACKAGES], cwd=directory, check=True)
+        for package in sorted(Path(directory).glob("*.deb")):
+            must("dpkg-deb", "--extract", package, PROMETHEUS)
 
 
 def libvirt_modules() -> list[Path]:
@@ -251,6 +269,7 @@ def phases(everything: bool) -> list[tuple[str, list[str]]]:
     on_lab = ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "tests/lab"]
     every_change = [
         ("lint, types, unit, simulator", [*IN_PARALLEL, *UNIT]),
+        ("monitoring", ["-n", "2", "--dist", "loadfile", "tests/monitoring"]),
         ("other hosts", [*IN_PARALLEL, "tests/remote"]),
         ("ansible", ["-n", "3", "--dist", "worksteal", "tests/ansible"]),  # a play spends half of its time waiting
         ("lab", on_lab if everything else [*on_lab, "-m", "quick"]),
@@ -269,6 +288,7 @@ def test() -> int:
     install(BASE_PACKAGES + TEST_PACKAGES + lab_packages)
     make_venv("dev")
     make_ansible_venvs()
+    unpack_prometheus()
     failed = []
     for name, arguments in phases(everything):
         say(name)
@@ -287,6 +307,7 @@ def environments() -> int:
     install(BASE_PACKAGES)
     make_venv("dev")
     make_ansible_venvs()
+    unpack_prometheus()
     return 0
 
 

@@ -108,6 +108,7 @@ CASES = {
     "uninstall-host": CommandCase(),
     "completion": CommandCase("bash"),
     "events": CommandCase(),
+    "monitoring": CommandCase("--print rules"),
 }
 """By the command's name, in the order of `--help`; the commands of `agent` and `sim` have tests of their own."""
 

@@ -53,6 +53,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "list-vgpus": {"unassigned": True},
     "list-vms": {},
     "log": {"vm": "runs", "lines": 5},
+    "monitoring": {"name": "rules"},
     "move-vms": {"defragment": True},
     "plan-moves": {"defragment": True},
     "pool-names": {},

@@ -75,6 +75,7 @@ def test_the_host_agent_is_installed_only_where_it_is_asked_for(
         ("vgpuctl", "check", "vgpuctl_packages"),
         ("guest_driver", "main", "guest_driver_gridd"),
         ("desktop_pool", "main", "desktop_pool_options"),
+        ("monitoring", "main", "monitoring_targets"),
     ],
 )
 def test_a_list_or_dictionary_that_the_command_line_passes_as_text_is_an_error(

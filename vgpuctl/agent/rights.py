@@ -60,8 +60,8 @@ _MAY: Mapping[Decision, frozenset[Rights]] = {
 READS = (
     "advise-sizes", "advise-workload", "check-image", "check-vm-change", "diff", "doctor", "explain", "export-host",
     "find-causes", "fits", "instance-profiles", "list-deleted", "list-gpus", "list-images", "list-profiles",
-    "list-vgpus", "list-vms", "log", "plan-moves", "pool-names", "print-xml", "select-gpus", "select-vgpus",
-    "select-vms", "show-gpu", "show-vm", "show-vms", "top", "vgpu-names", "vm-names",
+    "list-vgpus", "list-vms", "log", "monitoring", "plan-moves", "pool-names", "print-xml", "select-gpus",
+    "select-vgpus", "select-vms", "show-gpu", "show-vm", "show-vms", "top", "vgpu-names", "vm-names",
 )  # fmt: skip
 GUEST_READS = ("show-address", "show-console", "wait")
 """Consoles, and what a guest's agent tells: the operations show those of one's own VMs alone."""
@@ -96,7 +96,7 @@ HARMLESS_ARGUMENTS = frozenset({
     "by", "check", "checks", "code", "count", "defragment", "disk", "disks", "drain", "dry_run", "error", "event",
     "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "labels", "lines", "managed_only",
     "max_moves", "names", "owner", "parallel", "pool", "profile", "profiles", "sets", "since", "size", "start", "state",
-    "timeout_seconds", "unassigned", "user", "vgpus", "vm", "wait_for", "wait_timeout", "workload",
+    "targets", "timeout_seconds", "unassigned", "user", "vgpus", "vm", "wait_for", "wait_timeout", "workload",
 })  # fmt: skip
 """Arguments with names, numbers and choices, which the library checks: none of them is a path that something opens."""
 HARMLESS_FIELDS = frozenset({

@@ -102,6 +102,9 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "uninstall-host": Entry("host", "Remove what install-host installed."),
         "completion": Entry("host", "Print the completion script of a shell."),
         "events": Entry("events", "Show what happens on this host, as the host agent sees it.", "event monitor"),
+        "monitoring": Entry(
+            "monitoring", "Print rules, dashboards and scrape configurations.", "alerts grafana metrics prometheus"
+        ),
         "agent": Entry("agent", "Run the host agent, or reach it through SSH.", "daemon serve"),
         "sim": Entry("sim", "Reboot or reset a simulated host, or list scenarios."),
     },

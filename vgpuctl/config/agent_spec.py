@@ -20,6 +20,7 @@ from vgpuctl.config.agent_metrics import (
     parse_metrics,
     parse_reader,
 )
+from vgpuctl.config.alert_thresholds import ALERTS_SHAPE, AlertsSpec, dump_alerts, parse_alerts
 from vgpuctl.config.arguments import NONE, VM_MODES
 from vgpuctl.config.event_sinks import SINK_SHAPE, dump_sink, parse_sink
 from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
@@ -76,7 +77,8 @@ class AgentSpec(Value):
 
     `notify`: where events are delivered, by a name for the log. `self_healing`: whether the agent by itself fixes what
     `reconcile-host` can fix, and starts VMs after a boot. `metrics`: where they are served on TCP; None: nowhere.
-    `readers`: programs that read the use of GPUs, by name.
+    `readers`: programs that read the use of GPUs, by name. `alerts`: thresholds of the rules that `vgpuctl monitoring`
+    prints.
     """
 
     allow: AllowSpec = AllowSpec()
@@ -86,6 +88,7 @@ class AgentSpec(Value):
     self_healing: bool = True
     metrics: MetricsSpec | None = None
     readers: Mapping[str, ReaderProgram] = EMPTY_MAPPING
+    alerts: AlertsSpec = AlertsSpec()
 
 
 def dump_agent(spec: AgentSpec) -> dict[str, Any]:
@@ -102,6 +105,7 @@ def dump_agent(spec: AgentSpec) -> dict[str, Any]:
         limits["accounts"] = {account: _dump_limits(limit) for account, limit in spec.limits.accounts.items()}
     notify = {name: dump_sink(sink) for name, sink in spec.notify.items()}
     sections = {"allow": allow, "accounts": dict(spec.accounts), "limits": limits, "notify": notify}
+    sections["alerts"] = dump_alerts(spec.alerts)
     given: dict[str, Any] = {key: section for key, section in sections.items() if section}
     if spec.readers:
         given["readers"] = {name: dump_reader(reader) for name, reader in spec.readers.items()}
@@ -350,5 +354,6 @@ AGENT_SHAPE = Shape(
             "false: the agent by itself neither fixes problems nor starts VMs after a boot; without the key, it does",
             {"type": "boolean"},
         ),
+        Key("alerts", parse_alerts, "thresholds of the rules of 'vgpuctl monitoring'", nested_shape=ALERTS_SHAPE),
     ),
 )

@@ -22,6 +22,12 @@ SCHEDULER_POLICIES = ("best_effort", "equal_share", "fixed_share")
 WORKLOADS = ("office", "cad", "training", "inference", "notebooks", "transcode", "kubernetes")
 """What VMs do, for `advise --workload`; `monitoring/techniques.py` describes them."""
 PCI_WINDOW_AUTO, PCI_WINDOW_NONE = "auto", "none"
+DASHBOARD_PREFIX = "dashboard:"
+MONITORING_FILES = (
+    "rules", "scrape", "alertmanager", "servicemonitor",
+    *(f"{DASHBOARD_PREFIX}{name}" for name in ("fleet", "gpu", "vm", "capacity")),
+)  # fmt: skip
+"""What `vgpuctl monitoring` prints."""
 NONE = "none"
 """No network card, no huge pages, no pinned CPUs."""
 CPU_PIN_AUTO = "auto"

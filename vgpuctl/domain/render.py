@@ -69,7 +69,7 @@ _SOURCE_NAME = "<template>"
 _TEMPLATE_SUFFIX = ".xml.j2"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _PACKAGE = Path(__file__).resolve().parent.parent
-_TEMPLATE_DIRECTORIES = (_PACKAGE / "_templates", _PACKAGE.parent / "templates")
+TEMPLATE_DIRECTORIES = (_PACKAGE / "_templates", _PACKAGE.parent / "templates")
 """Of a wheel, and of a source tree (also an editable install of it), where they are next to the package.
 
 An admin's files in /etc/vgpuctl/templates are read through the host's port, not here.
@@ -340,7 +340,7 @@ def read_builtin_template(name: str) -> str | None:
     """Return the text of a built-in template by its name without suffix, or None."""
     if not _NAME.fullmatch(name):
         return None
-    for directory in _TEMPLATE_DIRECTORIES:
+    for directory in TEMPLATE_DIRECTORIES:
         file = directory / f"{name}{_TEMPLATE_SUFFIX}"
         if file.is_file():
             return file.read_text(encoding="utf-8")
@@ -351,7 +351,7 @@ def list_builtin_templates() -> tuple[str, ...]:
     """Return the names of the built-in templates, sorted."""
     names = {
         file.name.removesuffix(_TEMPLATE_SUFFIX)
-        for directory in _TEMPLATE_DIRECTORIES
+        for directory in TEMPLATE_DIRECTORIES
         for file in directory.glob(f"*{_TEMPLATE_SUFFIX}")
     }
     return tuple(sorted(names))

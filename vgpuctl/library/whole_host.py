@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ImportedResult,
         InstalledResult,
         LogEntryResult,
+        MonitoringFileResult,
         ReconcileResult,
         RestoreResult,
         UninstalledResult,
@@ -96,6 +97,16 @@ class HostCalls(Calls):
         from vgpuctl.operations import desired_state
 
         return desired_state.export_host(self._ports)
+
+    @query
+    def monitoring(self, name: str, *, targets: Texts = ()) -> QueryResult[MonitoringFileResult]:
+        """Return a file for monitoring: one of `rules`, `scrape`, `alertmanager`, `servicemonitor`, `dashboard:NAME`.
+
+        `targets`: ADDRESS:PORT of the agents to scrape; none: this host's, on 127.0.0.1.
+        """
+        from vgpuctl.operations import monitoring
+
+        return monitoring.make_monitoring_file(self._ports, name, as_texts("targets", targets))
 
     @query
     def import_host(self, path: str, *, config: str | None = None) -> QueryResult[ImportedResult]:

@@ -32,6 +32,7 @@ agent:
   notify:
     pager: {program: /usr/local/sbin/page, types: [vm-crashed, gpu-lost]}
     portal: {url: 'https://portal.example.org/events', secret_file: /etc/vgpuctl/portal.key}
+  alerts: {gpu_hot_celsius: 80, gpu_busy_ratio: 0.9}
 """
 
 
@@ -92,6 +93,8 @@ def test_every_value_has_the_path_of_its_key() -> None:
         "notify.pager.types": ["vm-crashed", "gpu-lost"],
         "notify.portal.url": "https://portal.example.org/events",
         "notify.portal.secret_file": "/etc/vgpuctl/portal.key",
+        "alerts.gpu_hot_celsius": 80,
+        "alerts.gpu_busy_ratio": 0.9,
     }
 
 
@@ -127,6 +130,9 @@ def test_every_value_has_the_path_of_its_key() -> None:
         ("limits: {accounts: {ada: {keep_deleted_days: 0}}}", "0 is not between 1 and 366"),
         ("limits: {each_account: {keep_deleted_days: 367}}", "367 is not between 1 and 366"),
         ("limits: {each_account: {keep_deleted_days: 1.5}}", "1.5"),
+        ("alerts: {gpu_hot_celsius: 300}", "agent.alerts.gpu_hot_celsius: 300 is not between 30 and 120"),
+        ("alerts: {gpu_busy_ratio: 95}", "agent.alerts.gpu_busy_ratio: 95 is not a number between 0 and 1"),
+        ("alerts: {gpu_busy_ratio: true}", "is not a number between 0 and 1, such as 0.95"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_line(text: str, message: str) -> None:

@@ -187,6 +187,13 @@ class HostTextResult(Value):
     text: str
 
 
+class MonitoringFileResult(Value):
+    """A file for Prometheus, Alertmanager, Grafana or kube-prometheus. `name`: as in `monitoring --print`."""
+
+    name: str
+    text: str
+
+
 class ImportedResult(HostTextResult):
     """A host.yaml made from files of another program. `left_out`: settings it cannot express, with place and reason."""
 
