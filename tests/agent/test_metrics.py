@@ -391,18 +391,18 @@ def test_an_address_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "problem"),
     [
-        ({"listen": "0.0.0.0:9935"}, "other machines reach that address"),
-        ({"listen": "[::]:9935"}, "other machines reach that address"),
-        ({"listen": "192.0.2.1:9935", "tls_key": "/k"}, "tls_certificate is missing"),
-        ({"listen": "127.0.0.1:9935", "client_ca": "/c"}, "tls_key is missing"),
-        ({"listen": "localhost:9935"}, "is not an address with a port"),
+        ({"listen": "0.0.0.0:19935"}, "other machines reach that address"),
+        ({"listen": "[::]:19935"}, "other machines reach that address"),
+        ({"listen": "192.0.2.1:19935", "tls_key": "/k"}, "tls_certificate is missing"),
+        ({"listen": "127.0.0.1:19935", "client_ca": "/c"}, "tls_key is missing"),
+        ({"listen": "localhost:19935"}, "is not an address with a port"),
         ({"listen": "127.0.0.1"}, "is not an address with a port"),
         ({"listen": "127.0.0.1:0"}, "is not an address with a port"),
         ({"listen": "127.0.0.1:65536"}, "is not an address with a port"),
-        ({"listen": "127.0.0.1.:9935"}, "is not an address with a port"),
-        ({"listen": 9935}, "is not text"),
+        ({"listen": "127.0.0.1.:19935"}, "is not an address with a port"),
+        ({"listen": 19935}, "is not text"),
         ({}, "listen is missing"),
-        ({"port": 9935}, "unknown field"),
+        ({"port": 19935}, "unknown field"),
     ],
 )
 def test_a_section_that_is_wrong_is_refused(section: dict[str, Any], problem: str) -> None:
@@ -411,7 +411,7 @@ def test_a_section_that_is_wrong_is_refused(section: dict[str, Any], problem: st
 
 
 def test_a_section_that_is_right_is_taken() -> None:
-    assert parse_metrics({"listen": "[::1]:9935"}) == MetricsSpec("[::1]:9935")
+    assert parse_metrics({"listen": "[::1]:19935"}) == MetricsSpec("[::1]:19935")
     files = {"tls_certificate": "/c", "tls_key": "/k", "client_ca": "/a"}
     spec = parse_metrics({"listen": "[2001:db8::1]:1", **files})
     assert (spec.address, spec.port) == ("2001:db8::1", 1)

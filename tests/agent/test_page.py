@@ -26,7 +26,7 @@ from vgpuctl.cli import entry
 PAGE = ROOT / "docs" / "reference" / "api.md"
 DESCRIPTION = ROOT / "docs" / "json" / "openapi.json"
 BEGIN, END = "<!-- calls: begin -->\n", "<!-- calls: end -->\n"
-FAILS = {"find-causes": (), "move-vms": (), "import-host": ("invalid-input",)}
+FAILS = {"find-causes": (), "advise-sizes": ("host-cannot",), "move-vms": (), "import-host": ("invalid-input",)}
 """Examples whose call may answer no: with which codes."""
 
 

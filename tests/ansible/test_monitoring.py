@@ -49,7 +49,7 @@ class Server:
         (programs / "systemctl").chmod(0o755)
         self.path = f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin"
 
-    def run(self, *arguments: str, targets: tuple[str, ...] = ("127.0.0.1:9935",), **variables: str) -> Ran:
+    def run(self, *arguments: str, targets: tuple[str, ...] = ("127.0.0.1:19935",), **variables: str) -> Ran:
         given = {
             "monitoring_targets": targets,
             "monitoring_source": "gpu-1",
@@ -100,7 +100,7 @@ def test_rules_and_job_are_added_once_and_prometheus_is_reloaded_once(server: Se
 
 def test_a_configuration_that_prometheus_would_refuse_is_not_written(server: Server) -> None:
     """Targets on other machines need certificates, which are missing at first."""
-    targets = ("gpu-01.example.org:9935", "gpu-02.example.org:9935")
+    targets = ("gpu-01.example.org:19935", "gpu-02.example.org:19935")
     failed = server.run(targets=targets)
     (task,) = failed.failed
     assert f"{server.directory}/vgpuctl/client.pem: no such file" in task.result["msg"]
@@ -115,6 +115,6 @@ def test_a_configuration_that_prometheus_would_refuse_is_not_written(server: Ser
     key = server.directory / "vgpuctl/client.key"
     assert (key.read_text(), oct(key.stat().st_mode & 0o7777)) == ("client.key", "0o640")
     assert (
-        "    - targets:\n      - gpu-01.example.org:9935\n      - gpu-02.example.org:9935\n"
+        "    - targets:\n      - gpu-01.example.org:19935\n      - gpu-02.example.org:19935\n"
         in server.config.read_text()
     )

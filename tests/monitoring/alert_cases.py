@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 HOST = "gpu-01"
-INSTANCE = f"{HOST}:9935"
+INSTANCE = f"{HOST}:19935"
 GPU = "0000:3b:00.0"
 ON_GPU = f"GPU {GPU} of {INSTANCE} (VMs on it: 1)"
 G = f'{{gpu="{GPU}"}}'
@@ -77,8 +77,10 @@ def busy(sm: float, share: float = 0.25) -> Series:
 
 def free(*values: str, used_by: int = 3) -> Series:
     """Return how many more of a profile fit, on one host or two."""
-    hosts = {f'vgpuctl_profile_free{{profile="A40-8Q",instance="gpu-{n:02}:9935"}}': v for n, v in enumerate(values, 1)}
-    return hosts | {'vgpuctl_profile_used{profile="A40-8Q",instance="gpu-01:9935"}': f"{used_by}x200"}
+    hosts = {
+        f'vgpuctl_profile_free{{profile="A40-8Q",instance="gpu-{n:02}:19935"}}': v for n, v in enumerate(values, 1)
+    }
+    return hosts | {'vgpuctl_profile_used{profile="A40-8Q",instance="gpu-01:19935"}': f"{used_by}x200"}
 
 
 def xid(number: int) -> Series:

@@ -121,8 +121,8 @@ def test_a_name_of_a_vm_cannot_become_a_command(tmp_path: Path, rules_file: Path
 
 
 def test_recording_rules(tmp_path: Path, rules_file: Path, rules: list[Mapping[str, Any]]) -> None:
-    v = 'job="vgpuctl",instance="gpu-01:9935",vm="vdi-001",vgpu="0"'
-    g = f'job="vgpuctl",instance="gpu-01:9935",gpu="{GPU}"'
+    v = 'job="vgpuctl",instance="gpu-01:19935",vm="vdi-001",vgpu="0"'
+    g = f'job="vgpuctl",instance="gpu-01:19935",gpu="{GPU}"'
     vdi = '{vm="vdi-001",vgpu="0"}'
     series = INFO | licences(4, 1) | {
         f"vgpuctl_vgpu_memory_used_bytes{vdi}": "100 900 200x130",
@@ -130,8 +130,8 @@ def test_recording_rules(tmp_path: Path, rules_file: Path, rules: list[Mapping[s
         f"vgpuctl_vgpu_memory_reserved_bytes{vdi}": "200x130",
         'vgpuctl_vgpu_engine_utilization_ratio{vm="vdi-001",vgpu="0",engine="sm"}': "0.2x130",
         f"vgpuctl_vgpu_time_share_ratio{vdi}": "0.25x130",
-        'vgpuctl_profile_free{profile="A40-8Q",instance="gpu-01:9935"}': "2x130",
-        'vgpuctl_profile_free{profile="A40-8Q",instance="gpu-02:9935"}': "3x130",
+        'vgpuctl_profile_free{profile="A40-8Q",instance="gpu-01:19935"}': "2x130",
+        'vgpuctl_profile_free{profile="A40-8Q",instance="gpu-02:19935"}': "3x130",
     }  # fmt: skip
     expected = {
         f"vgpu:vgpuctl_memory_used_bytes:max1h{{{v}}}": 900.0,

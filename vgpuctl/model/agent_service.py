@@ -20,8 +20,8 @@ IDENTITY_PATH = f"{RUN_DIRECTORY}/agent"
 the agent ends. Its pid says whether it still holds: children of an agent that ended may remain in its cgroup.
 """
 STATE_DIRECTORY = "/var/lib/vgpuctl-agent"
-METRICS_PORT = 9935
-"""Free in Prometheus' list of the ports of exporters, as far as it was known in November 2026."""
+METRICS_PORT = 19935
+"""Above the range 9100 to 9999, whose ports Prometheus' list gives to exporters one by one."""
 STOP_SECONDS = 600
 """How long systemd waits after SIGTERM: the agent ends or undoes its running operations within that."""
 

@@ -13,7 +13,7 @@ HOURS_KEPT_DAYS, DAYS_KEPT = 35, 400
 """Hours are kept for so many days: a month's end is seen. Days are kept for a year and a month."""
 
 
-class Verdict(StrEnum):
+class SizeVerdict(StrEnum):
     """What the use asks for."""
 
     SMALLER = "smaller"

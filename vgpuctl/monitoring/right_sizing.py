@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from vgpuctl.model.usage_history import DAY_SECONDS, HOURS_KEPT_DAYS, UsedHour, Verdict, VgpuHistory
+from vgpuctl.model.usage_history import DAY_SECONDS, HOURS_KEPT_DAYS, SizeVerdict, UsedHour, VgpuHistory
 from vgpuctl.value import Value
 
 MARGIN_RATIO, MARGIN_BYTES = 1.15, 256 << 20
@@ -44,7 +44,7 @@ class Sizing(Value):
     `confidence`: high if a month's end was seen. `sm`: the 95th percentile of the cores' use over five minutes.
     """
 
-    verdict: Verdict
+    verdict: SizeVerdict
     profile: str | None
     reason: str
     peak_bytes: int | None
@@ -61,51 +61,44 @@ def size_profile(
     hours = [hour for hour in history.hours if hour.start > now - HOURS_KEPT_DAYS * DAY_SECONDS]
     peak_hour = max((h for h in hours if h.peak_bytes is not None), key=lambda h: h.peak_bytes or 0, default=None)
     days = len({hour.start // DAY_SECONDS for hour in hours if hour.seen_seconds > 0})
-    sm = load_of(hours)
+    peak = None if peak_hour is None else peak_hour.peak_bytes
+    verdict, profile, reason = _decide(history, sorted(series, key=lambda one: one.framebuffer_mib), hours, peak, days)
+    is_sure = days >= DAYS_OF_A_MONTH
+    if verdict is SizeVerdict.SMALLER:
+        reason += "" if is_sure else "; no month's end was seen"
+        reason += "; Windows keeps framebuffer that it does not use" if is_windows else ""
+        is_sure = is_sure and not is_windows
+    confidence = None if profile is None else "high" if is_sure else "low"
+    peak_time = None if peak_hour is None else peak_hour.peak_time
+    return Sizing(verdict, profile, reason, peak, peak_time, days, confidence, load_of(hours))
 
-    def answer(verdict: Verdict, profile: str | None, reason: str) -> Sizing:
-        has_advice = verdict in (Verdict.SMALLER, Verdict.LARGER)
-        low = days < DAYS_OF_A_MONTH or (is_windows and verdict is Verdict.SMALLER)
-        return Sizing(
-            verdict,
-            profile,
-            reason,
-            None if peak_hour is None else peak_hour.peak_bytes,
-            None if peak_hour is None else peak_hour.peak_time,
-            days,
-            ("low" if low else "high") if has_advice else None,
-            sm,
-        )
 
-    if peak_hour is None or peak_hour.peak_bytes is None:
-        return answer(Verdict.NONE, None, "its framebuffer use was never seen")
-    peak, size = peak_hour.peak_bytes, history.framebuffer_mib * _MIB
-    ordered = sorted(series, key=lambda one: one.framebuffer_mib)
+def _decide(
+    history: VgpuHistory, ordered: Sequence[ProfileSize], hours: Sequence[UsedHour], peak: int | None, days: int
+) -> tuple[SizeVerdict, str | None, str]:
+    """Return the verdict, the profile and the reason. `ordered`: the smallest profile first."""
+    if peak is None:
+        return SizeVerdict.NONE, None, "its framebuffer use was never seen"
+    size = history.framebuffer_mib * _MIB
     if peak >= FULL_RATIO * size:
         larger = next((one for one in ordered if one.framebuffer_mib > history.framebuffer_mib), None)
         percent = f"it used {peak * 100 // size} % of its framebuffer"
         if larger is None:
-            return answer(Verdict.NONE, None, f"{percent}, and its GPU has no larger profile of this series")
-        return answer(Verdict.LARGER, larger.profile, percent)
+            return SizeVerdict.NONE, None, f"{percent}, and its GPU has no larger profile of this series"
+        return SizeVerdict.LARGER, larger.profile, percent
     if days < FEWEST_DAYS:
-        return answer(
-            Verdict.NONE, None, f"seen on {days} days with a running driver; at least {FEWEST_DAYS} are needed"
-        )
+        return SizeVerdict.NONE, None, f"seen on {days} days with a running driver; {FEWEST_DAYS} are needed"
     needed = peak * MARGIN_RATIO + MARGIN_BYTES
     fitting = next((one for one in ordered if one.framebuffer_mib * _MIB >= needed), None)
     if fitting is None or fitting.framebuffer_mib >= history.framebuffer_mib:
-        return answer(Verdict.KEEP, None, "its peak with a margin needs this profile")
+        return SizeVerdict.KEEP, None, "its peak with a margin needs this profile"
     if is_rising(hours):
-        return answer(Verdict.NONE, None, f"its weekly peaks have risen for {_WEEKS} weeks")
-    if sm is not None and fitting.time_share and sm / fitting.time_share > MOST_OF_SHARE:
-        return answer(
-            Verdict.KEEP,
-            None,
-            f"{fitting.profile} would be guaranteed {fitting.time_share:.0%} of the GPU's time, and it uses {sm:.0%}",
-        )
-    windows = "; Windows keeps framebuffer that it does not use" if is_windows else ""
-    month = "" if days >= DAYS_OF_A_MONTH else "; no month's end was seen"
-    return answer(Verdict.SMALLER, fitting.profile, f"its peak with a margin fits{month}{windows}")
+        return SizeVerdict.NONE, None, f"its weekly peaks have risen for {_WEEKS} weeks"
+    sm, share = load_of(hours), fitting.time_share
+    if sm is not None and share and sm / share > MOST_OF_SHARE:
+        text = f"{fitting.profile} would be guaranteed {share:.0%} of the GPU's time, and it uses {sm:.0%}"
+        return SizeVerdict.KEEP, None, text
+    return SizeVerdict.SMALLER, fitting.profile, "its peak with a margin fits"
 
 
 def load_of(hours: Sequence[UsedHour]) -> float | None:

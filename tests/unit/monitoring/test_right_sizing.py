@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests import EVERYTHING
-from vgpuctl.model.usage_history import DAY_SECONDS, HOUR_SECONDS, UsedHour, Verdict, VgpuHistory
+from vgpuctl.model.usage_history import DAY_SECONDS, HOUR_SECONDS, SizeVerdict, UsedHour, VgpuHistory
 from vgpuctl.monitoring.right_sizing import ProfileSize, Sizing, is_idle, is_rising, load_of, size_profile
 
 GIB = 1 << 30
@@ -148,20 +148,20 @@ def size_of(vgpu: VgpuHistory, series: tuple[ProfileSize, ...] = SERIES, *, is_w
 @pytest.mark.parametrize(
     ("vgpu", "verdict", "profile", "confidence"),
     [
-        (flat(1.0), Verdict.SMALLER, "X-2Q", "high"),
-        (flat(1.0, days=12), Verdict.SMALLER, "X-2Q", "low"),
-        (flat(1.0, days=9), Verdict.NONE, None, None),
-        (flat(1.52), Verdict.SMALLER, "X-2Q", "high"),
-        (flat(1.53), Verdict.SMALLER, "X-3Q", "high"),
-        (flat(6.0), Verdict.KEEP, None, None),
-        (flat(7.19), Verdict.KEEP, None, None),
-        (flat(7.25), Verdict.LARGER, "X-12Q", "high"),
-        (flat(7.25, days=1), Verdict.LARGER, "X-12Q", "low"),
-        (flat(0.0, days=0), Verdict.NONE, None, None),
+        (flat(1.0), SizeVerdict.SMALLER, "X-2Q", "high"),
+        (flat(1.0, days=12), SizeVerdict.SMALLER, "X-2Q", "low"),
+        (flat(1.0, days=9), SizeVerdict.NONE, None, None),
+        (flat(1.52), SizeVerdict.SMALLER, "X-2Q", "high"),
+        (flat(1.53), SizeVerdict.SMALLER, "X-3Q", "high"),
+        (flat(6.0), SizeVerdict.KEEP, None, None),
+        (flat(7.19), SizeVerdict.KEEP, None, None),
+        (flat(7.25), SizeVerdict.LARGER, "X-12Q", "high"),
+        (flat(7.25, days=1), SizeVerdict.LARGER, "X-12Q", "low"),
+        (flat(0.0, days=0), SizeVerdict.NONE, None, None),
     ],
 )
 def test_the_parts_of_the_rule(
-    vgpu: VgpuHistory, verdict: Verdict, profile: str | None, confidence: str | None
+    vgpu: VgpuHistory, verdict: SizeVerdict, profile: str | None, confidence: str | None
 ) -> None:
     sizing = size_of(vgpu)
     assert (sizing.verdict, sizing.profile, sizing.confidence) == (verdict, profile, confidence)
@@ -178,7 +178,7 @@ def test_what_is_older_than_35_days_does_not_count() -> None:
 
 def test_the_largest_profile_cannot_grow() -> None:
     sizing = size_of(flat(7.9), tuple(one for one in SERIES if one.framebuffer_mib <= 8192))
-    assert (sizing.verdict, sizing.profile) == (Verdict.NONE, None)
+    assert (sizing.verdict, sizing.profile) == (SizeVerdict.NONE, None)
     assert "98 %" in sizing.reason
 
 
@@ -186,7 +186,7 @@ def test_a_smaller_share_of_time_is_looked_at() -> None:
     shares = tuple(ProfileSize(one.profile, one.framebuffer_mib, one.framebuffer_mib / 49152) for one in SERIES)
     assert size_of(flat(1.0, sm=0.03), shares).profile == "X-2Q"
     refused = size_of(flat(1.0, sm=0.04), shares)
-    assert (refused.verdict, refused.profile) == (Verdict.KEEP, None)
+    assert (refused.verdict, refused.profile) == (SizeVerdict.KEEP, None)
     assert "X-2Q would be guaranteed 4% of the GPU's time, and it uses 4%" in refused.reason
     assert size_of(flat(1.0, sm=None), shares).profile == "X-2Q", "with MIG the use of the cores is unknown"
 
@@ -201,7 +201,7 @@ def test_windows_makes_a_smaller_profile_less_sure() -> None:
 def test_rising_peaks_prevent_a_smaller_profile() -> None:
     rising = history(grows, 1)
     assert is_rising(rising.hours)
-    assert size_of(rising).verdict is Verdict.NONE
+    assert size_of(rising).verdict is SizeVerdict.NONE
     assert not is_rising(flat(1.0).hours)
     assert not is_rising(())
 

@@ -12,7 +12,7 @@ from tests.hosts import EagerClock, SimulatedHost, open_sim_host
 from vgpuctl.errors import HostCannot
 from vgpuctl.library import GpuHost
 from vgpuctl.model.usage import EngineUse
-from vgpuctl.model.usage_history import DAY_SECONDS, Verdict
+from vgpuctl.model.usage_history import DAY_SECONDS, SizeVerdict
 from vgpuctl.operations.usage import read_usage
 from vgpuctl.value import replace
 
@@ -56,10 +56,10 @@ def test_profiles_of_the_series_are_advised(host: SimulatedHost) -> None:
     data = use_for(host, 12).advise_sizes().data
     by_name = {row.vm: row for row in data.sizes}
     small, full = by_name["small"], by_name["full"]
-    assert (small.verdict, small.advised_profile, small.frees_mib) == (Verdict.SMALLER, "L40S-2Q", 6144)
+    assert (small.verdict, small.advised_profile, small.frees_mib) == (SizeVerdict.SMALLER, "L40S-2Q", 6144)
     assert small.command == "vgpuctl set-vm small --profile L40S-2Q --drain"
     assert (small.days, small.confidence, small.peak_memory_bytes) == (12, "low", GIB)
-    assert (full.verdict, full.advised_profile, full.frees_mib) == (Verdict.LARGER, "L40S-12Q", -4096)
+    assert (full.verdict, full.advised_profile, full.frees_mib) == (SizeVerdict.LARGER, "L40S-12Q", -4096)
     assert data.days == 12
 
 

@@ -15,7 +15,7 @@ from vgpuctl.config.arguments import DASHBOARD_PREFIX, MONITORING_FILES
 from vgpuctl.errors import InvalidInput
 from vgpuctl.operations.monitoring import make_monitoring_file
 
-NODES = ("gpu-01.example.org:9935", "gpu-02.example.org:9935")
+NODES = ("gpu-01.example.org:19935", "gpu-02.example.org:19935")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_the_agent_of_this_host_is_scraped_without_certificates(host: SimulatedH
     (scrape,) = documents(host, "scrape")
     (job,) = scrape["scrape_configs"]
     assert job["job_name"] == "vgpuctl"
-    assert job["static_configs"] == [{"targets": ["127.0.0.1:9935"]}]
+    assert job["static_configs"] == [{"targets": ["127.0.0.1:19935"]}]
     assert "scheme" not in job
 
 
@@ -80,11 +80,11 @@ def test_a_service_monitor_needs_addresses(host: SimulatedHost) -> None:
     assert scrape_config["kind"] == "ScrapeConfig"
     assert scrape_config["spec"]["staticConfigs"] == [{"targets": list(NODES)}]
     assert scrape_config["spec"]["scheme"] == "HTTPS"
-    assert len(documents(host, "servicemonitor", "10.0.0.1:9935", "10.0.0.2:9936")) == 1
-    _, service, endpoints, monitor = documents(host, "servicemonitor", "10.0.0.1:9935", "[fd00::2]:9935")
+    assert len(documents(host, "servicemonitor", "10.0.0.1:19935", "10.0.0.2:9936")) == 1
+    _, service, endpoints, monitor = documents(host, "servicemonitor", "10.0.0.1:19935", "[fd00::2]:19935")
     (subset,) = endpoints["subsets"]
     assert subset["addresses"] == [{"ip": "10.0.0.1"}, {"ip": "fd00::2"}]
-    assert service["spec"]["ports"] == subset["ports"] == [{"name": "metrics", "port": 9935}]
+    assert service["spec"]["ports"] == subset["ports"] == [{"name": "metrics", "port": 19935}]
     (endpoint,) = monitor["spec"]["endpoints"]
     assert monitor["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"]
     assert monitor["spec"]["jobLabel"] in service["metadata"]["labels"]
@@ -92,7 +92,7 @@ def test_a_service_monitor_needs_addresses(host: SimulatedHost) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["gpu-01", "gpu-01:", "gpu-01:0", "gpu-01:70000", "a b:1", "[gpu]:1", 'x"]:1', "::1:9935"]
+    "target", ["gpu-01", "gpu-01:", "gpu-01:0", "gpu-01:70000", "a b:1", "[gpu]:1", 'x"]:1', "::1:19935"]
 )
 def test_what_is_no_target_is_refused(host: SimulatedHost, target: str) -> None:
     with pytest.raises(InvalidInput, match="is not the address of an agent's metrics"):
@@ -101,7 +101,7 @@ def test_what_is_no_target_is_refused(host: SimulatedHost, target: str) -> None:
 
 def test_targets_with_and_without_certificates_are_not_mixed(host: SimulatedHost) -> None:
     with pytest.raises(InvalidInput, match="need no certificates, others do"):
-        make_monitoring_file(host.ports, "scrape", ("127.0.0.1:9935", *NODES))
+        make_monitoring_file(host.ports, "scrape", ("127.0.0.1:19935", *NODES))
 
 
 def test_an_unknown_file_is_refused(host: SimulatedHost) -> None:

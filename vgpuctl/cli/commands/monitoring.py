@@ -17,7 +17,7 @@ from vgpuctl.config.arguments import MONITORING_FILES
     examples=(
         ("vgpuctl monitoring --print rules > /etc/prometheus/vgpuctl-rules.yml", "alerts and recording rules"),
         (
-            "vgpuctl monitoring --print scrape --target gpu-01.example.org:9935 --target gpu-02.example.org:9935",
+            "vgpuctl monitoring --print scrape --target gpu-01.example.org:19935 --target gpu-02.example.org:19935",
             "a job for prometheus.yml that scrapes two hosts",
         ),
         ("vgpuctl monitoring --print dashboard:gpu > gpu.json", "a dashboard to import into Grafana"),
@@ -29,7 +29,7 @@ from vgpuctl.config.arguments import MONITORING_FILES
     "targets",
     metavar="HOST:PORT",
     multiple=True,
-    help="An agent to scrape, for scrape and servicemonitor. [127.0.0.1:9935] Repeatable.",
+    help="An agent to scrape, for scrape and servicemonitor. [127.0.0.1:19935] Repeatable.",
 )
 @click.pass_obj
 def monitoring(settings: Settings, name: str, targets: tuple[str, ...]) -> int:

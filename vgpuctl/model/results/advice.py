@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from vgpuctl.model.usage_history import Verdict
+from vgpuctl.model.usage_history import SizeVerdict
 from vgpuctl.value import Value
 
 
@@ -27,7 +27,7 @@ class SizeAdviceResult(Value):
     peak_time: float | None
     days: int
     sm: float | None
-    verdict: Verdict
+    verdict: SizeVerdict
     advised_profile: str | None
     confidence: str | None
     frees_mib: int | None
