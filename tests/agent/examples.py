@@ -82,6 +82,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "stop-vm": {"name": "runs", "force": True},
     "top": {},
     "uncordon": {"gpu": "A16"},
+    "usage-report": {},
     "vgpu-names": {},
     "vm-names": {},
     "wait": {"names": ["runs"], "event": "running"},

@@ -26,7 +26,13 @@ from vgpuctl.cli import entry
 PAGE = ROOT / "docs" / "reference" / "api.md"
 DESCRIPTION = ROOT / "docs" / "json" / "openapi.json"
 BEGIN, END = "<!-- calls: begin -->\n", "<!-- calls: end -->\n"
-FAILS = {"find-causes": (), "advise-sizes": ("host-cannot",), "move-vms": (), "import-host": ("invalid-input",)}
+FAILS = {
+    "advise-sizes": ("host-cannot",),
+    "find-causes": (),
+    "import-host": ("invalid-input",),
+    "move-vms": (),
+    "usage-report": ("host-cannot",),
+}
 """Examples whose call may answer no: with which codes."""
 
 

@@ -61,7 +61,7 @@ READS = (
     "advise-sizes", "advise-workload", "check-image", "check-vm-change", "diff", "doctor", "explain", "export-host",
     "find-causes", "fits", "instance-profiles", "list-deleted", "list-gpus", "list-images", "list-profiles",
     "list-vgpus", "list-vms", "log", "monitoring", "plan-moves", "pool-names", "print-xml", "select-gpus",
-    "select-vgpus", "select-vms", "show-gpu", "show-vm", "show-vms", "top", "vgpu-names", "vm-names",
+    "select-vgpus", "select-vms", "show-gpu", "show-vm", "show-vms", "top", "usage-report", "vgpu-names", "vm-names",
 )  # fmt: skip
 GUEST_READS = ("show-address", "show-console", "wait")
 """Consoles, and what a guest's agent tells: the operations show those of one's own VMs alone."""

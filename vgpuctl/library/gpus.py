@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         SetUpGpuResult,
         VgpuResult,
     )
+    from vgpuctl.model.results.host import MonitoringFileResult
     from vgpuctl.model.results.moves import FitsResult, MovesResult
     from vgpuctl.model.results.techniques import WorkloadAdviceResult
     from vgpuctl.model.vgpu_scheduler import SchedulerSpec
@@ -109,6 +110,13 @@ class GpuCalls(Calls):
         from vgpuctl.operations import advise
 
         return advise.advise_sizes(self._ports, by=by)
+
+    @query
+    def usage_report(self, *, by: str = "owner") -> QueryResult[MonitoringFileResult]:
+        """Return what `advise_sizes` returns as one HTML page."""
+        from vgpuctl.operations import usage_report
+
+        return usage_report.make_usage_report(self._ports, by=by)
 
     @query
     def advise_workload(self, workload: str) -> QueryResult[WorkloadAdviceResult]:

@@ -43,7 +43,7 @@ def make_monitoring_file(host: Host, name: str, targets: Sequence[str] = ()) -> 
         )
     if name.startswith(DASHBOARD_PREFIX):
         dashboard = name.removeprefix(DASHBOARD_PREFIX)
-        table: Any = load_document(_read_template("dashboards.yml"), "dashboards.yml").value
+        table: Any = load_document(read_template("dashboards.yml"), "dashboards.yml").value
         return QueryResult(MonitoringFileResult(name, render_dashboard(dashboard, table[dashboard])))
     spec = read_host_spec(host)
     values = {
@@ -94,7 +94,8 @@ def _is_loopback(host: str) -> bool:
     return host == "localhost" if address is None else address.is_loopback
 
 
-def _read_template(name: str) -> str:
+def read_template(name: str) -> str:
+    """Return the text of a template about monitoring."""
     path = next(file for directory in TEMPLATE_DIRECTORIES if (file := directory / DIRECTORY / name).is_file())
     return path.read_text(encoding="utf-8")
 
@@ -114,4 +115,4 @@ def _render(name: str, values: Mapping[str, object]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.from_string(_read_template(name)).render(values)
+    return environment.from_string(read_template(name)).render(values)

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import stat
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import vgpuctl
 from tests.unit.cli.conftest import Run
 from vgpuctl.config.arguments import WORKLOADS
 
@@ -146,3 +149,26 @@ def test_a_gpu_that_takes_nothing_new_says_so(sim: Run) -> None:
         "it is cordoned: vgpuctl uncordon 0000:3b:00.0",
         "host.yaml reserves it for VMs named vdi-*",
     ]
+
+
+def test_the_page_is_for_its_owner_alone_and_replaces_the_older_one(tmp_path: Path, sim: Run) -> None:
+    page = tmp_path / "use.html"
+    page.write_text("older")
+    without = sim(f"advise --html {page}", "l40s-x4")
+    assert (without.status, page.read_text()) == (6, "older")
+    assert "the host agent keeps it" in without.err
+    host = vgpuctl.open_host("sim:l40s-x4")
+    host.create_vm("a", profile="L40S-4Q")
+    history = host._ports.usage_history
+    assert history is not None
+    history.add(host.top().data)
+    history.flush()
+    ran = sim(f"advise --html {page}", "l40s-x4")
+    assert (ran.status, ran.out) == (0, f"wrote {page}\n")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert sim(f"advise --html {tmp_path}/none/x.html", "l40s-x4").status != 0
+    assert sim("advise --workload cad --by team", "l40s-x4").status == 2
+    shown = sim("advise --by team", "l40s-x4").out
+    assert "L40S-4Q" in shown
+    assert "GIB-HOURS GIVEN" in shown

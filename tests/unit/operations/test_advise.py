@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lxml.html
 import pytest
 
 from tests.callers import host_of
@@ -107,3 +108,17 @@ def test_without_a_history_the_error_says_who_keeps_it(host: SimulatedHost) -> N
 def test_top_has_the_peak_of_the_history(host: SimulatedHost) -> None:
     data = use_for(host, 1).top().data
     assert {row.vm: row.peak_memory_bytes for row in data.vgpus}["full"] == 15 * GIB // 2
+
+
+def test_the_page_has_no_script_and_no_name_breaks_it(host: SimulatedHost) -> None:
+    evil = "<script>alert(1)</script>"
+    host_of(host, None).set_vm("small", owner=evil)
+    calls = use_for(host, 12)
+    text = calls.usage_report(by="team").data.text
+    root = lxml.html.fromstring(text)
+    assert "default-src 'none'" in root.xpath("//meta[@http-equiv]/@content")[0]
+    assert root.xpath("//script | //b | //img | //link | //@src | //@href | //@onload") == []
+    cells = [cell.text_content() for cell in root.xpath("//tr[@class='smaller']/td")]
+    assert cells[:3] == ["small", evil, "L40S-8Q"]
+    assert "1.0 of 8 GiB" in cells
+    assert "vgpuctl set-vm full --profile L40S-12Q --drain" in root.xpath("//pre")[0].text_content().splitlines()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -111,6 +112,35 @@ def _gib(number: int | None) -> str:
     return "?" if number is None else f"{number / 2**30:.1f} GiB"
 
 
+def _write_page(path: str, text: str) -> str:
+    """Write a page that only its owner can read, in place of an older one; return what is printed.
+
+    Raises:
+        FileFailed: it cannot be written; an older one is as it was.
+    """
+    import os
+    import tempfile
+
+    from vgpuctl.errors import FileFailed
+
+    directory = os.path.dirname(os.path.abspath(path))
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=".vgpuctl-", dir=directory)  # its mode is 0600
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        hint = f"ls -ld {shlex.quote(directory)}; df -h {shlex.quote(directory)}"
+        raise FileFailed(
+            f"{path} cannot be written: {error.strerror}", hint=hint, path=path, errno=error.errno
+        ) from error
+    return f"wrote {path}\n"
+
+
 @make_command(
     "advise",
     page=_advice,
@@ -122,8 +152,9 @@ def _gib(number: int | None) -> str:
 )
 @click.option("--workload", type=click.Choice(WORKLOADS), help="Compare ways to share a GPU for what the VMs do.")
 @click.option("--by", metavar="owner|LABEL", help="Show GPU memory given and used by owner, or by a label. [owner]")
+@click.option("--html", metavar="FILE", help="Write the advice as one page to this file, which only you can read.")
 @click.pass_obj
-def advise(settings: Settings, workload: str | None, by: str | None) -> int:
+def advise(settings: Settings, workload: str | None, by: str | None, html: str | None) -> int:
     """Advise on profiles by the use of vGPUs, or with --workload on ways to share a GPU.
 
     The host agent keeps the use of vGPUs for 35 days. A profile is advised where the highest use, with a margin of 15 %
@@ -136,7 +167,15 @@ def advise(settings: Settings, workload: str | None, by: str | None) -> int:
     Nothing is changed, and nothing is chosen for you.
     """
     if workload is not None:
-        if by is not None:
-            raise click.UsageError("--by and --workload cannot be combined")
+        if by is not None or html is not None:
+            raise click.UsageError("--workload cannot be combined with --by and --html")
         return run.call(settings, "advise", lambda host: host.advise_workload(workload))
-    return run.call(settings, "advise", lambda host: host.advise_sizes(by=by or "owner"))
+    group = by or "owner"
+    if html is None:
+        return run.call(settings, "advise", lambda host: host.advise_sizes(by=group))
+    return run.call(
+        settings,
+        "usage-report",
+        lambda host: host.usage_report(by=group),
+        lambda result: run.CommandOutput(result, raw=_write_page(html, result.data.text)),
+    )
