@@ -106,6 +106,7 @@ CASES = {
     "install-host": CommandCase(),
     "uninstall-host": CommandCase(),
     "completion": CommandCase("bash"),
+    "top": CommandCase("--once"),
     "events": CommandCase(),
 }
 """By the command's name, in the order of `--help`; the commands of `agent` and `sim` have tests of their own."""

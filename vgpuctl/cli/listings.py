@@ -115,9 +115,17 @@ def check_options(kind: str, settings: Settings, context: click.Context) -> None
 def narrow(kind: str, view: View, result: AnyResult) -> AnyResult:
     """Return the result of a list with the rows that the view shows, in its order; any other result as it is."""
     listing = find_listing(kind)
-    if listing is None or not isinstance(result, QueryResult) or not isinstance(result.data, tuple):
+    rows = rows_of(listing, result.data)
+    if listing is None or rows is None or not isinstance(result, QueryResult):
         return result
-    return replace(result, data=tuple(result.data[index] for index in row_numbers(listing, view, result.data)))
+    shown = tuple(rows[index] for index in row_numbers(listing, view, rows))
+    return replace(result, data=shown if listing.within is None else replace(result.data, **{listing.within: shown}))
+
+
+def rows_of(listing: Listing | None, data: Any) -> tuple[Any, ...] | None:
+    """Return the rows of a list's result; None if it has none, as the result of several VMs or hosts."""
+    rows = data if listing is None or listing.within is None else getattr(data, listing.within, None)
+    return rows if isinstance(rows, tuple) else None
 
 
 def row_numbers(listing: Listing, view: View, rows: Sequence[Any]) -> list[int]:
@@ -272,8 +280,9 @@ def page(kind: str, result: AnyResult, view: View | None = None) -> Page:
     if isinstance(result.data, TargetsResult):
         return _targets_page(kind, result, result.data)
     listing = find_listing(kind)
-    if listing is not None and isinstance(result.data, tuple):
-        page = _list_page(kind, listing, result.data, view or _DEFAULT_VIEW)
+    rows = rows_of(listing, result.data)
+    if listing is not None and rows is not None:
+        page = _list_page(kind, listing, result.data, rows, view or _DEFAULT_VIEW)
         are_unknown = kind == "list-vms" and not result.data and _are_vms_unknown(result)
         return Page() if are_unknown else page
     return single_page(kind, result)
@@ -290,7 +299,11 @@ def _are_vms_unknown(result: AnyResult) -> bool:
     return any(warning.startswith(VMS_UNKNOWN) for warning in result.warnings)
 
 
-def _list_page(kind: str, listing: Listing, rows: tuple[object, ...], view: View) -> Page:
+def _list_page(kind: str, listing: Listing, data: Any, rows: tuple[object, ...], view: View) -> Page:
+    """Return the table of the rows; where the result has more than them, what its own page has comes first."""
+    if listing.within is not None:
+        above = single_page(kind, QueryResult(data)).blocks
+        return Page([*above, "", make_table(listing, view, rows)] if rows else above)
     if not rows and view.filters:
         return Page(stderr_lines=[f"nothing matches --filter {shlex.quote(','.join(view.filters))}"])
     if not rows and view.nothing is not None:

@@ -157,10 +157,14 @@ def _raw_text(settings: Settings, result: AnyResult) -> str | None:
 def _narrow_document(settings: Settings, body: Mapping[str, Any], result: AnyResult | None) -> Mapping[str, Any]:
     """Return a host's document with the rows that --filter and --sort-by show, as it sent them."""
     listing = listings.find_listing(settings.kind)
-    if listing is None or result is None or not isinstance(result.data, tuple):
+    rows = None if result is None else listings.rows_of(listing, result.data)
+    if listing is None or rows is None:
         return body
-    numbers = listings.row_numbers(listing, listings.view_of(settings), result.data)
-    return {**body, "data": [body["data"][number] for number in numbers]}
+    numbers = listings.row_numbers(listing, listings.view_of(settings), rows)
+    data, within = body["data"], listing.within
+    if within is None:
+        return {**body, "data": [data[number] for number in numbers]}
+    return {**body, "data": {**data, within: [data[within][number] for number in numbers]}}
 
 
 def _narrow_result(settings: Settings, result: AnyResult) -> AnyResult:

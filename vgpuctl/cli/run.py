@@ -213,7 +213,7 @@ def print_rows(settings: Settings, results: Sequence[tuple[str, AnyResult]], *, 
     from vgpuctl.cli import listings
 
     listing = listings.find_listing(settings.kind)
-    hosts_rows = [(name, result.data) for name, result in results if isinstance(result.data, tuple)]
+    hosts_rows = [(name, listings.rows_of(listing, result.data) or ()) for name, result in results]
     if listing is None:
         raise TypeError(f"{settings.kind} is not a list")
     if settings.output == "name":

@@ -96,13 +96,14 @@ class Listing(Value):
     """A list. `identity`: what a command calls a row: `-o name` prints it.
 
     `families`: by prefix, columns that exist for any key: `{"label": lambda vm, key: vm.labels.get(key)}` makes
-    `label.site` a column.
+    `label.site` a column. `within`: the field of the result that has the rows; None: it is the rows.
     """
 
     noun: str
     columns: tuple[Column, ...]
     identity: Callable[[Any], str]
     families: Mapping[str, Callable[[Any, str], Cell]] = EMPTY_MAPPING
+    within: str | None = None
 
 
 def dry_run(result: Outcome[object]) -> Page:
