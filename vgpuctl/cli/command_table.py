@@ -98,7 +98,7 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "install-host": Entry("host", "Install the boot unit, libvirt's hook and completion."),
         "uninstall-host": Entry("host", "Remove what install-host installed."),
         "completion": Entry("host", "Print the completion script of a shell."),
-        "top": Entry("top", "Show how much of each GPU and vGPU is used, by which VM.", "htop nvtop stats usage utilization"),
+        "top": Entry("top", "Show how much of each GPU and vGPU is used.", "htop nvtop stats usage utilization"),
         "events": Entry("events", "Show what happens on this host, as the host agent sees it.", "event monitor"),
         "agent": Entry("agent", "Run the host agent, or reach it through SSH.", "daemon serve"),
         "sim": Entry("sim", "Reboot or reset a simulated host, or list scenarios."),

@@ -32,7 +32,9 @@ from vgpuctl.cli.shown import (
     disk_line,
     dry_run,
     network_line,
+    rows_of,
     vgpus_text,
+    with_rows,
 )
 from vgpuctl.cli.usage import UsageErrorWithHint, list_commands
 from vgpuctl.config.name_patterns import expand_braces, matches_glob, split_list
@@ -119,13 +121,7 @@ def narrow(kind: str, view: View, result: AnyResult) -> AnyResult:
     if listing is None or rows is None or not isinstance(result, QueryResult):
         return result
     shown = tuple(rows[index] for index in row_numbers(listing, view, rows))
-    return replace(result, data=shown if listing.within is None else replace(result.data, **{listing.within: shown}))
-
-
-def rows_of(listing: Listing | None, data: Any) -> tuple[Any, ...] | None:
-    """Return the rows of a list's result; None if it has none, as the result of several VMs or hosts."""
-    rows = data if listing is None or listing.within is None else getattr(data, listing.within, None)
-    return rows if isinstance(rows, tuple) else None
+    return replace(result, data=with_rows(listing, result.data, shown))
 
 
 def row_numbers(listing: Listing, view: View, rows: Sequence[Any]) -> list[int]:
@@ -174,11 +170,6 @@ def _cell_text(column: Column, row: Any) -> str:
     if cell is None and column.numeric:
         return "?"
     return _plain_text(cell, ", ") or "-"
-
-
-def names_text(listing: Listing, rows: Sequence[Any]) -> str:
-    """Return the name or address of each row on a line of its own."""
-    return "".join(f"{listing.identity(row)}\n" for row in rows)
 
 
 def csv_text(
@@ -300,10 +291,8 @@ def _are_vms_unknown(result: AnyResult) -> bool:
 
 
 def _list_page(kind: str, listing: Listing, data: Any, rows: tuple[object, ...], view: View) -> Page:
-    """Return the table of the rows; where the result has more than them, what its own page has comes first."""
     if listing.within is not None:
-        above = single_page(kind, QueryResult(data)).blocks
-        return Page([*above, "", make_table(listing, view, rows)] if rows else above)
+        return Page([*single_page(kind, QueryResult(data)).blocks, "", make_table(listing, view, rows)])
     if not rows and view.filters:
         return Page(stderr_lines=[f"nothing matches --filter {shlex.quote(','.join(view.filters))}"])
     if not rows and view.nothing is not None:

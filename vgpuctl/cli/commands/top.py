@@ -27,9 +27,9 @@ def percent(ratio: float | None) -> str:
     return "?" if ratio is None else f"{ratio:.0%}"
 
 
-def _gib(size: float | None) -> str:
-    """Return a size in bytes as GiB without the unit, short enough for a column."""
-    return "?" if size is None else f"{size / _GIB:.1f}".removesuffix(".0")
+def gib(size: float | None) -> str:
+    """Return a size in bytes as GiB, without the unit."""
+    return "?" if size is None else f"{size / _GIB:.1f}"
 
 
 def _of(part: float | None, whole: float | None) -> float | None:
@@ -118,8 +118,12 @@ def _memory_ratio(row: VgpuUsageResult) -> float | None:
 
 
 def _memory(row: VgpuUsageResult) -> str:
-    size = f"{_gib(_size(row))}G"
-    return f"{_gib(_used(row))}/{size}" if is_running(row) else f"-/{size}"
+    size = f"{gib(_size(row)).removesuffix('.0')}G"
+    return f"{gib(_used(row))}/{size}" if is_running(row) else f"-/{size}"
+
+
+def _peak(row: VgpuUsageResult) -> str:
+    return "?" if row.peak_memory_bytes is None else f"{gib(row.peak_memory_bytes)}G"
 
 
 def _license(row: VgpuUsageResult) -> str:
@@ -153,11 +157,9 @@ VGPUS = Listing(
         Column("share", "OF SHARE", lambda row: row.share_used,
             lambda row: _when_running(row, percent(row.share_used)), numeric=True, unit="ratio"),
         Column("memory", "FB USED", _used, _memory, numeric=True, unit="bytes"),
-        Column("memory-ratio", "FB", _memory_ratio, lambda row: _when_running(row, percent(_memory_ratio(row))),
+        Column("fb", "FB", _memory_ratio, lambda row: _when_running(row, percent(_memory_ratio(row))),
             numeric=True, unit="ratio"),
-        Column("peak", "PEAK", lambda row: row.peak_memory_bytes,
-            lambda row: f"{_gib(row.peak_memory_bytes)}{'G' if row.peak_memory_bytes is not None else ''}",
-            numeric=True, unit="bytes"),
+        Column("peak", "PEAK", lambda row: row.peak_memory_bytes, _peak, numeric=True, unit="bytes"),
         Column("encoder", "ENC", lambda row: _encoder(row, "sessions"),
             lambda row: _when_running(row, or_unknown(_encoder(row, "sessions"))), numeric=True),
         Column("fps", "FPS", _frames, lambda row: _when_running(row, _whole(_frames(row))), numeric=True),
@@ -181,7 +183,7 @@ def _page(data: UsageResult) -> Page:
     from vgpuctl.cli.listings import View, make_table
 
     line = f"{data.host}: {summary(data)}, read {data.age_seconds:.0f} s ago"
-    return Page([line, *(["", make_table(GPUS, View(), data.gpus)] if data.gpus else [])])
+    return Page([line, "", make_table(GPUS, View(), data.gpus)])
 
 
 def summary(data: UsageResult) -> str:
