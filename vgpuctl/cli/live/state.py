@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.cli import listings
@@ -188,10 +189,17 @@ def _event_words(event: Event) -> list[Word]:
     text = "  ".join(plain(part) for part in parts if part)
     count = f"  ({event.count} steps)" if event.count > 1 else ""
     return [
-        (f"{plain(event.time)[11:19]}  ", Tone.DIM),
+        (f"{_local_time(event.time)}  ", Tone.DIM),
         (f"{event.type:<16} ", _SEVERITY_TONES.get(event.severity, Tone.PLAIN)),
         (text + count, Tone.PLAIN),
     ]
+
+
+def _local_time(text: str) -> str:
+    try:
+        return datetime.fromisoformat(text).astimezone().strftime("%H:%M:%S")
+    except ValueError:
+        return "?       "
 
 
 def _mentions(row: VgpuUsageResult, text: str) -> bool:
