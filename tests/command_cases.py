@@ -107,6 +107,7 @@ CASES = {
     "install-host": CommandCase(),
     "uninstall-host": CommandCase(),
     "completion": CommandCase("bash"),
+    "top": CommandCase("--once"),
     "events": CommandCase(),
     "monitoring": CommandCase("--print rules"),
 }

@@ -17,6 +17,7 @@ EXTRAS = {
     "host": ("libvirt", "libvirtmod", "pynvml"),
     "ssh": ("paramiko", "bcrypt", "cryptography", "invoke", "nacl"),
     "solver": ("highspy",),
+    "top": ("textual", "rich"),
 }
 """Extra -> import names of its libraries, the one that it is for first."""
 _PIP_NAMES = {
@@ -31,7 +32,7 @@ _LIBVIRT_MODULES = ("libvirt", "libvirtmod")
 _SEE_SYSTEM_PACKAGES = "sed -i 's/^include-system-site-packages.*/include-system-site-packages = true/'"
 """pip would compile libvirt's module, and not for the host's libvirt. An environment of the distribution's Python can
 use the distribution's module instead."""
-_NOT_IN_DEBIAN = ("pynvml",)
+_NOT_IN_DEBIAN = ("pynvml", "textual", "rich")
 _FIRST_PYTHON_WITH_HIGHSPY = (3, 13)
 """Debian 13 has highspy, Debian 12 (Python 3.11) does not."""
 _DEBIAN_PACKAGES_PATH = "/usr/lib/python3/dist-packages"

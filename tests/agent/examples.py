@@ -44,6 +44,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "find-causes": {"code": "no-capacity"},
     "fits": {"profiles": ["A100-4C:2"]},
     "fix-problems": {"checks": ["libvirt"], "dry_run": True},
+    "guest-processes": {"name": "runs"},
     "import-host": {"path": "mig.yaml", "request": {"files": {"mig.yaml": "version: 1\n"}}},
     "instance-profiles": {"gpu": GPU},
     "list-deleted": {},

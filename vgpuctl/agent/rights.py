@@ -63,8 +63,8 @@ READS = (
     "list-vgpus", "list-vms", "log", "monitoring", "plan-moves", "pool-names", "print-xml", "select-gpus",
     "select-vgpus", "select-vms", "show-gpu", "show-vm", "show-vms", "top", "usage-report", "vgpu-names", "vm-names",
 )  # fmt: skip
-GUEST_READS = ("show-address", "show-console", "wait")
-"""Consoles, and what a guest's agent tells: the operations show those of one's own VMs alone."""
+GUEST_READS = ("guest-processes", "show-address", "show-console", "wait")
+"""Consoles, what a guest's agent tells, and what runs in a guest: the operations show those of one's own VMs alone."""
 VM_CHANGES = (
     "attach-gpu", "attach-vgpu", "create-vm", "create-vms", "delete-vm", "detach-gpu", "detach-vgpu", "ensure-vm",
     "ensure-vms", "reboot-vm", "refresh-vm", "resize-disk", "set-vm", "start-vm", "stop-vm",

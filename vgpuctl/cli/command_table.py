@@ -101,6 +101,7 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "install-host": Entry("host", "Install the boot unit, libvirt's hook and completion."),
         "uninstall-host": Entry("host", "Remove what install-host installed."),
         "completion": Entry("host", "Print the completion script of a shell."),
+        "top": Entry("top", "Show how much of each GPU and vGPU is used.", "htop nvtop stats usage utilization"),
         "events": Entry("events", "Show what happens on this host, as the host agent sees it.", "event monitor"),
         "monitoring": Entry(
             "monitoring", "Print rules, dashboards and scrape configurations.", "alerts grafana metrics prometheus"

@@ -32,7 +32,9 @@ from vgpuctl.cli.shown import (
     disk_line,
     dry_run,
     network_line,
+    rows_of,
     vgpus_text,
+    with_rows,
 )
 from vgpuctl.cli.usage import UsageErrorWithHint, list_commands
 from vgpuctl.config.name_patterns import expand_braces, matches_glob, split_list
@@ -115,9 +117,11 @@ def check_options(kind: str, settings: Settings, context: click.Context) -> None
 def narrow(kind: str, view: View, result: AnyResult) -> AnyResult:
     """Return the result of a list with the rows that the view shows, in its order; any other result as it is."""
     listing = find_listing(kind)
-    if listing is None or not isinstance(result, QueryResult) or not isinstance(result.data, tuple):
+    rows = rows_of(listing, result.data)
+    if listing is None or rows is None or not isinstance(result, QueryResult):
         return result
-    return replace(result, data=tuple(result.data[index] for index in row_numbers(listing, view, result.data)))
+    shown = tuple(rows[index] for index in row_numbers(listing, view, rows))
+    return replace(result, data=with_rows(listing, result.data, shown))
 
 
 def row_numbers(listing: Listing, view: View, rows: Sequence[Any]) -> list[int]:
@@ -166,11 +170,6 @@ def _cell_text(column: Column, row: Any) -> str:
     if cell is None and column.numeric:
         return "?"
     return _plain_text(cell, ", ") or "-"
-
-
-def names_text(listing: Listing, rows: Sequence[Any]) -> str:
-    """Return the name or address of each row on a line of its own."""
-    return "".join(f"{listing.identity(row)}\n" for row in rows)
 
 
 def csv_text(
@@ -272,8 +271,9 @@ def page(kind: str, result: AnyResult, view: View | None = None) -> Page:
     if isinstance(result.data, TargetsResult):
         return _targets_page(kind, result, result.data)
     listing = find_listing(kind)
-    if listing is not None and isinstance(result.data, tuple):
-        page = _list_page(kind, listing, result.data, view or _DEFAULT_VIEW)
+    rows = rows_of(listing, result.data)
+    if listing is not None and rows is not None:
+        page = _list_page(kind, listing, result.data, rows, view or _DEFAULT_VIEW)
         are_unknown = kind == "list-vms" and not result.data and _are_vms_unknown(result)
         return Page() if are_unknown else page
     return single_page(kind, result)
@@ -290,7 +290,9 @@ def _are_vms_unknown(result: AnyResult) -> bool:
     return any(warning.startswith(VMS_UNKNOWN) for warning in result.warnings)
 
 
-def _list_page(kind: str, listing: Listing, rows: tuple[object, ...], view: View) -> Page:
+def _list_page(kind: str, listing: Listing, data: Any, rows: tuple[object, ...], view: View) -> Page:
+    if listing.within is not None:
+        return Page([*single_page(kind, QueryResult(data)).blocks, "", make_table(listing, view, rows)])
     if not rows and view.filters:
         return Page(stderr_lines=[f"nothing matches --filter {shlex.quote(','.join(view.filters))}"])
     if not rows and view.nothing is not None:

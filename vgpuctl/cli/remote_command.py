@@ -36,7 +36,7 @@ READ_ONLY_COMMANDS = frozenset(
     {
         "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff",
         "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "wait",
-        "log", "events",
+        "log", "events", "top",
     }
 )  # fmt: skip
 """Commands that change nothing: they may be run again if a reply was lost."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.cli import document, failures, listings, output, run, streams
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.schemas import HOSTS, result_type
-from vgpuctl.cli.shown import Block
+from vgpuctl.cli.shown import Block, rows_of
 from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError, worst_status
 from vgpuctl.model import documents
 from vgpuctl.model.outcome import AnyResult, QueryResult
@@ -157,10 +157,14 @@ def _raw_text(settings: Settings, result: AnyResult) -> str | None:
 def _narrow_document(settings: Settings, body: Mapping[str, Any], result: AnyResult | None) -> Mapping[str, Any]:
     """Return a host's document with the rows that --filter and --sort-by show, as it sent them."""
     listing = listings.find_listing(settings.kind)
-    if listing is None or result is None or not isinstance(result.data, tuple):
+    rows = None if result is None else rows_of(listing, result.data)
+    if listing is None or rows is None:
         return body
-    numbers = listings.row_numbers(listing, listings.view_of(settings), result.data)
-    return {**body, "data": [body["data"][number] for number in numbers]}
+    numbers = listings.row_numbers(listing, listings.view_of(settings), rows)
+    data, within = body["data"], listing.within
+    if within is None:
+        return {**body, "data": [data[number] for number in numbers]}
+    return {**body, "data": {**data, within: [data[within][number] for number in numbers]}}
 
 
 def _narrow_result(settings: Settings, result: AnyResult) -> AnyResult:

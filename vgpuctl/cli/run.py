@@ -211,13 +211,14 @@ def write_raw(text: str) -> None:
 def print_rows(settings: Settings, results: Sequence[tuple[str, AnyResult]], *, has_host: bool) -> None:
     """Print the rows of a list, of each host, as csv or names."""
     from vgpuctl.cli import listings
+    from vgpuctl.cli.shown import rows_of
 
     listing = listings.find_listing(settings.kind)
-    hosts_rows = [(name, result.data) for name, result in results if isinstance(result.data, tuple)]
+    hosts_rows = [(name, rows_of(listing, result.data) or ()) for name, result in results]
     if listing is None:
         raise TypeError(f"{settings.kind} is not a list")
     if settings.output == "name":
-        write_raw("".join(listings.names_text(listing, rows) for _, rows in hosts_rows))
+        write_raw("".join(f"{listing.identity(row)}\n" for _, rows in hosts_rows for row in rows))
         return
     view = listings.view_of(settings)
     has_headers = not settings.no_headers

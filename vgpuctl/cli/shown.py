@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vgpuctl.model.numbers import format_bytes, format_mib
 from vgpuctl.model.results import ABSENT
-from vgpuctl.value import EMPTY_MAPPING, Value
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Outcome
@@ -96,13 +96,25 @@ class Listing(Value):
     """A list. `identity`: what a command calls a row: `-o name` prints it.
 
     `families`: by prefix, columns that exist for any key: `{"label": lambda vm, key: vm.labels.get(key)}` makes
-    `label.site` a column.
+    `label.site` a column. `within`: the field of the result that has the rows; None: it is the rows.
     """
 
     noun: str
     columns: tuple[Column, ...]
     identity: Callable[[Any], str]
     families: Mapping[str, Callable[[Any, str], Cell]] = EMPTY_MAPPING
+    within: str | None = None
+
+
+def rows_of(listing: Listing | None, data: Any) -> tuple[Any, ...] | None:
+    """Return the rows of a list's result; None if it has none, as the result of several VMs or hosts."""
+    rows = data if listing is None or listing.within is None else getattr(data, listing.within, None)
+    return rows if isinstance(rows, tuple) else None
+
+
+def with_rows(listing: Listing, data: Any, rows: tuple[Any, ...]) -> Any:
+    """Return a list's result with other rows."""
+    return rows if listing.within is None else replace(data, **{listing.within: rows})
 
 
 def dry_run(result: Outcome[object]) -> Page:

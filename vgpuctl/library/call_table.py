@@ -15,6 +15,7 @@ from typing import Any, Literal, Required, get_args, get_origin, get_type_hints,
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library import GpuHost, fields
 from vgpuctl.model import results
+from vgpuctl.model import usage as uses
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.result_reader import Mismatch, read_value
 from vgpuctl.model.results import advice, deleted_disks, gpus, host, moves, techniques, usage, vms
@@ -23,7 +24,7 @@ from vgpuctl.value import Value
 _NAMES: dict[str, Any] = {
     **{
         name: value
-        for module in (results, advice, deleted_disks, gpus, host, moves, techniques, usage, vms, fields)
+        for module in (results, advice, deleted_disks, gpus, host, moves, techniques, usage, uses, vms, fields)
         for name, value in vars(module).items()
     },
     "Mapping": Mapping,

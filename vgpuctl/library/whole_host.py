@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         UninstalledResult,
     )
     from vgpuctl.model.results.usage import UsageResult
+    from vgpuctl.model.usage import ProcessUse
     from vgpuctl.operations.desired_state import DesiredState, HostFileText
     from vgpuctl.ports.host import Host
 
@@ -90,6 +91,13 @@ class HostCalls(Calls):
         from vgpuctl.operations import usage
 
         return usage.read_usage(self._ports)
+
+    @query
+    def guest_processes(self, name: str) -> QueryResult[tuple[ProcessUse, ...]]:
+        """Return the processes in a VM that use its vGPUs now; `pid` and `name` are the guest's."""
+        from vgpuctl.operations import usage
+
+        return usage.read_processes(self._ports, self._context(), name)
 
     @query
     def export_host(self) -> QueryResult[HostTextResult]:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import HostCannot
 from vgpuctl.makers import usage_source
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
-from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.outcome import Context, QueryResult
 from vgpuctl.model.results.usage import GpuUsageResult, UsageResult, VgpuUsageResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.usage import GpuUse, ReaderProgram, UsageSample, UsageTarget, VgpuUse
+from vgpuctl.model.usage import GpuUse, ProcessUse, ReaderProgram, UsageSample, UsageTarget, VgpuUse
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters
+from vgpuctl.operations.guards import find_vm, refuse_others_vm
 from vgpuctl.operations.plans.schedulers import is_running, time_shares
 from vgpuctl.scheduler.modprobe_files import find_loaded_dword
 from vgpuctl.scheduler.registry_dword import is_weighted
@@ -43,6 +44,27 @@ def read_usage(host: Host) -> QueryResult[UsageResult]:
     sample = read_sample(host, snapshot, host.usage.read)
     warnings = (*snapshot.warnings, *(f"{name}: {reason}" for name, reason in sample.failed_sources.items()))
     return QueryResult(join(host, snapshot, sample), warnings)
+
+
+def read_processes(host: Host, context: Context, name: str) -> QueryResult[tuple[ProcessUse, ...]]:
+    """Return the processes in a VM that use its vGPUs now.
+
+    Raises:
+        NotFound: with similar names.
+        NotYours: it is another account's.
+        HostCannot: nothing reports them for its GPUs.
+    """
+    snapshot = observe(host, ReadScope())
+    vm = find_vm(snapshot, name)
+    refuse_others_vm(context, vm)
+    vgpus = [vgpu for vgpu in snapshot.vgpus if vgpu.vm_uuid == vm.uuid]
+    carriers = {carrier for vgpu in vgpus for carrier in (vgpu.carrier, vgpu.function)}
+    lists = [host.usage and host.usage.read_processes(gpu) for gpu in dict.fromkeys(vgpu.gpu for vgpu in vgpus)]
+    if vgpus and all(processes is None for processes in lists):
+        raise HostCannot(f"the processes in {vm.name} are unknown: nothing reports them here", hint="look in the guest")
+    return QueryResult(
+        tuple(p for processes in lists for p in processes or () if p.vm_uuid == vm.uuid or p.carrier in carriers)
+    )
 
 
 def read_sample(
