@@ -76,8 +76,9 @@ def _size_advice(
     series = () if gpu is None else _series(gpu, history.profile)
     sizing = size_profile(history, series, now=now, is_windows=is_windows)
     advised = next((one.framebuffer_mib for one in series if one.profile == sizing.profile), None)
+    has_room = room.get(sizing.profile or "") != 0
     command = None
-    if sizing.profile is not None:
+    if sizing.profile is not None and has_room:
         drain = () if vm is not None and vm.state in NOT_RUNNING_STATES else ("--drain",)
         command = shlex.join(("vgpuctl", "set-vm", history.vm, "--profile", sizing.profile, *drain))
     return SizeAdviceResult(
@@ -96,7 +97,7 @@ def _size_advice(
         advised_profile=sizing.profile,
         confidence=sizing.confidence,
         frees_mib=None if advised is None else history.framebuffer_mib - advised,
-        reason=sizing.reason if room.get(sizing.profile or "") != 0 else f"{sizing.reason}; {_no_room(sizing.profile)}",
+        reason=sizing.reason if has_room else f"{sizing.reason}; {_no_room(sizing.profile)}",
         command=command,
     )
 

@@ -12,7 +12,8 @@ class SizeAdviceResult(Value):
 
     `peak_memory_bytes`, `peak_time`: the highest use in 35 days, and when, in seconds since 1970; null if it was never
     seen. `days`: with NVIDIA's driver running. `sm`: the 95th percentile of the cores' use over five minutes.
-    `advised_profile`, `confidence`, `command`: null where the advice is to change nothing. `frees_mib`: the framebuffer
+    `advised_profile`, `confidence`: null where the advice is to change nothing. `command`: null there,
+    and while no GPU has room. `frees_mib`: the framebuffer
     that the change frees; negative if it takes more.
     """
 
