@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vgpuctl.model.results.usage import UsageResult, VgpuUsageResult
 from vgpuctl.model.usage_history import DAY_SECONDS, DAYS_KEPT, HOUR_SECONDS, HOURS_KEPT_DAYS, UsedHour, VgpuHistory
 from vgpuctl.model.vm import NOT_RUNNING_STATES, OFF_OR_UNKNOWN_STATES
 from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    import sqlite3
 
 HISTORY_NAME = "usage.sqlite"
 FLUSH_SECONDS = 600.0
@@ -138,6 +140,8 @@ class UsageHistoryFile:
 
     def flush(self) -> None:
         """Write what was added. What cannot be written waits; `problem` says why."""
+        import sqlite3  # slow to load, and most commands need no history
+
         with self._lock:
             self._next_flush = time.monotonic() + FLUSH_SECONDS
             try:
@@ -159,6 +163,8 @@ class UsageHistoryFile:
             self._peaks = None
 
     def _write(self) -> None:
+        import sqlite3  # as above
+
         os.makedirs(self._path.parent, mode=0o700, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.close(descriptor)
@@ -233,6 +239,8 @@ class UsageHistoryFile:
 
     def _select(self, query: str) -> list[tuple[Any, ...]]:
         """Return rows of the file; none where it is missing, damaged, or of another version."""
+        import sqlite3  # as above
+
         address = f"{self._path.absolute().as_uri()}?mode=ro"
         try:
             with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as database:

@@ -19,7 +19,7 @@ from tests.unit.cli.conftest import child, child_environment
 
 HEAVY = {
     "cryptography", "jinja2", "json", "libvirt", "lxml", "paramiko", "pycdlib", "pydantic", "pydantic_core", "pynvml",
-    "ruamel.yaml", "subprocess", "tempfile", "importlib.metadata", "logging", "socket",
+    "ruamel.yaml", "sqlite3", "subprocess", "tempfile", "importlib.metadata", "logging", "socket",
 }  # fmt: skip
 OURS = {"gpu", "placement", "makers", "domain", "operations", "host", "sim", "backends"}
 LIGHT_LINES = [

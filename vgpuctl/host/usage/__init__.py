@@ -18,8 +18,6 @@ from typing import Any
 
 from vgpuctl.host.usage.nvml_locks import changing
 from vgpuctl.host.usage.processes import LineProcess
-from vgpuctl.host.usage.programs import run_programs
-from vgpuctl.model.result_reader import Mismatch, read_value
 from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
 from vgpuctl.value import replace
 
@@ -51,6 +49,9 @@ class HostUsage:
 
     def read(self, targets: tuple[UsageTarget, ...], programs: tuple[ReaderProgram, ...]) -> UsageSample:
         """Return the use of GPUs; a source that fails or is late is named in it."""
+        from vgpuctl.host.usage.programs import run_programs  # slow to load, as what it imports
+        from vgpuctl.model.result_reader import Mismatch, read_value
+
         began = time.time()
         rows = [[target.address, target.path, target.source] for target in targets]
         answer, problem = self._ask({"targets": rows}) if rows else (None, None)
@@ -74,6 +75,8 @@ class HostUsage:
 
     def read_processes(self, gpu: str) -> tuple[ProcessUse, ...] | None:
         """Return the guests' processes that use a GPU; None where that is not known."""
+        from vgpuctl.model.result_reader import Mismatch, read_value  # slow to load
+
         answer, _ = self._ask({"gpu": gpu})
         if answer is None:
             return None
