@@ -7,6 +7,7 @@ faster: the ratios are for the worst case.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -17,11 +18,23 @@ import pytest
 
 from tests.agent import full_host
 from tests.agent.conftest import process
+from tests.agent.test_metrics import LIVELY, free_port
 from tests.bench.conftest import Tell
 from tests.bench.paired import FULL, environment, paired, runs, seconds, vgpuctl
 from tests.bench.test_many_vms import SCENARIO
+from tests.callers import host_of
+from tests.hosts import open_sim_host
+from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.metrics import HostState, render_metrics
+from vgpuctl.agent.metrics_server import MetricsServer
+from vgpuctl.config.agent_metrics import MetricsSpec
+from vgpuctl.observe import observe
+from vgpuctl.operations.usage import SCOPE, read_usage
+from vgpuctl.value import replace
 
-CREATE_LIMIT, LIST_LIMIT, CPU_LIMIT, MEMORY_LIMIT_MIB = 1.05, 0.5, 1.0, 100.0
+CREATE_LIMIT, LIST_LIMIT, CPU_LIMIT, MEMORY_LIMIT_MIB = 1.05, 0.5, 2.0, 150.0
+"""The last two with the sampler of the use of GPUs."""
+SCRAPE_LIMIT_MS = 50.0
 IDLE_SECONDS = 120.0 if FULL else 20.0
 
 
@@ -86,3 +99,49 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_what_a_scrape_costs(tmp_path: Path, bench: Tell) -> None:
+    """16 GPUs with 256 vGPUs each. The text is made with each sample, once; a scrape sends it."""
+    host = open_sim_host(tmp_path, text=LIVELY)
+    host_of(host, None).create_vm("a", profile="L40S-4Q")
+    usage, snapshot = read_usage(host.ports).data, observe(host.ports, SCOPE)
+    gpus = tuple(replace(usage.gpus[0], address=f"0000:{number:02x}:00.0") for number in range(16))
+    vgpus = tuple(
+        replace(usage.vgpus[0], vm=f"vdi-{number:04}", vm_uuid=str(number), gpu=gpus[number // 256].address)
+        for number in range(16 * 256)
+    )
+    state = HostState(
+        version="1",
+        usage=replace(usage, gpus=gpus, vgpus=vgpus),
+        snapshot=snapshot,
+        profiles=(),
+        counts=EventLog(host.ports.clock).counts.read(),
+    )
+    cpu = []
+    for _ in range(runs(3, 9)):
+        begin = time.process_time()
+        text = render_metrics(state)
+        cpu.append(1000 * (time.process_time() - begin))
+    samples = sum(not line.startswith(b"#") for line in text.splitlines())
+    bench(
+        "metrics of 4,096 vGPUs, made with each sample", min(cpu), 15_000 * CPU_LIMIT / 100, f"{samples} series", " ms"
+    )
+    server = MetricsServer(MetricsSpec(f"127.0.0.1:{free_port()}"), lambda: text)
+    cpu = []
+
+    async def scrape() -> None:
+        serving = asyncio.create_task(server.serve())
+        while not server.server.started:
+            await asyncio.sleep(0.01)
+        for _ in range(runs(3, 9)):
+            begin = time.process_time()
+            reader, writer = await asyncio.open_connection(*server.socket.getsockname())
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert len(await reader.read(-1)) > len(text)
+            cpu.append(1000 * (time.process_time() - begin))
+            writer.close()
+        await server.close(serving)
+
+    asyncio.run(scrape())
+    bench("scrape of 4,096 vGPUs, with its reader", min(cpu), SCRAPE_LIMIT_MS, f"{len(text) >> 20} MiB", " ms")
