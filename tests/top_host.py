@@ -42,7 +42,7 @@ faults:
 """
 TIME = 1_795_814_043.0
 """21:14:03 UTC."""
-SIZE = (132, 38)
+SIZE = (150, 40)
 EVENTS = (
     (EventType.VM_STARTED, "20:02:40", {"vm": "cad-04", "gpu": CORDONED}),
     (EventType.CORDON, "20:31:09", {"gpu": CORDONED, "reason": "cordoned"}),

@@ -102,11 +102,15 @@ def plan_agent(
     """
     is_for_root = settings.kind in ROOT_COMMANDS or bool(context.params.get("fix"))
     call = None if single_host else partial(_call, settings, context, sent_file, has_progress)
-    return AgentTask(_log_in, call, comes_first=not is_for_root, required=follows_events(settings, context))
+    return AgentTask(_log_in, call, comes_first=not is_for_root, required=goes_on(settings, context))
 
 
-def follows_events(settings: Settings, context: click.Context) -> bool:
-    """Return whether the command has no end of its own, and no result."""
+def goes_on(settings: Settings, context: click.Context) -> bool:
+    """Return whether the command has no end of its own, and no result: events --follow, and top's live screen."""
+    if settings.kind == "top":
+        from vgpuctl.cli.commands.top import wants_live_screen
+
+        return wants_live_screen(settings, bool(context.params.get("once")))
     return settings.kind == "events" and bool(context.params.get("follow"))
 
 

@@ -97,7 +97,9 @@ def _refuse_command(settings: Settings, context: click.Context) -> None:
             f"{name} does not work on other hosts: {LOCAL_ONLY_COMMANDS[name]}",
             hint="omit --host ssh://",
         )
-    if agent_login.follows_events(settings, context) and not _has_single_host(settings):
+    if agent_login.goes_on(settings, context) and not _has_single_host(settings):
+        if name == "top":
+            raise InvalidInput("the live screen of top is for one host", hint="add --once for a table of all hosts")
         raise InvalidInput("events --follow is for one host", hint="name one host with --host ssh://HOST")
     _refuse_relative_paths(context)
 
@@ -157,7 +159,7 @@ def _build_task(
 
 def _usual_deadline(settings: Settings, context: click.Context) -> float:
     """Return how many seconds each host has without --host-deadline."""
-    if agent_login.follows_events(settings, context):
+    if agent_login.goes_on(settings, context):
         return SSH_SECONDS
     return fanout.DEADLINE_SECONDS + _own_wait(context)
 

@@ -44,13 +44,13 @@ _KEYS = (
 )  # fmt: skip
 
 
-class Page(ModalScreen[None]):
+class TextPage(ModalScreen[None]):
     """A page of text over the table."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter,question_mark", "dismiss", show=False)]
     CSS = """
-    Page { background: ansi_default; color: ansi_default; }
-    Page Static { width: 100%; height: auto; }
+    TextPage { background: ansi_default; color: ansi_default; }
+    TextPage Static { width: 100%; height: auto; }
     #title { text-style: bold underline; height: 1; }
     """
 
@@ -92,7 +92,10 @@ class TopApp(App[None]):
     Screen { background: ansi_default; color: ansi_default; layout: vertical; }
     Static { height: 1; }
     #head { text-style: bold reverse; }
-    Grid { background: ansi_default; color: ansi_default; scrollbar-size: 1 1; overflow-x: hidden; }
+    Grid { background: ansi_default; color: ansi_default; scrollbar-size: 1 1; overflow-x: hidden;
+        scrollbar-background: ansi_default; scrollbar-color: ansi_bright_black; scrollbar-background-hover: ansi_default;
+        scrollbar-color-hover: ansi_bright_black; scrollbar-background-active: ansi_default;
+        scrollbar-color-active: ansi_bright_black; }
     Grid:focus { background: ansi_default; }
     #gpus { height: 2; margin-bottom: 1; }
     #vms { height: 1fr; }
@@ -278,7 +281,7 @@ class TopApp(App[None]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        self.push_screen(Page("vgpuctl top: keys", help_text()))
+        self.push_screen(TextPage("vgpuctl top: keys", help_text()))
 
     def action_filter(self) -> None:
         """Let the user type a filter."""
@@ -322,7 +325,7 @@ class TopApp(App[None]):
         if reading is None:
             return
         usage = reading.usage
-        page = Page(vgpu_label(row), detail_text(usage, row, None))
+        page = TextPage(vgpu_label(row), detail_text(usage, row, None))
         self.push_screen(page)
         vm = row.vm_uuid
 

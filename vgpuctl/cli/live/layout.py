@@ -84,11 +84,12 @@ def cut(text: str, width: int) -> str:
 
 
 def cell_text(column: Column, row: Any) -> str:
-    """Return a cell as the tables of other commands show it."""
+    """Return a cell as tables show it; a remark that there is none is empty."""
     if column.text is not None:
         return plain(column.text(row))
     cell = column.cell(row)
-    return plain("?" if cell is None and column.numeric else "-" if cell is None else str(cell))
+    nothing = "?" if column.numeric else "" if column.free_text else "-"
+    return plain(nothing if cell is None else str(cell))
 
 
 def place(fields: Sequence[Field], rows: Sequence[Any], width: int) -> tuple[Placed, ...]:
