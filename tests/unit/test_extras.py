@@ -84,6 +84,7 @@ def test_the_debian_package_puts_what_debian_lacks_where_only_vgpuctl_sees_it(
     monkeypatch.setattr(sys, "version_info", version)
     pip = f"apt install python3-pip && python3 -m pip install --target {extras.LOCAL_LIBRARIES} highspy"
     assert extras.install_command("highspy") == ("apt install python3-highspy" if has_highspy else pip)
+    assert extras.install_command("textual") == pip.replace("highspy", "textual")
 
 
 def test_each_extra_of_the_package_is_known() -> None:

@@ -37,6 +37,8 @@ from tests.top_host import (
 )
 from tests.unit.cli.conftest import ROOT, Run
 from vgpuctl.agent.client import connect
+from vgpuctl.cli import live
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.listings import View
 from vgpuctl.cli.live.app import TopApp
 from vgpuctl.cli.live.layout import LineMaker, cut, place
@@ -385,13 +387,13 @@ def test_the_picture_in_the_readme_shows_this_screen(tmp_path: Path) -> None:
 class Terminal:
     """A pseudo-terminal with `vgpuctl top` in it."""
 
-    def __init__(self, state: Path, size: tuple[int, int], **environment: str) -> None:
+    def __init__(self, state: Path, size: tuple[int, int], host: str = "sim:t4", **environment: str) -> None:
         self.master, self._slave = os.openpty()
         self.resize(*size)
         self.before = termios.tcgetattr(self._slave)
         self.output = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vgpuctl", "--host", "sim:t4", "top"],
+            [sys.executable, "-m", "vgpuctl", "--host", host, "top"],
             stdin=self._slave, stdout=self._slave, stderr=self._slave, start_new_session=True,
             env={**os.environ, "XDG_STATE_HOME": str(state), "TERM": "xterm", **environment},
         )  # fmt: skip
@@ -458,3 +460,26 @@ def test_a_terminal_that_can_do_nothing_gets_the_table(tmp_path: Path) -> None:
         assert b"\x1b[" not in terminal.output
     finally:
         terminal.close()
+
+
+def test_the_live_screen_is_for_one_host(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, (150, 40), "ssh://gpu{01..02}")
+    try:
+        assert terminal.end() == 2
+        assert b"the live screen of top is for one host" in terminal.output
+        assert b"hint: add --once for a table of all hosts" in terminal.output
+    finally:
+        terminal.close()
+
+
+def test_without_its_library_the_screen_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("textual", "vgpuctl.cli.live."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "textual", None)
+    assert live.run(Settings(host="sim:t4"), 5.0) == 6
+    err = capsys.readouterr().err
+    assert "vgpuctl: the Python library textual cannot be loaded" in err
+    assert "(vgpuctl's extra top, pip's textual)" in err
+    assert "pip install 'vgpuctl[top]'" in err

@@ -93,9 +93,9 @@ class TopApp(App[None]):
     Static { height: 1; }
     #head { text-style: bold reverse; }
     Grid { background: ansi_default; color: ansi_default; scrollbar-size: 1 1; overflow-x: hidden;
-        scrollbar-background: ansi_default; scrollbar-color: ansi_bright_black; scrollbar-background-hover: ansi_default;
-        scrollbar-color-hover: ansi_bright_black; scrollbar-background-active: ansi_default;
-        scrollbar-color-active: ansi_bright_black; }
+        scrollbar-background: ansi_default; scrollbar-color: ansi_bright_black;
+        scrollbar-background-hover: ansi_default; scrollbar-color-hover: ansi_bright_black;
+        scrollbar-background-active: ansi_default; scrollbar-color-active: ansi_bright_black; }
     Grid:focus { background: ansi_default; }
     #gpus { height: 2; margin-bottom: 1; }
     #vms { height: 1fr; }
