@@ -79,7 +79,7 @@ def look_with_events(host: GpuHost) -> Reading:
         Event(f"boot-{n}", kind, SEVERITIES.get(kind, Severity.INFO), f"2026-11-27T{time}.000Z", **about)
         for n, (kind, time, about) in enumerate(EVENTS, 1)
     )
-    return replace(UsageSource(None, lambda: host).look(), source=AGENT, events=events)
+    return replace(UsageSource(None, lambda: host).sample(), source=AGENT, events=events)
 
 
 @asynccontextmanager

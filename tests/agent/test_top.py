@@ -21,19 +21,19 @@ def test_the_agent_is_read_while_it_runs_and_then_the_host_itself(tmp_path: Path
         agent.change("create-vm", name="web", profile="A100-4C")
         host = connect(f"agent:{agent.path}")
         with_own, alone = UsageSource(host, lambda: library.open_host(HOST)), UsageSource(host, None)
-        first = with_own.look()
+        first = with_own.sample()
         assert first.source == AGENT
         assert [row.vm for row in first.usage.vgpus] == ["web"]
         assert [process.name for process in with_own.read_processes("web")] == ["python3"]
         seen = [event.id for event in first.events or ()]
         assert seen
         agent.change("stop-vm", name="web", force=True)
-        later = [event.id for event in with_own.look().events or ()]
+        later = [event.id for event in with_own.sample().events or ()]
         assert later[: len(seen)] == seen
         assert len(later) > len(seen)
         assert len({*later}) == len(later), "an event is read once"
-    after = with_own.look()
+    after = with_own.sample()
     assert (after.source, after.events) == (OWN, None)
     assert [row.vm for row in after.usage.vgpus] == ["web"]
     with pytest.raises(Unreachable):
-        alone.look()
+        alone.sample()

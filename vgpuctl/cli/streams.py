@@ -16,7 +16,7 @@ from typing import TextIO
 from vgpuctl.model.names import is_visible
 
 _ASCII_FALLBACKS = {ord(character): fallback for character, fallback in {
-    "×": "x", "…": "...", "✓": "ok", "✗": "x", "↶": "<", "\N{REPLACEMENT CHARACTER}": "?",
+    "×": "x", "…": "...", "✓": "ok", "✗": "x", "↶": "<", "°": "", "\N{REPLACEMENT CHARACTER}": "?",
 }.items()}  # fmt: skip
 """Every non-ASCII character that the program itself prints, with its form where the terminal's encoding lacks it."""
 _ERROR_HANDLER = "vgpuctl-ascii"

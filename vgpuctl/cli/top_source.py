@@ -58,7 +58,7 @@ class UsageSource:
         """
         return self._ask(lambda host: host.top())[0]
 
-    def look(self) -> Reading:
+    def sample(self) -> Reading:
         """Return the use of the host, and the agent's events.
 
         Raises:

@@ -42,7 +42,7 @@ from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.listings import View
 from vgpuctl.cli.live.app import TopApp
 from vgpuctl.cli.live.layout import LineMaker, cut, place
-from vgpuctl.cli.live.state import VGPU_FIELDS
+from vgpuctl.cli.live.state import GPU_FIELDS, VGPU_FIELDS
 from vgpuctl.cli.top_source import Reading, UsageSource
 from vgpuctl.errors import NotYours
 from vgpuctl.library import GpuHost
@@ -301,13 +301,13 @@ def test_a_host_that_cannot_be_read_keeps_the_old_values_and_says_why(host: GpuH
     async def run() -> tuple[list[str], list[str], list[str]]:
         app = app_of(host, lambda: answers[0]())
         async with screen(app, WIDE) as pilot:
-            answers[0] = agent.look
+            answers[0] = agent.sample
             await settle(pilot, "p", "p")
             old = shown(pilot)
             answers[0] = lambda: look_with_events(host)
             await settle(pilot, "p", "p")
             new = shown(pilot)
-        async with screen(app_of(host, agent.look), NARROW) as pilot:
+        async with screen(app_of(host, agent.sample), NARROW) as pilot:
             return old, new, shown(pilot)
 
     old, new, never = asyncio.run(run())
@@ -354,6 +354,9 @@ class Named:
 def test_a_bar_has_a_shape_that_says_what_its_colour_says() -> None:
     blocks, ascii_only = LineMaker(has_unicode=True), LineMaker(has_unicode=False)
     assert [blocks.filled(ratio, 4) for ratio in (0.0, 0.001, 0.5, 1.0, 1.7)] == ["", "▏", "██", "████", "████"]
+    header = ascii_only.header(place(GPU_FIELDS, (), 150), "gpu", descending=True)
+    assert " ".join("".join(word for word, _ in header).split()[:6]) == "GPUv MODEL MODE SCHEDULER SM MEM"
+    assert all(word.isascii() for word, _ in header)
     assert [ascii_only.filled(ratio, 4) for ratio in (0.0, 0.001, 0.5, 1.2)] == ["", "#", "##", "####"]
     assert [cut(text, 5) for text in ("ab", "abcdefg", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 4)] == [
         "ab   ", "abcd~", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 2 + "~",

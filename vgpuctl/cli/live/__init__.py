@@ -23,7 +23,7 @@ def run(settings: Settings, interval: float) -> int:
 
             source = top_source.open_source(settings, never_cancelled)
             app = TopApp(
-                source.look,
+                source.sample,
                 source.read_processes,
                 listings.view_of(settings),
                 interval=interval,

@@ -71,7 +71,7 @@ class TextPage(ModalScreen[None]):
 
 
 class TopApp(App[None]):
-    """The live screen. `look` reads the host, `read_processes` what runs in a VM; both may be slow, and fail."""
+    """The live screen. `sample` reads the host, `read_processes` what runs in a VM; both may be slow, and fail."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -115,7 +115,7 @@ class TopApp(App[None]):
 
     def __init__(
         self,
-        look: Callable[[], Reading],
+        sample: Callable[[], Reading],
         read_processes: Callable[[str], tuple[ProcessUse, ...]],
         view: View,
         *,
@@ -127,7 +127,7 @@ class TopApp(App[None]):
         super().__init__(ansi_color=True)
         self.state = state or TopState(view, interval)
         self.feed: Feed[Any] = Feed()
-        self._look = look
+        self._sample = sample
         self._read_processes = read_processes
         self._has_colours = has_colours
         self._lines = LineMaker(has_unicode=has_unicode)
@@ -172,7 +172,7 @@ class TopApp(App[None]):
         self._paint_lines()
 
     def _ask(self) -> None:
-        self.feed.ask("look", self._look, lambda answer: self._hand_over(lambda: self._take(answer)))
+        self.feed.ask("look", self._sample, lambda answer: self._hand_over(lambda: self._take(answer)))
 
     def _hand_over(self, take: Callable[[], None]) -> None:
         """Let this screen's own thread take an answer; the screen may be gone."""

@@ -140,7 +140,8 @@ class LineMaker:
         words: list[Word] = []
         for one in placed:
             column = one.field.column
-            text = column.header + (arrow if column.key == sorted_by else "")
+            title = column.header if self._has_unicode else column.header.replace("\N{DEGREE SIGN}", "")
+            text = title + (arrow if column.key == sorted_by else "")
             right = column.numeric and not one.bar
             padding = " " * (one.width - text_width(text))
             words += [(cut(padding + text if right else text, one.width), Tone.HEAD), (" " * GAP, Tone.HEAD)]
