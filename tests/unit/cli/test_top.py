@@ -455,6 +455,17 @@ def test_in_a_terminal_it_follows_a_resize_and_leaves_it_as_it_was(
         terminal.close()
 
 
+def test_it_ends_when_its_terminal_is_gone(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, (150, 40))
+    try:
+        terminal.read_until(b"SCHEDULER")
+        os.close(terminal._slave)
+        os.close(terminal.master)
+        assert terminal.process.wait(60) == 128 + signal.SIGHUP
+    finally:
+        terminal.process.kill()
+
+
 def test_a_terminal_that_can_do_nothing_gets_the_table(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, (150, 40), TERM="dumb")
     try:

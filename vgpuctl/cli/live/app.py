@@ -7,6 +7,7 @@ It paints with the terminal's own colours, so it fits a light background and a d
 from __future__ import annotations
 
 import asyncio
+import select
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -68,6 +69,13 @@ class TextPage(ModalScreen[None]):
     def update(self, text: str) -> None:
         """Show another text."""
         self.query_one("#text", Static).update(Text(text))
+
+
+def has_hung_up(descriptor: int) -> bool:
+    """Return whether the other end of a terminal is gone, as after a connection broke."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return bool(poll.poll(0))
 
 
 class TopApp(App[None]):
@@ -133,6 +141,7 @@ class TopApp(App[None]):
         self._lines = LineMaker(has_unicode=has_unicode)
         self._events_height = FEW_EVENTS
         self._ticks_left = 0.0
+        self._is_in_terminal = False
 
     def compose(self) -> ComposeResult:
         """Lay the screen out."""
@@ -147,6 +156,7 @@ class TopApp(App[None]):
     def on_mount(self) -> None:
         """Begin to read; signals leave as q does."""
         loop = asyncio.get_running_loop()
+        self._is_in_terminal = not self.is_headless
         with suppress(ValueError, RuntimeError, NotImplementedError):  # only the main thread gets signals
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 status = 0 if number == signal.SIGINT else 128 + number
@@ -164,6 +174,9 @@ class TopApp(App[None]):
         self.call_after_refresh(self.paint)
 
     def _tick(self) -> None:
+        if self._is_in_terminal and has_hung_up(0):  # without a controlling terminal no signal says so
+            self.exit(return_code=128 + signal.SIGHUP)
+            return
         self._ticks_left -= 1.0
         if self._ticks_left <= 0:
             self._ticks_left = self.state.interval
