@@ -43,6 +43,22 @@ def test_a_second_agent_names_the_first(tmp_path: Path) -> None:
         assert first.stop() == 0
 
 
+def test_metrics_are_served_where_the_command_line_says(tmp_path: Path) -> None:
+    for address, problem in (
+        ("0.0.0.0:19935", "other machines reach that address"),
+        ("localhost", "is not an address"),
+    ):
+        words = ("agent", "run", "--metrics", address, "--socket", f"{tmp_path}/a.sock", "--state", str(tmp_path / "s"))
+        done = run("--host", HOST, *words)
+        assert done.returncode == 2
+        assert problem in done.stderr.decode()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = ("--metrics", f"127.0.0.1:{taken.getsockname()[1]}", "--socket", f"{tmp_path}/a.sock")
+        done = run("--host", HOST, "agent", "run", *words, "--state", str(tmp_path / "s"))
+    assert "Address already in use" in done.stderr.decode()
+    assert done.returncode == 2
+
+
 def test_a_running_operation_ends_before_the_agent_does(tmp_path: Path) -> None:
     with process(HOST, tmp_path) as agent:
         body = {"pattern": "vdi-{}", "count": 8, "profile": "A100-4C"}

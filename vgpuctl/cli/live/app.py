@@ -142,6 +142,8 @@ class TopApp(App[None]):
         self._events_height = FEW_EVENTS
         self._ticks_left = 0.0
         self._is_in_terminal = False
+        self._complaint: str | None = None
+        """What is wrong with the filter that is being typed."""
 
     def compose(self) -> ComposeResult:
         """Lay the screen out."""
@@ -234,7 +236,7 @@ class TopApp(App[None]):
         width = self.size.width
         base = self.screen_stack[0]
         base.query_one("#head", Static).update(Text(f"{self.state.head(width):<{width}}", no_wrap=True))
-        problem = self.state.problem()
+        problem = self._complaint or self.state.problem()
         base.query_one("#foot", Static).update(
             Text(self._foot(width) if problem is None else problem, "bold reverse" if problem else "", no_wrap=True,
                  overflow="ellipsis")
@@ -307,18 +309,19 @@ class TopApp(App[None]):
         """Leave the filter's line, or clear the filter."""
         if not self.query_one("#filter").display:
             self.state.filter_text = ""
-            self._rearrange()
         self._close_filter()
+        self._rearrange()
 
     def _close_filter(self) -> None:
+        self._complaint = None
         self.query_one("#filter").display = False
         self.query_one("#vms").focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Filter, unless the conditions are wrong."""
-        problem = self.state.check_filter(event.value)
-        if problem is not None:
-            self.query_one("#foot", Static).update(Text(problem, "bold reverse", no_wrap=True, overflow="ellipsis"))
+        self._complaint = self.state.check_filter(event.value)
+        if self._complaint is not None:
+            self._paint_lines()
             return
         self.state.filter_text = event.value.strip()
         self._close_filter()
