@@ -60,6 +60,8 @@ class LimitedProtocol(H11Protocol):
         """Forget the timer."""
         self._stop_timer()
         self._connections[self._peer] -= 1
+        if not self._connections[self._peer]:
+            del self._connections[self._peer]
         super().connection_lost(exc)
 
     def _stop_timer(self) -> None:

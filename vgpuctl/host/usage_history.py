@@ -151,8 +151,7 @@ class UsageHistoryFile:
                     self.problem = f"{self._path}: {error}"
                     return
                 self._set_aside()
-                with suppress(sqlite3.Error, OSError):
-                    self._write()
+                self._next_flush = time.monotonic()  # the next sample begins another one
                 self.problem = f"{self._path} was damaged ({error}), and is set aside"
                 return
             except OSError as error:
@@ -160,6 +159,9 @@ class UsageHistoryFile:
                 return
             self.problem = None
             self._waiting.clear()
+            self._rows.clear()  # of VMs that are gone, too
+            newest = max((mean.start for mean in self._means.values()), default=0)
+            self._means = {key: mean for key, mean in self._means.items() if mean.start >= newest - 1}
             self._peaks = None
 
     def _write(self) -> None:
