@@ -414,11 +414,21 @@ class Terminal:
         self.output += seen
         return seen
 
-    def end(self) -> int:
-        """Return the exit status; the rest of the output is read, or the program could not write it."""
+    def end(self, keys: bytes = b"") -> int:
+        """Return the exit status; the rest of the output is read, or the program could not write it.
+
+        `keys`: typed each second until it ends, as a person does: a key that comes while it lays the screen out for
+        another size may be lost.
+        """
+        quiet = 0
         while self.process.poll() is None or select.select([self.master], [], [], 0)[0]:
             if select.select([self.master], [], [], 0.05)[0]:
                 self.output += os.read(self.master, 65536)
+                continue
+            quiet += 1
+            assert quiet < 1200, f"it does not end: {self.output[-2000:]!r}"
+            if keys and quiet % 20 == 1 and self.process.poll() is None:
+                os.write(self.master, keys)
         return self.process.returncode
 
     def attributes(self) -> Any:
@@ -442,11 +452,10 @@ def test_in_a_terminal_it_follows_a_resize_and_leaves_it_as_it_was(
         terminal.resize(60, 20)
         terminal.process.send_signal(signal.SIGWINCH)
         terminal.read_until(b"\x1b[20;1H\x1b[39;49mq quit")
-        if isinstance(ending, bytes):
-            os.write(terminal.master, ending)
-        else:
+        is_key = isinstance(ending, bytes)
+        if not is_key:
             terminal.process.send_signal(ending)
-        assert terminal.end() == (143 if ending == signal.SIGTERM else 0)
+        assert terminal.end(ending if is_key else b"") == (143 if ending == signal.SIGTERM else 0)
         assert terminal.attributes() == terminal.before
         assert terminal.output.rfind(b"\x1b[?1049l") > terminal.output.rfind(b"\x1b[?1049h") >= 0
         assert terminal.output.rfind(b"\x1b[?25h") > terminal.output.rfind(b"\x1b[?25l"), "the cursor is shown again"
