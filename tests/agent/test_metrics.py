@@ -256,7 +256,20 @@ def test_xids_and_crashes_are_counted(sampled: Sampled) -> None:
     sampled.calls.stop_vm("a", force=True)
     sampled.calls.delete_vm("a")
     sampled.next()
+    sampled.next()
     assert sampled.events.counts.read().crashes == {}
+
+
+def test_during_a_change_of_a_layout_nothing_is_told_of_guests(sampled: Sampled) -> None:
+    sampled.next()
+    assert sampled.host.ports.usage is not None
+    with sampled.host.ports.usage.pause():
+        series = sampled.next()
+        assert value(series, "agent_nvml_paused") == [1]
+        assert value(series, "vgpu_memory_used_bytes") == []
+        sampled.next()
+    sampled.next()
+    assert sampled.types() == ["nvml-paused"], "a driver that was not seen meanwhile did not start"
 
 
 def test_a_guest_whose_driver_starts_is_an_event(sampled: Sampled) -> None:

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEADER_SECONDS = 10.0
 """A request's header is whole within this time after its first byte, and the first byte after the connection."""
 MAX_CONNECTIONS = 64
-"""So many connections a user who is not root, or an address, has at once: others must get in, too."""
+"""So many connections a user who is not root has at once, and a port: the agent keeps descriptors for its work."""
 _PEER = struct.Struct("3i")
 
 
@@ -34,8 +34,11 @@ class LimitedProtocol(H11Protocol):
     _connections: ClassVar[Counter[Hashable]] = Counter()
 
     def find_peer(self, transport: Any) -> Hashable:
-        """Return who is at the other end, for the limit of connections; None for a peer without one."""
-        return (transport.get_extra_info("peername") or ("?",))[0]
+        """Return who is at the other end, for the limit of connections; None for a peer without one.
+
+        All peers of a port are one: whoever has many addresses has no more connections.
+        """
+        return "port"
 
     def connection_made(self, transport: Any) -> None:
         """Learn who it is."""

@@ -128,8 +128,12 @@ def _drift(thing: GpuState) -> Values:
     state = None if gpu.scheduler is None else gpu.scheduler.state
     return {
         "mode": None if gpu.desired_mode is None else gpu.desired_mode is not gpu.settable_mode,
-        "scheduler": None if gpu.desired_scheduler is None else not satisfies(state, gpu.desired_scheduler),
-        "mixed-size": None if gpu.desired_mixed_size is None else gpu.desired_mixed_size is not gpu.mixed_size,
+        "scheduler": None
+        if gpu.desired_scheduler is None or state is None
+        else not satisfies(state, gpu.desired_scheduler),
+        "mixed-size": None
+        if gpu.desired_mixed_size is None or gpu.mixed_size is None
+        else gpu.desired_mixed_size is not gpu.mixed_size,
         "mig": None
         if gpu.desired_mig is None or gpu.mig is None
         else gpu.desired_mig.is_requested is not gpu.mig.enabled,

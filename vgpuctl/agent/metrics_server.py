@@ -53,7 +53,10 @@ class MetricsServer:
         self.server.should_exit = True
         await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
         self.server.force_exit = True
-        await asyncio.wait((serving,))
+        for connection in list(self.server.server_state.connections):  # one that does not read holds nothing up
+            connection.transport.abort()
+        await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
+        serving.cancel()
 
     async def _answer(self, _: HttpRequest) -> Response:
         text = self._read()
@@ -95,11 +98,11 @@ def _listen(spec: MetricsSpec) -> socket.socket:
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind((spec.address, spec.port))
+        listening.listen(BACKLOG)
     except OSError as error:
         with contextlib.suppress(OSError):
             listening.close()
         is_taken = error.errno == errno.EADDRINUSE
         hint = f"ss -ltnp 'sport = :{spec.port}'" if is_taken else "ip -brief address"
         raise InvalidInput(f"metrics on {spec.listen}: {error.strerror}", hint=hint, listen=spec.listen) from error
-    listening.listen(BACKLOG)
     return listening

@@ -21,9 +21,7 @@ THROTTLE_REASONS = frozenset({"hw-slowdown", "hw-thermal", "sw-thermal", "hw-pow
 
 
 def compare_usage(before: UsageResult, after: UsageResult) -> Iterator[HostStep]:
-    """Yield what happened between two samples of a host."""
-    if after.nvml_paused and not before.nvml_paused:
-        yield HostStep(EventType.NVML_PAUSED, None, reason="vgpuctl changes the layout of a GPU")
+    """Yield what happened between two samples of a host that all sources answered."""
     old_gpus = {row.address: row.use for row in before.gpus}
     for gpu in after.gpus:
         old = old_gpus.get(gpu.address)

@@ -25,7 +25,7 @@ from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.event import EventType
 from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.usage import NVML_SOURCE, ProcessUse, ReaderProgram, UsageSample, UsageTarget
+from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
 from vgpuctl.observe import observe, observe_devices
 from vgpuctl.operations.queries import profile_results
 from vgpuctl.operations.usage import SCOPE, join, read_sample
@@ -78,6 +78,8 @@ class UsageSampler:
         self._seen_gpus: frozenset[str] = frozenset()
         self._snapshot: Snapshot | None = None
         self._last: UsageResult | None = None
+        """The last sample that all sources answered: two of those are compared."""
+        self._is_paused = False
         self._text = b""
 
     async def run(self) -> None:
@@ -102,18 +104,24 @@ class UsageSampler:
     def _sample(self) -> None:
         snapshot = self._snapshot or self._observe()
         sample = read_sample(self._host, snapshot, self._usage.refresh)
-        if NVML_SOURCE not in sample.failed_sources or self._snapshot is None:
-            snapshot = self._observe()  # else the driver may hang, and then whoever asks it
-        self._snapshot = snapshot
+        if self._snapshot is None or not (sample.nvml_hangs or sample.nvml_paused):
+            snapshot = self._observe()  # else whoever asks the driver may hang, or hold up a change of a GPU's layout
         self._errors.update(sample.failed_sources.keys())
         result = join(self._host, snapshot, sample)
-        before, self._last = self._last, result
-        for change in () if before is None else compare_usage(before, result):
-            change.publish(self._events)
-        if not snapshot.unread_texts:
-            self._events.counts.forget_vms(frozenset(vm.uuid for vm in snapshot.vms))
-        self._add_to_history(result)
+        known = frozenset(vm.uuid for vm in snapshot.vms)
+        if not snapshot.unread_texts and self._snapshot is not None:
+            earlier = frozenset(vm.uuid for vm in self._snapshot.vms)
+            self._events.counts.forget_vms(known | earlier)  # one that has just started may be in neither alone
+        self._snapshot = snapshot
         self._text = render_metrics(self._state(snapshot, result))
+        if sample.nvml_paused and not self._is_paused:
+            self._events.publish(EventType.NVML_PAUSED, reason="vgpuctl changes the layout of a GPU")
+        self._is_paused = sample.nvml_paused
+        if not (sample.nvml_paused or sample.failed_sources):
+            before, self._last = self._last, result
+            for change in () if before is None else compare_usage(before, result):
+                change.publish(self._events)
+        self._add_to_history(result)
 
     def _add_to_history(self, result: UsageResult) -> None:
         """Add a sample, and publish when the history cannot be written, and when it can again."""

@@ -16,7 +16,7 @@ from vgpuctl.config import rules
 from vgpuctl.config.shape import Key, Shape
 from vgpuctl.config.vm_fields import integer_schema, pattern_schema
 from vgpuctl.model.agent_service import METRICS_PORT
-from vgpuctl.model.usage import ReaderProgram
+from vgpuctl.model.usage import NVML_SOURCE, SYSFS_SOURCE, ReaderProgram
 from vgpuctl.value import Value
 
 
@@ -128,7 +128,9 @@ def _user(value: object) -> str:
     return text
 
 
-DEFAULT_DEADLINE, MAX_DEADLINE = 5, 60
+DEFAULT_DEADLINE, MAX_DEADLINE = 5, 10
+RESERVED_READER_NAMES = frozenset({"agent", NVML_SOURCE, SYSFS_SOURCE})
+"""What failed sources are named by, besides programs."""
 USER_PATTERN = "[a-z_][a-z0-9_-]{0,31}"
 READER_SHAPE = Shape(
     "AgentReader",

@@ -15,6 +15,7 @@ from vgpuctl.config import device_rules, rules
 from vgpuctl.config.agent_metrics import (
     METRICS_SHAPE,
     READER_SHAPE,
+    RESERVED_READER_NAMES,
     MetricsSpec,
     dump_reader,
     parse_metrics,
@@ -136,6 +137,9 @@ def _dump_limits(limits: Limits) -> dict[str, object]:
 def parse_agent(value: object) -> AgentSpec:
     """Check the section."""
     given: dict[str, Any] = AGENT_SHAPE.check(value)
+    taken = sorted(RESERVED_READER_NAMES & given.get("readers", {}).keys())
+    if taken:
+        raise rules.ValidationError((rules.Problem(("readers", taken[0]), "the agent has a source of this name"),))
     readers = {name: replace(reader, name=name) for name, reader in given.pop("readers", {}).items()}
     return AgentSpec(**given, readers=readers)
 

@@ -88,6 +88,7 @@ class UsageHistoryFile:
         self._means: dict[_Key, _Mean] = {}
         self._rows: dict[_Key, VgpuUsageResult] = {}
         self._last_time: float | None = None
+        self._last_rows: tuple[VgpuUsageResult, ...] = ()
         self._next_flush = time.monotonic() + FLUSH_SECONDS
         self._peaks: tuple[float, Mapping[_Key, int]] | None = None
         self.problem: str | None = None
@@ -100,13 +101,19 @@ class UsageHistoryFile:
         with self._lock:
             last, self._last_time = self._last_time, result.time
             seconds = 0.0 if last is None else min(max(0.0, result.time - last), LONGEST_STEP_SECONDS)
+            self._last_rows = result.vgpus
             for row in result.vgpus:
-                if row.vm_uuid is not None and row.index is not None and row.profile is not None:
+                if row.vm_uuid is not None and row.index is not None and row.profile and row.framebuffer_mib:
                     self._add_row(row, (row.vm_uuid, row.index), result.time, seconds)
         if time.monotonic() >= self._next_flush:
             self.flush()
 
     def _add_row(self, row: VgpuUsageResult, key: _Key, now: float, seconds: float) -> None:
+        known = self._rows.get(key)
+        if known is not None and known.profile != row.profile:  # its use with the former profile says nothing
+            self._means.pop(key, None)
+            for one in [one for one in self._waiting if one[:2] == key]:
+                del self._waiting[one]
         self._rows[key] = row
         start = int(now) // HOUR_SECONDS * HOUR_SECONDS
         if (*key, start) not in self._waiting and len(self._waiting) >= MAX_WAITING_HOURS:
@@ -159,7 +166,8 @@ class UsageHistoryFile:
                 return
             self.problem = None
             self._waiting.clear()
-            self._rows.clear()  # of VMs that are gone, too
+            newest_rows = {(row.vm_uuid, row.index) for row in self._last_rows}
+            self._rows = {key: row for key, row in self._rows.items() if key in newest_rows}
             newest = max((mean.start for mean in self._means.values()), default=0)
             self._means = {key: mean for key, mean in self._means.items() if mean.start >= newest - 1}
             self._peaks = None

@@ -118,7 +118,7 @@ class UsageSample(Value):
     """What one look at the use of GPUs read, within `duration_seconds` after `time` (seconds since 1970).
 
     `failed_sources`: why a source gave nothing, by its name; its values are absent. `nvml_paused`: a change of a GPU's
-    layout is at work, so NVML was not asked.
+    layout is at work, so NVML was not asked. `nvml_hangs`: it did not answer in time.
     """
 
     time: float
@@ -128,6 +128,7 @@ class UsageSample(Value):
     driver_version: str | None = None
     failed_sources: Mapping[str, str] = EMPTY_MAPPING
     nvml_paused: bool = False
+    nvml_hangs: bool = False
 
 
 class ProcessUse(Value):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.usage_history import DAY_SECONDS, HOURS_KEPT_DAYS, SizeVerdict, UsedHour, VgpuHistory
 from vgpuctl.value import Value
 
@@ -27,6 +28,8 @@ IDLE_DAYS, IDLE_SM = 5, 0.02
 _MIB = 1 << 20
 _WEEKS, _RISE_RATIO = 3, 1.02
 _P95 = 0.95
+_SHORT_SECONDS = 300
+"""An hour with less than this has no mean over five minutes."""
 
 
 class ProfileSize(Value):
@@ -87,7 +90,11 @@ def _decide(
             return SizeVerdict.NONE, None, f"{percent}, and its GPU has no larger profile of this series"
         return SizeVerdict.LARGER, larger.profile, percent
     if days < FEWEST_DAYS:
-        return SizeVerdict.NONE, None, f"seen on {days} days with a running driver; {FEWEST_DAYS} are needed"
+        return (
+            SizeVerdict.NONE,
+            None,
+            f"seen with a running driver on {count_text(days, 'day')} of {FEWEST_DAYS} that are needed",
+        )
     needed = peak * MARGIN_RATIO + MARGIN_BYTES
     fitting = next((one for one in ordered if one.framebuffer_mib * _MIB >= needed), None)
     if fitting is None or fitting.framebuffer_mib >= history.framebuffer_mib:
@@ -126,6 +133,6 @@ def is_idle(history: VgpuHistory, *, now: float) -> bool:
     """Return whether a vGPU's VM was on for days, all hours of them, and hardly used the cores."""
     hours = [hour for hour in history.hours if hour.start > now - IDLE_DAYS * DAY_SECONDS]
     on_seconds = sum(hour.on_seconds for hour in hours)
-    is_known = all(hour.sm is not None for hour in hours if hour.on_seconds)
+    is_known = all(hour.sm is not None for hour in hours if hour.on_seconds >= _SHORT_SECONDS)
     load = load_of(hours)
     return on_seconds > 0.9 * IDLE_DAYS * DAY_SECONDS and is_known and load is not None and load < IDLE_SM

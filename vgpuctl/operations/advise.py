@@ -22,6 +22,7 @@ from vgpuctl.monitoring.right_sizing import ProfileSize, is_idle, size_profile
 from vgpuctl.monitoring.technique_choice import advise
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.queries import profile_results
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -55,13 +56,13 @@ def advise_sizes(host: Host, *, by: str = OWNER) -> QueryResult[AdviceResult]:
     now = host.clock.now()
     vms = {vm.uuid: vm for vm in snapshot.vms}
     if snapshot.hypervisor.available:
-        histories = tuple(one for one in histories if one.vm_uuid in vms)
+        histories = tuple(replace(one, vm=vms[one.vm_uuid].name) for one in histories if one.vm_uuid in vms)
     room = {profile.profile: profile.free for profile in profile_results(snapshot, snapshot.gpus, everything=True)}
     sizes = tuple(_size_advice(snapshot, vms.get(one.vm_uuid), one, now, room) for one in histories)
     idle = tuple(
         IdleVmResult(one.vm, one.owner, one.profile, shlex.join(("vgpuctl", "stop-vm", one.vm)))
         for one in histories
-        if is_idle(one, now=now)
+        if is_idle(one, now=now) and _is_ours(vms.get(one.vm_uuid), on=True)
     )
     first = min((hour.start for one in histories for hour in one.hours), default=int(now))
     days = math.ceil((now - first) / DAY_SECONDS)
@@ -78,7 +79,7 @@ def _size_advice(
     advised = next((one.framebuffer_mib for one in series if one.profile == sizing.profile), None)
     has_room = room.get(sizing.profile or "") != 0
     command = None
-    if sizing.profile is not None and has_room:
+    if sizing.profile is not None and has_room and _is_ours(vm):
         drain = () if vm is not None and vm.state in NOT_RUNNING_STATES else ("--drain",)
         command = shlex.join(("vgpuctl", "set-vm", history.vm, "--profile", sizing.profile, *drain))
     return SizeAdviceResult(
@@ -100,6 +101,11 @@ def _size_advice(
         reason=sizing.reason if has_room else f"{sizing.reason}; {_no_room(sizing.profile)}",
         command=command,
     )
+
+
+def _is_ours(vm: Vm | None, *, on: bool = False) -> bool:
+    """Return whether a command for a VM works: it is managed; `on`: and runs."""
+    return vm is not None and vm.record is not None and (not on or vm.state not in NOT_RUNNING_STATES)
 
 
 def _no_room(profile: str | None) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import jinja2
 
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.advice import SizeAdviceResult
 from vgpuctl.model.results.host import MonitoringFileResult
@@ -33,6 +34,7 @@ def make_usage_report(host: Host, *, by: str = OWNER) -> QueryResult[MonitoringF
     text = template.render(
         host=_printable(host.name),
         advice=advice.data,
+        counts=f"{count_text(len(advice.data.sizes), 'vGPU')}, {count_text(advice.data.days, 'day')}",
         rows=[_row(size) for size in advice.data.sizes],
         commands=[size.command for size in advice.data.sizes if size.command is not None],
         now=_when(host.clock.now()),

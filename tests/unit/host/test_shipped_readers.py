@@ -56,7 +56,7 @@ def run_shipped(
     for file in (command, reader):
         file.chmod(0o755)
     user = "root" if os.geteuid() == 0 else os.environ["USER"]
-    return run_programs((ReaderProgram(name, str(reader), user, 30.0),), lambda _: None)
+    return run_programs((ReaderProgram(name, str(reader), user, 30.0),), require_trusted=lambda _: None)
 
 
 def test_moore_threads(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_ascend(tmp_path: Path) -> None:
 )
 def test_a_command_that_fails_or_is_missing(tmp_path: Path, name: str, original: str) -> None:
     assert "status" in run_shipped(tmp_path, name, original, "exit 9")[2][name]
-    missing = run_programs((ReaderProgram(name, str(READERS / name), "root", 30.0),), lambda _: None)
+    missing = run_programs((ReaderProgram(name, str(READERS / name), "root", 30.0),), require_trusted=lambda _: None)
     assert "status" in missing[2][name]
 
 

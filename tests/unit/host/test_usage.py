@@ -297,7 +297,7 @@ def test_what_a_program_prints(tmp_path: Path) -> None:
         "gpus": [{"address": "00000000:3B:00.0", "up": True, "memory_used_bytes": 7, "engines": {"sm": 0.5}}],
         "vgpus": [{"gpu": "0000:3b:00.0", "carriers": ["u"], "memory_used_bytes": 3}],
     }
-    (gpu,), (vgpu,), failed = run_programs((program(tmp_path, f"echo '{json.dumps(printed)}'"),), trust)
+    (gpu,), (vgpu,), failed = run_programs((program(tmp_path, f"echo '{json.dumps(printed)}'"),), require_trusted=trust)
     assert failed == {}
     assert (gpu.address, gpu.source, gpu.memory_used_bytes, gpu.engines.sm) == ("0000:3b:00.0", "musa", 7, 0.5)
     assert (vgpu.gpu, vgpu.carriers, vgpu.memory_used_bytes) == ("0000:3b:00.0", ("u",), 3)
@@ -325,7 +325,7 @@ def test_what_a_program_prints(tmp_path: Path) -> None:
 )
 def test_a_program_that_fails_is_named_and_nothing_else_happens(tmp_path: Path, text: str, problem: str) -> None:
     late = "sleep" in text
-    gpus, vgpus, failed = run_programs((program(tmp_path, text, 0.2 if late else 30.0),), trust)
+    gpus, vgpus, failed = run_programs((program(tmp_path, text, 0.2 if late else 30.0),), require_trusted=trust)
     assert (gpus, vgpus) == ([], [])
     assert problem in failed["musa"]
 
@@ -340,7 +340,7 @@ def test_a_program_that_others_can_change_is_not_started(tmp_path: Path) -> None
     missing = ReaderProgram("none", "/none/program", "root")
     assert "none" in run_programs((missing,))[2]
     nobody = ReaderProgram("x", "/usr/bin/env", "no-such-user")
-    assert "no-such-user" in run_programs((nobody,), trust)[2]["x"]
+    assert "no-such-user" in run_programs((nobody,), require_trusted=trust)[2]["x"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a program as another user")
@@ -350,7 +350,7 @@ def test_a_program_runs_as_its_user(tmp_path: Path) -> None:
     for directory in (tmp_path, *tmp_path.parents):
         if directory.stat().st_uid == os.geteuid() and directory != Path("/"):
             directory.chmod(directory.stat().st_mode | 0o055)
-    assert run_programs((as_nobody,), trust) == ([], [], {})
+    assert run_programs((as_nobody,), require_trusted=trust) == ([], [], {})
 
 
 # ------------------------------------------------------------------- sysfs

@@ -131,6 +131,10 @@ def test_another_profile_begins_again(history: UsageHistoryFile) -> None:
     (vgpu,) = history.read()
     assert (vgpu.profile, [hour.peak_bytes for hour in vgpu.hours]) == ("A100-8C", [100 * MIB])
     assert history.peaks() == {("u1", 0): 100 * MIB}
+    fill(history, START + 2 * HOUR_SECONDS, 3, row(7000 * MIB, profile="A100-8C", framebuffer_mib=8192))
+    fill(history, START + 2 * HOUR_SECONDS + 60, 3, row(50 * MIB))
+    history.flush()
+    assert history.peaks() == {("u1", 0): 50 * MIB}, "what waited was of the former profile"
 
 
 def test_hours_go_after_35_days_and_days_after_400(history: UsageHistoryFile) -> None:

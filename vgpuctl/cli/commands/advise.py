@@ -119,18 +119,21 @@ def _write_page(path: str, text: str) -> str:
         FileFailed: it cannot be written; an older one is as it was.
     """
     import os
+    import stat
     import tempfile
 
     from vgpuctl.errors import FileFailed
 
     directory = os.path.dirname(os.path.abspath(path))
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise FileFailed(f"{path} is not a regular file", hint=f"ls -ld {shlex.quote(path)}", path=path)
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=".vgpuctl-", dir=directory)  # its mode is 0600
         try:
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
             os.replace(temporary, path)
-        except OSError:
+        except BaseException:
             os.unlink(temporary)
             raise
     except OSError as error:
@@ -145,7 +148,7 @@ def _write_page(path: str, text: str) -> str:
     "advise",
     page=_advice,
     examples=(
-        ("vgpuctl advise", "which VMs could do with a smaller profile, or need a larger one, and which are idle"),
+        ("vgpuctl advise", "which VMs fit a smaller profile or need a larger one, and which are idle"),
         ("vgpuctl advise --by team", "and GPU memory by the label team"),
         ("vgpuctl --host sim:mixed advise --workload cad", "what fits CAD desktops on this host's GPUs, and why"),
     ),

@@ -14,6 +14,7 @@ from vgpuctl.model.usage import NVML_SOURCE, EngineUse, GpuUse
 from vgpuctl.value import EMPTY_MAPPING
 
 GPU_IS_LOST = 15
+MAX_POSSIBLE = 1 << 62
 _TEMPERATURE_GPU = 0
 _VERSION = re.compile(r"[0-9.]{1,20}", re.ASCII)
 _CLOCKS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}
@@ -71,9 +72,9 @@ def read_current(library: NvmlLibrary, handle: Any) -> Mapping[str, Any]:
     clocks = {name: ask(library, "nvmlDeviceGetClockInfo", handle, kind) for name, kind in _CLOCKS.items()}
     return dict(
         up=True,
-        memory_size_bytes=None if memory is None else int(memory.total),
-        memory_used_bytes=None if memory is None else int(memory.used),
-        memory_reserved_bytes=None if memory is None or not hasattr(memory, "reserved") else int(memory.reserved),
+        memory_size_bytes=None if memory is None else possible(memory.total),
+        memory_used_bytes=None if memory is None else possible(memory.used),
+        memory_reserved_bytes=None if memory is None or not hasattr(memory, "reserved") else possible(memory.reserved),
         engines=EngineUse(
             sm=None if use is None else ratio(use.gpu),
             memory=None if use is None else ratio(use.memory),
@@ -105,7 +106,7 @@ def read_slow(library: NvmlLibrary, handle: Any) -> Mapping[str, Any]:
         cause: ask(library, "nvmlDeviceGetRetiredPages", handle, number) for cause, number in _RETIREMENT.items()
     }
     return {
-        "ecc_errors": {kind: int(count) for kind, count in ecc.items() if count is not None},
+        "ecc_errors": {k: int(n) for k, n in ecc.items() if n is not None and possible(n) is not None},
         "row_remap_pending": None if remapped is None else bool(remapped[2]),
         "row_remap_failed": None if remapped is None else bool(remapped[3]),
         "retired_pages": {cause: len(pages) for cause, pages in retired.items() if pages is not None},
@@ -149,7 +150,12 @@ def big_number(library: NvmlLibrary, name: str, *args: int) -> int | None:
     status = library.nvml._nvmlGetFunctionPointer(name)(*args, byref(number))
     if status == GPU_IS_LOST:
         raise GpuLostError
-    return None if status else int(number.value)
+    return None if status else possible(number.value)
+
+
+def possible(number: Any) -> int | None:
+    """Return a number; None for NVML's "not available", all ones."""
+    return int(number) if 0 <= number < MAX_POSSIBLE else None
 
 
 def ask(library: NvmlLibrary, name: str, *args: Any) -> Any:
@@ -162,6 +168,8 @@ def ask(library: NvmlLibrary, name: str, *args: Any) -> Any:
         return None
     try:
         return library.call(name, *args)
+    except UnicodeDecodeError:  # pynvml decodes what a guest chose
+        return None
     except NvmlFailed as error:
         if error.facts["nvml_code"] == GPU_IS_LOST:
             raise GpuLostError from error

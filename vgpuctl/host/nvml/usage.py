@@ -197,7 +197,9 @@ class NvmlUsage:
             known = newest.get(sample.vgpuInstance)
             if known is None or sample.timeStamp >= known.timeStamp:
                 newest[int(sample.vgpuInstance)] = sample
-        if newest:
+        if not newest:
+            self._seen.pop(address, None)  # the driver's clock may have stepped back
+        else:
             self._seen[address] = max(int(sample.timeStamp) for sample in newest.values())
         return {
             number: EngineUse(*(ratio(getattr(sample, f"{name}Util").uiVal) for name in names))

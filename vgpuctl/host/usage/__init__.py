@@ -45,6 +45,7 @@ class HostUsage:
         self._hung: list[LineProcess] = []
         """Processes that were told to end; those of them that hang do not."""
         self._next_try = 0.0
+        self._is_hanging = False
         self._number = 0
 
     def read(self, targets: tuple[UsageTarget, ...], programs: tuple[ReaderProgram, ...]) -> UsageSample:
@@ -52,7 +53,7 @@ class HostUsage:
         from vgpuctl.host.usage.programs import run_programs  # slow to load, as what it imports
         from vgpuctl.model.result_reader import Mismatch, read_value
 
-        began = time.time()
+        began, start = time.time(), time.monotonic()
         rows = [[target.address, target.path, target.source] for target in targets]
         answer, problem = self._ask({"targets": rows}) if rows else (None, None)
         sample = UsageSample(began, 0.0)
@@ -63,14 +64,15 @@ class HostUsage:
                 problem = str(error)
         if problem is not None:
             sources = {target.source for target in targets}
-            sample = replace(sample, failed_sources=dict.fromkeys(sorted(sources), problem))
-        gpus, vgpus, failed = run_programs(programs)
+            failed = dict.fromkeys(sorted(sources), problem)
+            sample = replace(sample, failed_sources=failed, nvml_hangs=self._is_hanging)
+        gpus, vgpus, failed = run_programs(programs, frozenset(gpu.address for gpu in sample.gpus))
         return replace(
             sample,
             gpus=(*sample.gpus, *gpus),
             vgpus=(*sample.vgpus, *vgpus),
             failed_sources={**sample.failed_sources, **failed},
-            duration_seconds=max(0.0, time.time() - began),
+            duration_seconds=time.monotonic() - start,
         )
 
     def read_processes(self, gpu: str) -> tuple[ProcessUse, ...] | None:
@@ -103,6 +105,7 @@ class HostUsage:
             self._hung = [child for child in self._hung if not child.has_ended]
             if len(self._hung) >= MAX_HUNG or (self._hung and time.monotonic() < self._next_try):
                 return None, f"the driver hangs: process {self._hung[-1].pid} waits for it in the kernel"
+            self._is_hanging = False
             self._number += 1
             line = json.dumps({"number": self._number, **request}).encode() + b"\n"
             try:
@@ -113,9 +116,9 @@ class HostUsage:
                     raise ValueError("it answered another request")
             except TimeoutError as error:
                 self._drop_child()
-                self._next_try = time.monotonic() + RETRY_SECONDS
+                self._next_try, self._is_hanging = time.monotonic() + RETRY_SECONDS, True
                 return None, f"{error}: the driver hangs"
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, KeyError, TypeError) as error:
                 self._drop_child()
                 return None, f"the process that reads it ended: {error}"
             return document["answer"], None

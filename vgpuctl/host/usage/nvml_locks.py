@@ -8,6 +8,7 @@ begins after that. The kernel releases the locks of a process that dies (flock(2
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -25,8 +26,8 @@ def reading(directory: Path) -> Iterator[bool]:
     """Hold the readers' lock; False: a change is at work, so NVML must not be opened."""
     try:
         readers, changes = (_open(directory / name) for name in ("nvml-readers", "nvml-changes"))
-    except OSError:  # without /run/vgpuctl nobody changes anything now
-        yield True
+    except OSError as error:
+        yield error.errno == errno.ENOENT  # without /run/vgpuctl nobody changes anything now
         return
     try:
         fcntl.flock(readers, fcntl.LOCK_SH)

@@ -52,9 +52,8 @@ def read_output(argv: Sequence[str], *, user: str, deadline_seconds: float, max_
     except (TimeoutError, subprocess.TimeoutExpired):
         raise TimeoutError(f"it did not end within {deadline_seconds:g} s") from None
     finally:
-        if child.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)  # also what it left behind in its session
         child.stdout.close()
         with suppress(subprocess.TimeoutExpired):
             child.wait(_REAP_SECONDS)
@@ -63,11 +62,18 @@ def read_output(argv: Sequence[str], *, user: str, deadline_seconds: float, max_
     return output
 
 
+def _is_readable(descriptor: int, seconds: float) -> bool:
+    """Wait until something can be read; select(2) takes no descriptor above 1,023."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
+
+
 def _read_to_end(pipe: IO[bytes], deadline: float, max_bytes: int) -> bytes:
     output = b""
     while True:
         remaining = deadline - time.monotonic()
-        if remaining <= 0 or not select.select([pipe], [], [], remaining)[0]:
+        if remaining <= 0 or not _is_readable(pipe.fileno(), remaining):
             raise TimeoutError
         chunk = os.read(pipe.fileno(), _CHUNK_BYTES)
         output += chunk
@@ -117,7 +123,7 @@ class LineProcess:
         self._child.stdin.flush()
         while b"\n" not in self._unread:
             remaining = deadline - time.monotonic()
-            if remaining <= 0 or not select.select([file], [], [], remaining)[0]:
+            if remaining <= 0 or not _is_readable(file, remaining):
                 raise TimeoutError(f"no answer within {deadline_seconds:g} s")
             chunk = os.read(file, _CHUNK_BYTES)
             if not chunk:

@@ -24,7 +24,7 @@ from vgpuctl.model.usage import EngineUse, GpuUse, ReaderProgram, VgpuUse
 from vgpuctl.value import Value, field_names, replace
 
 MAX_OUTPUT_BYTES = 1 << 20
-MAX_ROWS = 4096
+MAX_ROWS, MAX_KEYS, MAX_VALUE = 4096, 40, 1 << 62
 _MAX_TEXT = 200
 
 
@@ -36,9 +36,11 @@ class _Printed(Value):
 
 
 def run_programs(
-    programs: tuple[ReaderProgram, ...], require_trusted: Callable[[str], None] = require_trusted_program
+    programs: tuple[ReaderProgram, ...],
+    known: frozenset[str] = frozenset(),
+    require_trusted: Callable[[str], None] = require_trusted_program,
 ) -> tuple[list[GpuUse], list[VgpuUse], dict[str, str]]:
-    """Return what programs print, and why others gave nothing, by their names."""
+    """Return what programs print, and why others gave nothing, by name. `known`: GPUs whose use is known already."""
     gpus: list[GpuUse] = []
     vgpus: list[VgpuUse] = []
     failed: dict[str, str] = {}
@@ -55,8 +57,9 @@ def run_programs(
         except (OSError, ValueError) as error:
             failed[program.name] = f"{program.path}: {' '.join(str(error).split())[:_MAX_TEXT]}"
             continue
-        gpus += printed.gpus
-        vgpus += printed.vgpus
+        gpus += [gpu for gpu in printed.gpus if gpu.address not in known]
+        vgpus += [vgpu for vgpu in printed.vgpus if vgpu.gpu not in known]
+        known |= {gpu.address for gpu in printed.gpus}
     return gpus, vgpus, failed
 
 
@@ -67,6 +70,7 @@ def _parse(program: ReaderProgram, output: bytes) -> _Printed:
         ValueError: it is not the JSON that it should be.
     """
     document: Any = parse_json(output.decode("utf-8", "strict"))
+    _refuse_impossible(document)
     if not isinstance(document, dict) or not set(document) <= {"gpus", "vgpus"}:
         raise ValueError("it does not print a JSON object with gpus and vgpus")
     rows = {name: document.get(name, []) for name in ("gpus", "vgpus")}
@@ -85,6 +89,28 @@ def _parse(program: ReaderProgram, output: bytes) -> _Printed:
     )
 
 
+def _refuse_impossible(value: Any) -> None:
+    """Check every value, however deep.
+
+    Raises:
+        ValueError: a number is negative, infinite or none; a text is too long or has control characters; a mapping is
+            too large: each of its keys is a series.
+    """
+    if isinstance(value, dict):
+        if len(value) > MAX_KEYS:
+            raise ValueError(f"a mapping has more than {MAX_KEYS} keys")
+        for key, item in value.items():
+            _refuse_impossible(key)
+            _refuse_impossible(item)
+    elif isinstance(value, list):
+        for item in value:
+            _refuse_impossible(item)
+    elif isinstance(value, str) and (len(value) > _MAX_TEXT or not value.isprintable()):
+        raise ValueError(f"a text is too long, or has control characters: {value[:40]!a}")
+    elif isinstance(value, (int, float)) and not 0 <= value < MAX_VALUE:
+        raise ValueError(f"{value!r} is not a possible value")
+
+
 def _complete(row: Any, default: Value) -> Any:
     """Return a row with what it leaves out, as a source that does not know it.
 
@@ -99,6 +125,8 @@ def _complete(row: Any, default: Value) -> Any:
     whole = {**to_json_value(default), **row}
     if isinstance(row.get("engines"), dict):
         whole["engines"] = _complete(row["engines"], EngineUse())
+        if any(isinstance(busy, (int, float)) and busy > 1 for busy in row["engines"].values()):
+            raise ValueError("engines: a ratio is between 0 and 1")
     return whole
 
 
