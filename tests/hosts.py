@@ -119,7 +119,7 @@ def open_sim_host(
         directory.mkdir(parents=True, exist_ok=True)
         scenario = str(directory / "scenario.yaml")
         Path(scenario).write_text(text)
-    clock = clock or EagerClock()
+    own_clock = clock or EagerClock()
     stores: list[ClaimStore] = []
     state = directory / "state"
     sim = open_host(scenario, state_dir=state, lock_held=lambda: bool(stores) and stores[0].is_locked)
@@ -135,7 +135,7 @@ def open_sim_host(
         processes=processes,
         operations=operations,
         claims=stores[0],
-        clock=clock,
+        clock=own_clock,
         machine_id=sim.machine_id,
         new_uuid=lambda: str(uuid.uuid4()),
         system=HostSystem(state, allow_systemctl=False),
@@ -146,7 +146,7 @@ def open_sim_host(
         domain_events=sim.domain_events,
         volume_bin=sim.volume_bin,
         kernel_messages=sim.kernel_messages,
-        usage=sim.usage(clock.now),
+        usage=sim.usage(own_clock.now),
         usage_history=UsageHistoryFile(state / HISTORY_NAME),
     )
     return SimulatedHost(ports, sim, directory, scenario)

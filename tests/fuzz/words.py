@@ -16,8 +16,8 @@ FAR = frozenset({"--host", "--connect", "--host-deadline", "--hosts-at-a-time", 
 """Options that select a host other than the simulated one."""
 WAITING = frozenset({"--wait", "--timeout", "--wait-timeout", "--deadline"})
 """Options that set a waiting time. A case would really wait that long."""
-NO_WAITING = {"wait": ("--timeout", "0"), "--wait-for": ("--wait-timeout", "0")}
-"""Words that end at once what waits for minutes by default."""
+NO_WAITING = {"wait": ("--timeout", "0"), "--wait-for": ("--wait-timeout", "0"), "run": ("--metrics", "none")}
+"""Words that end at once what waits for minutes by default, or for ever: the agent."""
 KNOWN = (
     "vdi-1",
     "vdi-2",

@@ -137,8 +137,9 @@ def run_watched(argv: Sequence[str], report: Callable[[str], None]) -> Completed
 
 def _read_output(pipe: IO[bytes]) -> bytes | None:
     """Return what arrived in a pipe, None if nothing arrived for half a second, and no bytes at its end."""
-    readable, _, _ = select.select([pipe], [], [], _SLOW_SECONDS)
-    return os.read(pipe.fileno(), _OUTPUT_BYTES) if readable else None
+    poll = select.poll()  # select(2) takes no descriptor above 1,023
+    poll.register(pipe, select.POLLIN)
+    return os.read(pipe.fileno(), _OUTPUT_BYTES) if poll.poll(1000 * _SLOW_SECONDS) else None
 
 
 def _run_uninterrupted(

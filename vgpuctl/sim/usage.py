@@ -13,7 +13,6 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from zlib import crc32
 
 from vgpuctl.model.usage import (
@@ -53,7 +52,7 @@ class SimUsage:
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Keep every process from reading the use of this host's GPUs."""
-        descriptor = _lock_file(self._lock_path)
+        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)  # others may change other GPUs
             yield
@@ -61,7 +60,10 @@ class SimUsage:
             os.close(descriptor)
 
     def _is_paused(self) -> bool:
-        descriptor = _lock_file(self._lock_path)
+        try:
+            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # nothing was ever changed
+            return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -106,10 +108,6 @@ class SimUsage:
             ProcessUse(domain.uuid, carrier, _guest_pid(domain), "python3", _engines(domain, time))
             for domain, carrier in _running_on(state, sim_gpu)
         )
-
-
-def _lock_file(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _running_on(state: State, gpu: SimGpu) -> list[tuple[RunningDomain, str]]:

@@ -408,11 +408,15 @@ class Terminal:
         """Return what comes up to the text; what came before is forgotten."""
         seen = b""
         while text not in seen:
-            ready, _, _ = select.select([self.master], [], [], 60)
-            assert ready, f"{text!r} did not come: {seen[-2000:]!r}"
+            assert self.is_readable(60), f"{text!r} did not come: {seen[-2000:]!r}"
             seen += os.read(self.master, 65536)
         self.output += seen
         return seen
+
+    def is_readable(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self.master, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
 
     def end(self, keys: bytes = b"") -> int:
         """Return the exit status; the rest of the output is read, or the program could not write it.
@@ -421,8 +425,8 @@ class Terminal:
         another size may be lost.
         """
         quiet = 0
-        while self.process.poll() is None or select.select([self.master], [], [], 0)[0]:
-            if select.select([self.master], [], [], 0.05)[0]:
+        while self.process.poll() is None or self.is_readable(0):
+            if self.is_readable(0.05):
                 self.output += os.read(self.master, 65536)
                 continue
             quiet += 1
