@@ -15,7 +15,7 @@ from vgpuctl.model.results.usage import UsageResult, VgpuUsageResult
 from vgpuctl.model.usage import GpuUse
 
 MANY_VGPUS = 5
-"""So many changes of a licence to one state in one sample are told as one event."""
+"""So many changes of a licence to one state in one sample are one event."""
 THROTTLE_REASONS = frozenset({"hw-slowdown", "hw-thermal", "sw-thermal", "hw-power-brake"})
 """Reasons for lowered clocks that somebody should look at; a power cap alone is normal."""
 

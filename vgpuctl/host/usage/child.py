@@ -16,8 +16,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vgpuctl.errors import NvmlFailed
-from vgpuctl.host.nvml.gpu_usage import GpuLostError
 from vgpuctl.host.nvml.library import load_pynvml
 from vgpuctl.host.nvml.usage import NvmlUsage
 from vgpuctl.host.usage.nvml_locks import reading
@@ -82,9 +80,7 @@ class UsageProcess:
                 return None
             try:
                 return self._nvml.read_processes(load_pynvml(), gpu)
-            except (NvmlFailed, GpuLostError, ImportError):
-                return None
-            except Exception:  # noqa: BLE001 - as above
+            except Exception:  # noqa: BLE001 - as above; NVML does not report them
                 return None
 
 
