@@ -303,6 +303,13 @@ def test_what_a_program_prints(tmp_path: Path) -> None:
     assert (vgpu.gpu, vgpu.carriers, vgpu.memory_used_bytes) == ("0000:3b:00.0", ("u",), 3)
 
 
+def test_a_gpu_that_nvml_tells_of_is_no_programs(tmp_path: Path) -> None:
+    text = 'echo \'{"gpus": [{"address": "0000:3b:00.0", "up": false}, {"address": "0000:5e:00.0", "up": true}]}\''
+    gpus, _, failed = run_programs((program(tmp_path, text),), frozenset({"0000:3b:00.0"}), require_trusted=trust)
+    assert failed == {}
+    assert [gpu.address for gpu in gpus] == ["0000:5e:00.0"]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -321,6 +328,10 @@ def test_what_a_program_prints(tmp_path: Path) -> None:
         ('echo \'{"gpus": [{"address": "0000:3b:00.0", "pwoer": 1}]}\'', "unknown field 'pwoer'"),
         ('echo \'{"gpus": [{"address": "0000:3b:00.0", "power_watts": "1"}]}\'', "power_watts"),
         ('echo \'{"gpus": [{"address": "0000:3b:00.0", "engines": {"smm": 1}}]}\'', "unknown field 'smm'"),
+        ('echo \'{"gpus": [{"address": "0000:3b:00.0", "engines": {"sm": 55}}]}\'', "between 0 and 1"),
+        ('echo \'{"gpus": [{"address": "0000:3b:00.0", "power_watts": -1}]}\'', "not a possible value"),
+        ('echo \'{"gpus": [{"address": "0000:3b:00.0", "power_watts": 1e300}]}\'', "not a possible value"),
+        ('printf \'%s\' \'{"gpus": [{"address": "0000:3b:00.0", "serial": "a\\u001b"}]}\'', "control characters"),
     ],
 )
 def test_a_program_that_fails_is_named_and_nothing_else_happens(tmp_path: Path, text: str, problem: str) -> None:
