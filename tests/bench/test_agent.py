@@ -18,7 +18,8 @@ import pytest
 
 from tests.agent import full_host
 from tests.agent.conftest import process
-from tests.agent.test_metrics import LIVELY, free_port
+from tests.agent.test_metrics import LIVELY
+from tests.agent.test_metrics_port import free_port
 from tests.bench.conftest import Tell
 from tests.bench.paired import FULL, environment, paired, runs, seconds, vgpuctl
 from tests.bench.test_many_vms import SCENARIO
