@@ -20,6 +20,7 @@ from tests.agent.test_metrics import HOST, read, value
 from vgpuctl.agent.metrics_server import MetricsServer
 from vgpuctl.agent.metrics_text import CONTENT_TYPE
 from vgpuctl.config.agent_metrics import MetricsSpec, parse_metrics
+from vgpuctl.config.agent_spec import parse_agent
 from vgpuctl.errors import FileFailed, InvalidInput
 from vgpuctl.value import replace
 
@@ -158,6 +159,12 @@ def test_an_address_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_a_section_that_is_wrong_is_refused(section: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
         parse_metrics(section)
+
+
+@pytest.mark.parametrize("name", ["nvml", "sysfs", "agent"])
+def test_a_program_has_no_name_of_another_source(name: str) -> None:
+    with pytest.raises(ValueError, match="the agent has a source of this name"):
+        parse_agent({"readers": {name: {"program": "/p", "user": "nobody"}}})
 
 
 def test_a_section_that_is_right_is_taken() -> None:

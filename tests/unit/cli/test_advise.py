@@ -168,6 +168,9 @@ def test_the_page_is_for_its_owner_alone_and_replaces_the_older_one(tmp_path: Pa
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert sim(f"advise --html {tmp_path}/none/x.html", "l40s-x4").status != 0
+    (tmp_path / "link").symlink_to(page)
+    assert "is not a regular file" in sim(f"advise --html {tmp_path}/link", "l40s-x4").err
+    assert (tmp_path / "link").is_symlink()
     assert sim("advise --workload cad --by team", "l40s-x4").status == 2
     shown = sim("advise --by team", "l40s-x4").out
     assert "L40S-4Q" in shown
