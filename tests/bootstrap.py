@@ -274,7 +274,11 @@ def phases(everything: bool) -> list[tuple[str, list[str]]]:
         ("ansible", ["-n", "3", "--dist", "worksteal", "tests/ansible"]),  # a play spends half of its time waiting
         ("lab", on_lab if everything else [*on_lab, "-m", "quick"]),
     ]
-    by_hand = [("placement", [*IN_PARALLEL, PLACEMENT]), ("benchmarks", ["tests/bench", f"--ignore={PLACEMENT}"])]
+    for_hours = ("-o", "faulthandler_timeout=0")
+    by_hand = [
+        ("placement", [*for_hours, *IN_PARALLEL, PLACEMENT]),
+        ("benchmarks", [*for_hours, "tests/bench", f"--ignore={PLACEMENT}"]),
+    ]
     return every_change + (by_hand if everything else [])
 
 

@@ -388,7 +388,7 @@ def test_the_picture_in_the_readme_shows_this_screen(tmp_path: Path) -> None:
 
 
 class Terminal:
-    """A pseudo-terminal with `vgpuctl top` in it."""
+    """A pseudo-terminal with `vgpuctl top` in it. Its size counts, not what the environment says."""
 
     def __init__(self, state: Path, size: tuple[int, int], host: str = "sim:t4", **environment: str) -> None:
         self.master, self._slave = os.openpty()
@@ -405,10 +405,12 @@ class Terminal:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def read_until(self, text: bytes) -> bytes:
-        """Return what comes up to the text; what came before is forgotten."""
+        """Return what comes up to the text, within two minutes; what came before is forgotten."""
         seen = b""
+        end = time.monotonic() + 120
         while text not in seen:
-            assert self.is_readable(60), f"{text!r} did not come: {seen[-2000:]!r}"
+            is_late = time.monotonic() > end or not self.is_readable(60)
+            assert not is_late, f"{text!r} did not come: {seen[-2000:]!r}"
             seen += os.read(self.master, 65536)
         self.output += seen
         return seen
@@ -450,7 +452,7 @@ class Terminal:
 def test_in_a_terminal_it_follows_a_resize_and_leaves_it_as_it_was(
     tmp_path: Path, ending: bytes | signal.Signals
 ) -> None:
-    terminal = Terminal(tmp_path, (150, 40))
+    terminal = Terminal(tmp_path, (150, 40), COLUMNS="80", LINES="24")
     try:
         terminal.read_until(b"SCHEDULER")
         terminal.resize(60, 20)

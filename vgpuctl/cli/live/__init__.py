@@ -19,8 +19,11 @@ def run(settings: Settings, interval: float) -> int:
         try:
             with entry.block_signals():
                 from vgpuctl.cli.live.app import TopApp
+            import os
             import sys
 
+            for name in ("COLUMNS", "LINES"):  # textual would take them for the size, also after a resize
+                os.environ.pop(name, None)
             source = top_source.open_source(settings, never_cancelled)
             app = TopApp(
                 source.sample,
