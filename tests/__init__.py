@@ -10,5 +10,5 @@ EVERYTHING = os.environ.get("VGPUCTL_TESTS") == "all"
 
 
 def examples(number: int) -> int:
-    """Return how many examples a property gets: a run of every change takes one of three."""
-    return number if EVERYTHING else max(1, number // 3)
+    """Return how many examples a property gets: a run of every change takes one of five."""
+    return number if EVERYTHING else max(1, number // 5)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings for every test: hypothesis has no deadline, and SIGINT has its default handler.
 
-A run of every change tries one of three examples of each property.
+A run of every change tries one of five examples of each property, and leaves out the tests with the mark `long`.
 A shell starts background commands with SIGINT ignored, and every child would inherit that.
 """
 
@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import examples
+from tests import EVERYTHING, examples
 
 settings.register_profile(
     "vgpuctl", deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("vgpuctl")
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long tests to the long run; the result counts them as deselected."""
+    left = [] if EVERYTHING else [item for item in items if item.get_closest_marker("long")]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]

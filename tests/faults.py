@@ -27,7 +27,9 @@ from vgpuctl.value import replace
 Point = TypeVar("Point")
 FULL_BACKEND = "vendor-vf"
 """The others differ in one or two steps: the makers' and backends' own tests have those."""
-SAMPLED_OF = 3  # not even: the points come in pairs, before a call and after it
+SAMPLED_OF = 7
+"""Like each smaller step, not even: the points come in pairs, before a call and after it."""
+FEW_POINTS = 6
 NEVER_RAISE = {
     "nvml.status",
     "nvml.gpu",
@@ -278,12 +280,13 @@ def outcome(act: Callable[[], object]) -> VgpuctlError | None:
 
 
 def sampled(points: Iterable[Point]) -> list[Point]:
-    """Return every point of a test that stops an action there: all with `test --all`, else one of three, spread evenly.
+    """Return every point of a test that stops an action there: all with `test --all`, else one of seven, spread evenly.
 
-    `tests.mutate` runs all of them, too.
+    Where these would be few, it returns more of them. `tests.mutate` runs all of them, too.
     """
     every = list(points)
-    return every if EVERYTHING else every[len(every) % SAMPLED_OF :: SAMPLED_OF]
+    step = 1 if EVERYTHING else min(SAMPLED_OF, len(every) // FEW_POINTS) | 1
+    return every[len(every) % step :: step]
 
 
 def acts_on_backends(acts: Iterable[str], kinds: Iterable[str]) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from tests.ansible.debs import write_deb
 from tests.ansible.plays import ROOT, Ran
 from tests.ansible.stand_ins import HARDWARE, RED_HAT, RED_HATS_PROGRAMS, RUN, RUN_FILE
 
+pytestmark = pytest.mark.long
 SITE = ROOT / "ansible/playbooks/site.yml"
 DMAR = "/sys/firmware/acpi/tables/DMAR"
 SPEC = {"version": 1, "gpus": {"A100": {"mode": "vgpu"}}}

@@ -14,6 +14,7 @@ from tests.ansible.bare import Bare
 from tests.ansible.debs import write_deb
 from tests.ansible.stand_ins import GUEST_DRIVER, HARDWARE, VERSION
 
+pytestmark = pytest.mark.long
 TOKEN = "client_configuration_token_01-02-2027-03-04-05.tok"
 SECRET = "eyJhbGciOiJSUzI1NiJ9.c2VjcmV0"
 

@@ -12,6 +12,7 @@ from tests.ansible.bare import Bare
 from tests.ansible.plays import Ran
 from tests.ansible.stand_ins import HARDWARE, PROGRAMS, RED_HAT, RED_HATS_PROGRAMS, SHUTDOWN
 
+pytestmark = pytest.mark.long
 NOTE = "/etc/default/vgpuctl-kernel-words"
 FROM_GRUBBY = SHUTDOWN.replace("sed -n 's/.*vmlinuz-1 //p' /boot/grub/grub.cfg", "cat /fake/args")
 FAMILIES = {

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from tests import EVERYTHING
 from tests.fuzz import oracle, surfaces
 
-CASES = 56
+CASES = 60 if EVERYTHING else 20
 SEED = 20
 
 

@@ -207,6 +207,11 @@ class DomainTemplate(Value):
     compiled: Compiled
 
 
+_MOST_COMPILED = 16
+_compiled: dict[tuple[str, str], DomainTemplate] = {}
+"""By text and name, the last used one last."""
+
+
 def compile_template(text: str, name: str = "vm.xml.j2", scratch: Scratch | None = None) -> DomainTemplate:
     """Compile a template, or take its compiled form from `scratch`; compiling takes longer than the rest of jinja2.
 
@@ -229,6 +234,19 @@ def compile_template(text: str, name: str = "vm.xml.j2", scratch: Scratch | None
     except Exception as exc:  # jinja2 and Python's compiler fail in many ways: nested blocks, a character
         raise _template_error(name, None, f"{exc}" or type(exc).__name__) from exc
     return DomainTemplate(name, source)
+
+
+def compile_once(text: str, name: str, scratch: Scratch | None) -> DomainTemplate:
+    """Return what `compile_template` does, and keep the templates that this process used last.
+
+    Raises:
+        InvalidInput: the template is invalid; says where.
+    """
+    template = _compiled.pop((text, name), None) or compile_template(text, name, scratch)
+    _compiled[text, name] = template
+    if len(_compiled) > _MOST_COMPILED:
+        _compiled.pop(next(iter(_compiled)), None)
+    return template
 
 
 def render_domain(design: DomainDesign, template: DomainTemplate) -> str:

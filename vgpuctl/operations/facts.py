@@ -39,9 +39,7 @@ def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus:
     return HostFacts(
         capabilities=host.hypervisor.capabilities(),
         pool=pool,
-        template=render.compile_template(
-            read_template(host, request.template), f"{request.template}.xml.j2", host.scratch
-        ),
+        template=render.compile_once(read_template(host, request.template), f"{request.template}.xml.j2", host.scratch),
         files=files,
         image_hints=image_hints(host, files),
         holders=find_gpu_holders(host, vgpus) if request.mode == "passthrough" else {},

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from vgpuctl.errors import InvalidInput
@@ -147,8 +148,9 @@ class YamlMapping:
         return value.items() if value is not None else []
 
 
+@lru_cache(maxsize=16)
 def read_scenario(text: str, file: str) -> YamlValue:
-    """Parse YAML.
+    """Parse YAML, once for each text: a process may open many simulated hosts of few scenarios.
 
     Raises:
         InvalidInput: the text is not YAML, or is empty.

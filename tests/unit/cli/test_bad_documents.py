@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from tests import EVERYTHING
 from tests.command_cases import CASES, IMAGE, lines
 from tests.faults import sampled
 from tests.hosts import create, open_sim_host, request
@@ -81,7 +82,7 @@ ORDER = sorted(CASES, key=lambda command: (has_dry_run(command), command == "del
 """Commands that only read come first, and the one that deletes the VM last."""
 
 
-@pytest.fixture(params=RECORDS)
+@pytest.fixture
 def damaged(request, sim):
     """A host on which the record of one of two VMs has a damaged request."""
     for name in ("vdi-1", "vdi-2"):
@@ -95,8 +96,10 @@ def damaged(request, sim):
     return sim
 
 
-def test_one_vm_with_a_damaged_record_never_ends_a_command(damaged):
-    for line in (line for command in ORDER for line in lines(command, "vdi-1")):
+@pytest.mark.parametrize(("damaged", "number"), [(name, n) for n, name in enumerate(RECORDS)], indirect=["damaged"])
+def test_one_vm_with_a_damaged_record_never_ends_a_command(damaged, number):
+    every = [line for command in ORDER for line in lines(command, "vdi-1")]
+    for line in every if EVERYTHING else every[number :: len(RECORDS)]:
         ran = damaged(f"--json --yes {line}")
         assert ran.status in (0, 2, 3, 4, 6), ran.out
         if ran.status not in (0, 6):

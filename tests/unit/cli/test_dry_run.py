@@ -69,7 +69,7 @@ def test_nothing_is_written(command: str, vgpuctl: Run, tmp_path: Path) -> None:
 
 
 _AS_NOBODY = """
-import contextlib, io, importlib, json, os, pkgutil, sys
+import contextlib, importlib, io, json, os, pkgutil, sys
 import vgpuctl
 for module in pkgutil.walk_packages(vgpuctl.__path__, "vgpuctl."):  # nobody may not read a checkout below /root
     if not module.name.endswith("__main__") and "remote.bootstrap_script" not in module.name:
@@ -80,28 +80,40 @@ if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-words = json.loads(sys.argv.pop())
-sys.argv[:] = ["vgpuctl", *words]
-sys.exit(main(words))
+results = []
+for words in json.loads(sys.argv.pop()):
+    sys.argv[:] = ["vgpuctl", *words]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        status = main(words)
+    results.append((status, out.getvalue(), err.getvalue()))
+print(json.dumps(results))
 """
+
+
+def as_nobody(*command_lines: str) -> list[Ran]:
+    """Run command lines as a user without rights, one after the other in one process."""
+    ran = child(json.dumps([shlex.split(line) for line in command_lines]), code=_AS_NOBODY)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return [Ran(*result) for result in json.loads(ran.stdout)]
+
+
 CHANGES = [name for name, case in CASES.items() if has_dry_run(name) and "{spec}" not in case.words]
 """All but ensure-vm, which reads its spec first."""
 LINES = [line for name in CHANGES for line in lines(name, "vdi-1")]
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_root_is_required_first(line: str) -> None:
-    ran = child(json.dumps(shlex.split(line)), code=_AS_NOBODY)
-    first, hint = ran.stderr.splitlines()
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert first.startswith("vgpuctl: root is required to change this host, and ")
-    assert first.endswith("is not root   [os-error]")
-    quoted = "'" in line
-    assert hint == f"  hint: {'run the same command with sudo' if quoted else f'sudo vgpuctl {line}'}"
+def test_root_is_required_first() -> None:
+    for line, ran in zip(LINES, as_nobody(*LINES), strict=True):
+        first, hint = ran.err.splitlines()
+        assert (ran.status, ran.out) == (1, ""), line
+        assert first.startswith("vgpuctl: root is required to change this host, and "), line
+        assert first.endswith("is not root   [os-error]"), line
+        quoted = "'" in line
+        assert hint == f"  hint: {'run the same command with sudo' if quoted else f'sudo vgpuctl {line}'}"
 
 
 def test_root_is_required_in_json_and_not_by_a_dry_run() -> None:
-    ran = child(json.dumps(["install-host", "--json"]), code=_AS_NOBODY)
-    error = json.loads(ran.stdout)["error"]
-    assert (ran.returncode, error["code"], error["exit_status"], error["undone"]) == (1, "os-error", 1, [])
-    assert child(json.dumps(["install-host", "--dry-run"]), code=_AS_NOBODY).returncode == 0
+    ran, dry = as_nobody("install-host --json", "install-host --dry-run")
+    error = ran.document["error"]
+    assert (ran.status, error["code"], error["exit_status"], error["undone"]) == (1, "os-error", 1, [])
+    assert dry.status == 0

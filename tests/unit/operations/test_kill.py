@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import EVERYTHING
 from tests.hosts import (
     SimulatedHost,
     context,
@@ -34,7 +35,7 @@ from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.model.vm import RecordState, VmState
 from vgpuctl.operations.refresh import refresh_vm
 
-ROUNDS = 100
+ROUNDS = 100 if EVERYTHING else 30
 HOSTS = {"vendor-vf": ("a100-40", "A100-4C"), "mdev-pf": ("t4", "T4-2Q")}
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 ACTS = ("create", "delete", "restart", "refresh", "refresh")

@@ -104,7 +104,7 @@ def test_a_drain_reports_only_the_vms_that_it_shut_down(tmp_path, prepare):
     assert not [step for step in done if "VM one" in step]
 
 
-SEED, EACH = 14, 60 if EVERYTHING else 24
+SEED, EACH = 14, 60 if EVERYTHING else 10
 STARTED = "another program started VM vm"
 
 
