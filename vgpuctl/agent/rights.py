@@ -90,6 +90,7 @@ DECISIONS: Mapping[str, Decision] = {
 SPEC_CALLS = frozenset({"create-vm", "create-vms", "ensure-vm", "ensure-vms", "print-xml"})
 """They take the fields of a VM spec, or a spec file."""
 IMAGE_CALLS = frozenset({"check-image", "refresh-vm"})
+ROOTS_ARGUMENTS = frozenset({"when_off"})  # the agent makes the change later, without the limits of an account
 CHECKED_ARGUMENTS = frozenset({"file", "force_console", "keep_disks", "name", "networks", "pattern"})
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({

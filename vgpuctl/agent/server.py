@@ -28,6 +28,7 @@ from vgpuctl.agent.http_server import PeerProtocol, make_server
 from vgpuctl.agent.metrics_server import MetricsServer
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
 from vgpuctl.agent.operations import AgentOperations, OpenHost
+from vgpuctl.agent.planned_changes import PlannedChanger
 from vgpuctl.agent.sinks import SinkDelivery
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.agent.usage_sampler import SampledUsage, UsageSampler
@@ -235,7 +236,8 @@ def _begin_work(
         healer = HostHealer(agent.ports, operations, events, watcher.libvirt_returned)
         starter = BootStarter(agent.ports, operations, events, agent.state)
         purger = BinPurger(agent.ports, operations)
-        tasks += [asyncio.create_task(one.run()) for one in (healer, starter, purger)]
+        changer = PlannedChanger(agent.ports, operations, events)
+        tasks += [asyncio.create_task(one.run()) for one in (healer, starter, purger, changer)]
     return tasks
 
 

@@ -287,19 +287,30 @@ class VmCalls(Calls):
 
     @change("set-vm", "vm")
     def set_vm(
-        self, name: str, *, drain: bool = False, dry_run: bool = False, **fields: Unpack[VmChangeFields]
+        self,
+        name: str,
+        *,
+        drain: bool = False,
+        when_off: bool = False,
+        dry_run: bool = False,
+        **fields: Unpack[VmChangeFields],
     ) -> Outcome[VmReport]:
         """Change fields of a VM; those not given stay. `VmChangeFields` says which change at any time.
 
-        The others change while the VM is off. `drain`: a running VM may be shut down for them.
+        The others change while the VM is off. `drain`: a running VM may be shut down for them. `when_off`: the host
+        agent makes the change when a running VM is next off; without fields, it makes none that was planned.
         """
         from vgpuctl.library import requests
-        from vgpuctl.operations import ensure_vm
+        from vgpuctl.operations import ensure_vm, planned_change
 
         requests.refuse_other_fields(fields, VmChangeFields)
-        return ensure_vm.set_vm(
-            self._ports, self._context(dry_run=dry_run), requests.for_change(self._ports, name, fields), drain=drain
-        )
+        if drain and when_off:
+            raise InvalidInput("drain and when_off exclude each other", hint="omit one of them")
+        context = self._context(dry_run=dry_run)
+        if when_off and all(value in (None, ()) for value in fields.values()):
+            return planned_change.forget_plan(self._ports, context, name)
+        request = requests.for_change(self._ports, name, fields)
+        return ensure_vm.set_vm(self._ports, context, request, drain=drain, when_off=when_off)
 
     @change("attach-vgpu", "vm")
     def attach_vgpu(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:

@@ -20,6 +20,7 @@ class EventType(StrEnum):
     panicked. `vm-defined`: a VM is new, or its definition changed (`reason`: added, updated, renamed).
     `problem-found`: what `reconcile-host` reports and the agent did not fix. `healing-stopped`: the agent fixes nothing
     by itself while there are that many problems. `autostart-failed`: a VM that should run after a boot does not.
+    `planned-change-failed`: a VM is off, and what set-vm --when-off planned for it is not possible.
     `history-problem`: the history of the use of vGPUs cannot be written, or was damaged and begins again.
     `read-only-begin`: the agent cannot write its state directory, so it refuses operations until `read-only-end`.
     """
@@ -52,6 +53,7 @@ class EventType(StrEnum):
     PROBLEM_END = "problem-gone"
     HEALING_STOPPED = "healing-stopped"
     AUTOSTART_FAILED = "autostart-failed"
+    PLANNED_CHANGE_FAILED = "planned-change-failed"
     STUCK_BEGIN = "stuck-begin"
     STUCK_END = "stuck-end"
     RESTORE_FAILED = "restore-failed"
@@ -80,6 +82,7 @@ SEVERITIES = {
     EventType.RESTORE_FAILED: Severity.ERROR,
     EventType.HEALING_STOPPED: Severity.ERROR,
     EventType.AUTOSTART_FAILED: Severity.ERROR,
+    EventType.PLANNED_CHANGE_FAILED: Severity.WARNING,
     EventType.READ_ONLY_BEGIN: Severity.ERROR,
     EventType.GAP: Severity.WARNING,
     EventType.LIBVIRT_LOST: Severity.WARNING,

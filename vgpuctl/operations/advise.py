@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import HostCannot
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.planned_fields import planned_fields
 from vgpuctl.model.results.advice import AdviceResult, ConsumptionResult, IdleVmResult, SizeAdviceResult
 from vgpuctl.model.results.techniques import WorkloadAdviceResult
 from vgpuctl.model.snapshot import Snapshot
@@ -58,11 +59,12 @@ def advise_sizes(host: Host, *, by: str = OWNER) -> QueryResult[AdviceResult]:
     if snapshot.hypervisor.available:
         histories = tuple(replace(one, vm=vms[one.vm_uuid].name) for one in histories if one.vm_uuid in vms)
     room = {profile.profile: profile.free for profile in profile_results(snapshot, snapshot.gpus, everything=True)}
-    sizes = tuple(_size_advice(snapshot, vms.get(one.vm_uuid), one, now, room) for one in histories)
+    rows = [_size_advice(snapshot, vms.get(one.vm_uuid), one, now, room) for one in histories]
+    sizes = tuple(_with_command(row, vms.get(row.vm_uuid), rows) for row in rows)
     idle = tuple(
         IdleVmResult(one.vm, one.owner, one.profile, shlex.join(("vgpuctl", "stop-vm", one.vm)))
         for one in histories
-        if is_idle(one, now=now) and _is_ours(vms.get(one.vm_uuid), on=True)
+        if is_idle(one, now=now) and _is_on(vms.get(one.vm_uuid))
     )
     first = min((hour.start for one in histories for hour in one.hours), default=int(now))
     days = math.ceil((now - first) / DAY_SECONDS)
@@ -78,10 +80,6 @@ def _size_advice(
     sizing = size_profile(history, series, now=now, is_windows=is_windows)
     advised = next((one.framebuffer_mib for one in series if one.profile == sizing.profile), None)
     has_room = room.get(sizing.profile or "") != 0
-    command = None
-    if sizing.profile is not None and has_room and _is_ours(vm):
-        drain = () if vm is not None and vm.state in NOT_RUNNING_STATES else ("--drain",)
-        command = shlex.join(("vgpuctl", "set-vm", history.vm, "--profile", sizing.profile, *drain))
     return SizeAdviceResult(
         vm=history.vm,
         vm_uuid=history.vm_uuid,
@@ -99,13 +97,33 @@ def _size_advice(
         confidence=sizing.confidence,
         frees_mib=None if advised is None else history.framebuffer_mib - advised,
         reason=sizing.reason if has_room else f"{sizing.reason}; {_no_room(sizing.profile)}",
-        command=command,
+        has_room=has_room,
+        planned=vm is not None and "profile" in planned_fields(vm.record),
+        profiles=(),
+        command=None,
     )
 
 
-def _is_ours(vm: Vm | None, *, on: bool = False) -> bool:
-    """Return whether a command for a VM works: it is managed; `on`: and runs."""
-    return vm is not None and vm.record is not None and (not on or vm.state not in NOT_RUNNING_STATES)
+def _with_command(row: SizeAdviceResult, vm: Vm | None, rows: list[SizeAdviceResult]) -> SizeAdviceResult:
+    """Add the profiles that the vGPUs of a VM have if the advice for all of them is followed, and the command.
+
+    One call of set-vm gives a VM all its profiles: what it does not name would go.
+    """
+    if vm is None or vm.record is None or row.advised_profile is None or not row.has_room:
+        return row
+    advised = {one.index: one.advised_profile for one in rows if one.vm_uuid == row.vm_uuid and one.has_room}
+    profiles = [advised.get(vgpu.index) or vgpu.profile for vgpu in vm.record.vgpus]
+    if None in profiles or profiles == [vgpu.profile for vgpu in vm.record.vgpus]:
+        return row
+    names = tuple(name for name in profiles if name is not None)
+    options = (word for name in names for word in ("--profile", name))
+    drain = () if vm.state in NOT_RUNNING_STATES else ("--drain",)
+    return replace(row, profiles=names, command=shlex.join(("vgpuctl", "set-vm", vm.name, *options, *drain)))
+
+
+def _is_on(vm: Vm | None) -> bool:
+    """Return whether a VM is managed and runs."""
+    return vm is not None and vm.record is not None and vm.state not in NOT_RUNNING_STATES
 
 
 def _no_room(profile: str | None) -> str:

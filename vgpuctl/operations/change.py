@@ -120,15 +120,37 @@ def _change_labels(host: Host, context: Context, request: VmRequest, fields: Set
     """
     snapshot = observe(host, scope_of_vm(request.name or ""))
     vm = find_vm_to_change(context, snapshot, request.name or "")
+    whole = with_all_labels(vm, request)
+
+    def build(record: VmRecord) -> tuple[VmRecord, str]:
+        before, after = current_values(vm, whole), requested_values(whole)
+        changes = describe_differences({name: before[name] for name in fields}, after)
+        return with_recorded_fields(vm, record, whole, fields), f"change VM {vm.name}: {changes}"
+
+    return change_record(host, context, snapshot, vm.name, build)
+
+
+def change_record(
+    host: Host,
+    context: Context,
+    snapshot: Snapshot,
+    name: str,
+    build: Callable[[VmRecord], tuple[VmRecord, str]],
+) -> Outcome[VmReport]:
+    """Change only the record of a VM, whatever its state. `build` returns the new one, and the step in words.
+
+    Raises:
+        Unmanaged: vgpuctl has no record of the VM.
+        Busy: another vgpuctl works on it.
+        VgpuctlError: as `build`.
+    """
+    vm = find_vm_to_change(context, snapshot, name)
     record = own_record(vm, "change")
     refuse_unfinished(vm, record)
-    request = with_all_labels(vm, request)
-    new_record = with_recorded_fields(vm, record, request, fields)
+    new_record, what = build(record)
     if new_record == record:
         return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
-    before, after = current_values(vm, request), requested_values(request)
-    changes = describe_differences({name: before[name] for name in fields}, after)
-    step = WriteRecord(vm.name, vm.uuid, new_record, record, f"change VM {vm.name}: {changes}")
+    step = WriteRecord(vm.name, vm.uuid, new_record, record, what)
     steps = (step.describe(),)
     result = vm_result(snapshot, replace(vm, record=new_record))
     if context.dry_run:

@@ -14,18 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.rules import find_missing_fields
-from vgpuctl.config.vm_request import LABEL_FIELDS, UPDATABLE_FIELDS, VmRequest
+from vgpuctl.config.vm_request import FIELDS, LABEL_FIELDS, UPDATABLE_FIELDS, VmRequest
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, SpecDiffers, VgpuctlError
 from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.outcome import Context, Outcome
+from vgpuctl.model.planned_fields import planned_fields
 from vgpuctl.model.results import ABSENT
 from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport, VmResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request, scope_of_vm
-from vgpuctl.operations import change, last_state, power
+from vgpuctl.operations import change, last_state, planned_change, power
 from vgpuctl.operations.change import allowed_addresses, change_vm, must_be_off_error
 from vgpuctl.operations.create import create_vm, reserves_slots
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
@@ -274,11 +275,14 @@ def _apply_state(host: Host, context: Context, snapshot: Snapshot, vm: Vm, state
     return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
 
 
-def set_vm(host: Host, context: Context, request: VmRequest, *, drain: bool) -> Outcome[VmReport]:
+def set_vm(
+    host: Host, context: Context, request: VmRequest, *, drain: bool, when_off: bool = False
+) -> Outcome[VmReport]:
     """Give a VM the explicit fields of the request.
 
     `drain`: a running VM is shut down first if it must be off, within `wait_seconds`, and started again whether the
-    change succeeds or fails. Then `confirm` is asked; otherwise it gets an empty question.
+    change succeeds or fails. Then `confirm` is asked; otherwise it gets an empty question. `when_off`: a running VM
+    changes when it is next off.
 
     Raises:
         InUse: the VM runs.
@@ -295,9 +299,14 @@ def set_vm(host: Host, context: Context, request: VmRequest, *, drain: bool) -> 
     if names_gpus and not record_gpus(vm) <= allowed_addresses(snapshot, request.constraints):
         fields |= {"gpu"}
     if not fields:
+        given = frozenset(filter(request.is_explicit, FIELDS))
+        if given & planned_fields(vm.record).keys():
+            return planned_change.forget_plan(host, context, vm.name, given)
         return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
     offline_fields = fields - set(LABEL_FIELDS)
     if offline_fields and vm.state not in STOPPED_STATES:
+        if when_off:
+            return planned_change.plan_change(host, context, request, fields)
         if not drain:
             if "profile" in fields:
                 _refuse_unknown_profile(host, snapshot, request)

@@ -36,7 +36,7 @@ def make_usage_report(host: Host, *, by: str = OWNER) -> QueryResult[MonitoringF
         advice=advice.data,
         counts=f"{count_text(len(advice.data.sizes), 'vGPU')}, {count_text(advice.data.days, 'day')}",
         rows=[_row(size) for size in advice.data.sizes],
-        commands=[size.command for size in advice.data.sizes if size.command is not None],
+        commands=list(dict.fromkeys(size.command for size in advice.data.sizes if size.command is not None)),
         now=_when(host.clock.now()),
     )
     return QueryResult(MonitoringFileResult(NAME, _printable(text, keep="\n")), advice.warnings)

@@ -12,6 +12,7 @@ import pytest
 import vgpuctl
 from tests.unit.cli.conftest import Run
 from vgpuctl.config.arguments import WORKLOADS
+from vgpuctl.value import replace
 
 HOSTS = ("a16", "h100-mig", "rtx-pro-6000", "mixed", "ascend", "empty")
 
@@ -175,3 +176,36 @@ def test_the_page_is_for_its_owner_alone_and_replaces_the_older_one(tmp_path: Pa
     shown = sim("advise --by team", "l40s-x4").out
     assert "L40S-4Q" in shown
     assert "GIB-HOURS GIVEN" in shown
+
+
+def test_advice_is_followed_when_each_vm_is_next_off(sim: Run, tmp_path: Path) -> None:
+    (tmp_path / "host.yaml").write_text(
+        'version: 1\ngpus: [{model: L40S, count: 2}]\nnvidia: {guest_driver: "550.90.07"}\n'
+    )
+    name_of_host = str(tmp_path / "host.yaml")
+    host = vgpuctl.open_host(f"sim:{name_of_host}")
+    for name in ("on", "off", "fits"):
+        host.create_vm(name, profile="L40S-8Q")
+    history, usage = host._ports.usage_history, host.top().data
+    assert history is not None
+    used = {"on": 1 << 30, "off": 1 << 30, "fits": 6 << 30}
+    rows = [row for row in usage.vgpus if row.vm in used]
+    template = next(row.use for row in rows if row.use is not None)
+    for day in range(12):
+        for hour in range(24):
+            busy = [replace(row, use=replace(template, memory_used_bytes=used[row.vm or ""])) for row in rows]
+            for second in range(0, 240, 60):
+                time = usage.time - (12 - day) * 86400 + hour * 3600 + second
+                history.add(replace(usage, time=time, vgpus=tuple(busy)))
+    history.flush()
+    host.stop_vm("off")
+    ran = sim("advise --apply", name_of_host)
+    assert ran.status == 0, ran.err
+    host = vgpuctl.open_host(f"sim:{name_of_host}")
+    vms = {name: host.show_vm(name).data for name in used}
+    assert {name: vm.planned for name, vm in vms.items()} == {"on": {"profile": "L40S-2Q"}, "off": {}, "fits": {}}
+    assert [vm.vgpus[0].profile for vm in vms.values()] == ["L40S-8Q", "L40S-2Q", "L40S-8Q"]
+    assert "L40S-2Q (planned)" in sim("advise", name_of_host).out
+    assert sim("advise --apply --by team", name_of_host).status == 2
+    again = sim("advise --apply", name_of_host)
+    assert (again.status, again.out.splitlines()[-1]) == (0, "0 changed"), "nothing is left to plan"

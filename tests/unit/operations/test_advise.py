@@ -72,6 +72,15 @@ def test_the_commands_run_as_they_are_shown(host: SimulatedHost) -> None:
     assert calls.set_vm("small", profile="L40S-2Q").data.vgpus[0].profile == "L40S-2Q"
 
 
+def test_a_vm_with_two_vgpus_keeps_both(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, text=LIVELY, clock=EagerClock(START))
+    host_of(host, None).create_vm("small", profile="L40S-8Q:2")
+    rows = use_for(host, 12).advise_sizes().data.sizes
+    assert [(row.index, row.advised_profile) for row in rows] == [(0, "L40S-2Q"), (1, "L40S-2Q")]
+    assert {row.profiles for row in rows} == {("L40S-2Q", "L40S-2Q")}
+    assert {row.command for row in rows} == {"vgpuctl set-vm small --profile L40S-2Q --profile L40S-2Q --drain"}
+
+
 def test_advice_without_room_says_so(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, text=LIVELY.replace("count: 2", "count: 1"), clock=EagerClock(START))
     for name in ("small", "full"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,8 @@ from vgpuctl.config.arguments import WORKLOADS
 from vgpuctl.model.numbers import count_text
 
 if TYPE_CHECKING:
+    from vgpuctl.library import GpuHost
+    from vgpuctl.model.outcome import Outcome
     from vgpuctl.model.results.advice import AdviceResult
     from vgpuctl.model.results.techniques import TechniqueResult, WorkloadAdviceResult
 
@@ -77,7 +79,7 @@ def _sizes(data: AdviceResult) -> Page:
             _gib(row.peak_memory_bytes),
             "-" if row.peak_time is None else _when(row.peak_time),
             str(row.days),
-            row.advised_profile or "none",
+            f"{row.advised_profile or 'none'}{' (planned)' if row.planned else ''}",
             or_dash(row.confidence),
             "-" if row.frees_mib is None else mib(row.frees_mib),
             row.reason,
@@ -89,9 +91,10 @@ def _sizes(data: AdviceResult) -> Page:
         "",
         Table(headers, rows, frozenset({"PEAK", "DAYS", "FREES"}), frozenset({"WHY"})),
     ]
-    commands = [row.command for row in data.sizes if row.command is not None]
+    commands = dict.fromkeys(row.command for row in data.sizes if row.command is not None and not row.planned)
     if commands:
-        blocks += ["", "to follow the advice:", *(f"  {command}" for command in commands)]
+        blocks += ["", "to follow the advice at once; --apply does it when each VM is next off:"]
+        blocks += [f"  {command}" for command in commands]
     if data.idle:
         blocks += ["", "on for five days, and hardly used:", *(f"  {vm.command}" for vm in data.idle)]
     used = tuple(
@@ -101,6 +104,15 @@ def _sizes(data: AdviceResult) -> Page:
     numbers = frozenset({"VMS", "GIB-HOURS GIVEN", "USED"})
     blocks += ["", Table((data.by.upper(), "VMS", "GIB-HOURS GIVEN", "USED"), used, numbers)]
     return Page(blocks)
+
+
+def _follow(host: GpuHost) -> Outcome[Any]:
+    """Plan the advised profiles of each VM that no change waits for."""
+    rows = host.advise_sizes(by="owner").data.sizes
+    profiles = {row.vm: row.profiles for row in rows if row.profiles and not row.planned}
+    return host.for_each(
+        "set-vm", list(profiles), lambda each, name: each.set_vm(name, profile=profiles[name], when_off=True)
+    )
 
 
 def _when(seconds: float) -> str:
@@ -150,14 +162,16 @@ def _write_page(path: str, text: str) -> str:
     examples=(
         ("vgpuctl advise", "which VMs fit a smaller profile or need a larger one, and which are idle"),
         ("vgpuctl advise --by team", "and GPU memory by the label team"),
+        ("vgpuctl advise --apply", "each VM gets its advised profile when it is next off"),
         ("vgpuctl --host sim:mixed advise --workload cad", "what fits CAD desktops on this host's GPUs, and why"),
     ),
 )
 @click.option("--workload", type=click.Choice(WORKLOADS), help="Compare ways to share a GPU for what the VMs do.")
 @click.option("--by", metavar="owner|LABEL", help="Show GPU memory given and used by owner, or by a label. [owner]")
 @click.option("--html", metavar="FILE", help="Write the advice as one page to this file, which only you can read.")
+@click.option("--apply", "follows", is_flag=True, help="Let each VM have its advised profile when it is next off.")
 @click.pass_obj
-def advise(settings: Settings, workload: str | None, by: str | None, html: str | None) -> int:
+def advise(settings: Settings, workload: str | None, by: str | None, html: str | None, follows: bool) -> int:
     """Advise on profiles by the use of vGPUs, or with --workload on ways to share a GPU.
 
     The host agent keeps the use of vGPUs for 35 days. A profile is advised where the highest use, with a margin of 15 %
@@ -167,8 +181,13 @@ def advise(settings: Settings, workload: str | None, by: str | None, html: str |
     --workload compares vGPUs by scheduler, mixed sizes, MIG, whole GPUs and others: isolation of memory, compute and
     faults, reasons and limits, the GPUs of this host that can do it or what they lack, and commands.
 
-    Nothing is changed, and nothing is chosen for you.
+    --apply plans what is advised as set-vm --when-off does; show-vm shows it. Otherwise nothing is changed, and nothing
+    is chosen for you.
     """
+    if follows and (workload is not None or by is not None or html is not None):
+        raise click.UsageError("--apply cannot be combined with --workload, --by and --html")
+    if follows:
+        return run.call(settings, "set-vm", _follow)
     if workload is not None:
         if by is not None or html is not None:
             raise click.UsageError("--workload cannot be combined with --by and --html")

@@ -88,18 +88,23 @@ def detach(settings: Settings, targets: Targets, vgpu: tuple[str, ...], dry_run:
         ),
         ("vgpuctl set-vm 'vdi-*' --profile A100-4C:2 --dry-run", "what another profile would do"),
         ("vgpuctl --host sim:a100-40 set-vm vdi-001 --label team=cad --label old- --owner ada", "also while it runs"),
+        ("vgpuctl --host sim:a100-40 set-vm vdi-001 --memory 8GiB --when-off", "when its user has shut it down"),
     ),
 )
 @targets.vms(selectors="--select-")
 @field_options.changes
 @click.option("--drain", is_flag=True, help="Shut a running VM down first, at most --wait seconds, and start it again.")
+@click.option(
+    "--when-off", is_flag=True, help="Let the host agent change a running VM when it is next off; alone: plan nothing."
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def set_vm(settings: Settings, /, targets: Targets, drain: bool, dry_run: bool, **explicit: Any) -> int:
+def set_vm(settings: Settings, /, targets: Targets, drain: bool, when_off: bool, dry_run: bool, **explicit: Any) -> int:
     """Change VMs: memory, vCPUs, profile, GPU, network cards, labels and more. What is not given stays.
 
     What is marked [at any time] below changes at any time, everything else while the VM is off: --drain shuts a running
-    VM down, changes it and starts it again. Either all that is given changes, or nothing.
+    VM down, changes it and starts it again; --when-off leaves the change to the host agent, which makes it within
+    seconds after somebody else has shut the VM down. Either all that is given changes, or nothing.
 
     vGPUs that already have one of the new profiles stay where they are, unless --gpu or --not-gpu says otherwise. The
     other options that restrict or choose GPUs say where vGPUs go that are new or move; unset ones are as when the VM
@@ -107,13 +112,15 @@ def set_vm(settings: Settings, /, targets: Targets, drain: bool, dry_run: bool, 
 
     Other commands change the rest: refresh-vm the image, resize-disk disks, attach-vgpu and attach-gpu add devices.
     """
+    if drain and when_off:
+        raise click.UsageError("--drain and --when-off cannot be combined")
     return change(
         settings,
         "set-vm",
         targets,
-        lambda host, name: host.set_vm(name, drain=drain, dry_run=dry_run, **explicit),
+        lambda host, name: host.set_vm(name, drain=drain, when_off=when_off, dry_run=dry_run, **explicit),
         question=_drain_question if drain else None,
-        check=lambda host: host.check_vm_change(**explicit),
+        check=(lambda host: host.check_vm_change(**explicit)) if any(explicit.values()) or not when_off else None,
         dry_run=dry_run,
     )
 

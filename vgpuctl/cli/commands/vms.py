@@ -111,7 +111,7 @@ _FIRST_FIELDS = ("ownership", "owner", "account", "record", "vcpus", "firmware",
 _IN_OWN_WORDS = frozenset({
     "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
     "network_config", "labels", "vgpus", "disks", "generation", "autostart", "autostart_storage", "start_order",
-    "should_run", "libvirt_autostart", "guest_software",
+    "should_run", "planned", "libvirt_autostart", "guest_software",
 })  # fmt: skip
 """The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
 neither list come after the first."""
@@ -129,6 +129,7 @@ def _vm(data: VmResult) -> Page:
     files = (("user-data", data.cloud_init), ("network-config", data.network_config))
     items += [("cloud-init", f"{what} {path}") for what, path in files if path]
     items += [("autostart", line)] if (line := _autostart_line(data)) else []
+    items += [("when off", f"{name.replace('_', ' ')} {value}") for name, value in data.planned.items()]
     items += [("labels", value_text(data.labels))] if data.labels else []
     items += _software_lines(data.guest_software)
     items += [device_item(v, data.name) for v in data.vgpus]

@@ -12,9 +12,10 @@ class SizeAdviceResult(Value):
 
     `peak_memory_bytes`, `peak_time`: the highest use in 35 days, and when, in seconds since 1970; null if it was never
     seen. `days`: with NVIDIA's driver running. `sm`: the 95th percentile of the cores' use over five minutes.
-    `advised_profile`, `confidence`: null where the advice is to change nothing. `command`: null there,
-    and while no GPU has room. `frees_mib`: the framebuffer
-    that the change frees; negative if it takes more.
+    `advised_profile`, `confidence`: null where the advice is to change nothing. `frees_mib`: the framebuffer that the
+    change frees; negative if it takes more. `has_room`: a GPU has room for the advised profile now. `profiles`: of all
+    vGPUs of the VM after the change, and `command`, which makes it; empty and null where there is nothing to change,
+    no room, or the VM is not managed. `planned`: a change of its profiles waits until the VM is off.
     """
 
     vm: str
@@ -33,6 +34,9 @@ class SizeAdviceResult(Value):
     confidence: str | None
     frees_mib: int | None
     reason: str
+    has_room: bool
+    planned: bool
+    profiles: tuple[str, ...]
     command: str | None
 
 

@@ -206,7 +206,8 @@ class VmResult(Value):
     `network_config`: the files that its seed for cloud-init was made from, null without one. `autostart`,
     `autostart_storage`, `start_order`: whether, with which disks and in which order the host agent starts it after a
     boot; null without a record. `should_run`: whether the last request was to start it; null unless `autostart` is
-    last-state. `libvirt_autostart`: whether libvirt starts it too (virsh autostart); only show-vm reads that, as root.
+    last-state. `planned`: the fields that the host agent changes when the VM is next off, as text. `libvirt_autostart`:
+    whether libvirt starts it too (virsh autostart); only show-vm reads that, as root.
     `guest_software`: of the running guest; only show-vm reads it, null unless the guest has NVIDIA's driver.
     """
 
@@ -236,6 +237,7 @@ class VmResult(Value):
     autostart_storage: str | None
     start_order: int | None
     should_run: bool | None
+    planned: Mapping[str, str]
     libvirt_autostart: bool | None
     guest_software: GuestSoftwareResult | None
     vgpus: tuple[VgpuResult, ...]

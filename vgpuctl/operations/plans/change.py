@@ -17,6 +17,7 @@ from vgpuctl.gpu.profiles import check_combination
 from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
 from vgpuctl.model.names import normalize_pci
+from vgpuctl.model.planned_fields import PLANNED, planned_fields
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
@@ -141,16 +142,26 @@ def with_request_fields(record: VmRecord, **values: object) -> VmRecord:
     return replace(record, request_json=json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
 
+def without_planned(record: VmRecord, fields: Set[str]) -> VmRecord:
+    """Return the record in which these fields are no longer planned."""
+    planned = {name: value for name, value in planned_fields(record).items() if name not in fields}
+    return with_request_fields(record, **{PLANNED: planned or None})
+
+
 def with_recorded_fields(vm: Vm, record: VmRecord, request: VmRequest, fields: Set[str]) -> VmRecord:
     """Return the record with the requested values of those of these fields that only it keeps.
 
-    A VM whose last state counts from now on should run if it is not off.
+    A field that changes now is not planned any more. A VM whose last state counts from now on should run if it is not
+    off.
 
     Raises:
         Refused: the record cannot be read, and would lose everything else.
         InvalidInput: the VM would have too many labels.
     """
     names = sorted(fields & set(RECORDED_FIELDS))
+    given = {name for name in planned_fields(record) if name in fields or request.is_explicit(name)}
+    if given:
+        record = without_planned(record, given)
     if not names:
         return record
     if record.request_json and not record.request_fields and record.request_json != "{}":

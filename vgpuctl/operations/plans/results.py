@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from vgpuctl.gpu.room import divide
 from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, Ownership, Vgpu, VgpuType
 from vgpuctl.model.numbers import format_ranges
+from vgpuctl.model.planned_fields import planned_fields
 from vgpuctl.model.results.gpus import (
     FunctionResult,
     GpuDetailsResult,
@@ -26,7 +28,7 @@ from vgpuctl.model.results.gpus import (
 )
 from vgpuctl.model.results.vms import DiskResult, NetworkResult, VmOwnershipWord, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, Nic, Vm
+from vgpuctl.model.vm import AssignedVgpu, Nic, Vm, VmRecord
 from vgpuctl.monitoring.technique_choice import find_isolation
 from vgpuctl.operations.plans.reserve import without_slot
 from vgpuctl.operations.plans.schedulers import SchedulerDetails, scheduler_summary
@@ -128,6 +130,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         reserve=vm.record.reserve if vm.record else None,
         image=image_of(vm),
         should_run=vm.record.should_run if vm.record and keeps_last_state(vm.record) else None,
+        planned=planned_texts(vm.record),
         libvirt_autostart=None,
         guest_software=None,
         vgpus=_vgpus_of(snapshot, vm),
@@ -144,6 +147,14 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         ),
         **_values_by_name(vm),
     )
+
+
+def planned_texts(record: VmRecord | None) -> dict[str, str]:
+    """Return the fields that change when a VM is next off, as text."""
+    return {
+        name: ", ".join(value) if isinstance(value, list) else value if isinstance(value, str) else json.dumps(value)
+        for name, value in planned_fields(record).items()
+    }
 
 
 def _values_by_name(vm: Vm) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from vgpuctl.backends import backend_for
 from vgpuctl.config.arguments import NONE
 from vgpuctl.config.vm_request import (
     FIELDS,
-    RECORDED_FIELDS,
     VmRequest,
     names_text,
     request_of_record,
@@ -274,7 +273,7 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
             *zip(old_carriers, new_hostdevs, strict=True),
             *((v.carrier, design_hostdev(m, update.record)) for v, m in moved_vgpus),
         ),
-        record=new_record if pairs or update.changed_fields & {"reserve", *RECORDED_FIELDS} else None,
+        record=new_record if new_record != update.record else None,
     )
     return RedefineDomain(vm.name, vm.uuid, edit_domain(update.xml, edit), update.xml, _describe_changes(update, new))
 

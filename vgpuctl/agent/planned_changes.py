@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent makes the changes of VMs that `set-vm --when-off` planned, as soon as such a VM is off.
+
+A change that fails for now, because somebody works on the VM, is tried again. One that is not possible is published
+once; it stays planned, and is tried again when the VM was changed or has run in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from vgpuctl.agent.events import EventLog, shorten_reason
+from vgpuctl.agent.operation import failure_text, is_temporary_failure, wait_for_end
+from vgpuctl.agent.operations import ROOT, AgentOperations
+from vgpuctl.agent.protocol import RequestOptions
+from vgpuctl.agent.request import CallRequest
+from vgpuctl.errors import VgpuctlError
+from vgpuctl.library.call_table import CALLS
+from vgpuctl.model.event import EventType
+from vgpuctl.model.planned_fields import planned_fields
+from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.ports.host import Host, for_another_operation
+
+log = logging.getLogger("vgpuctl.agent")
+
+LOOK_SECONDS = 5.0
+"""Between two looks, which use the agent's last snapshot if nothing has happened since."""
+
+
+class PlannedChanger:
+    """Looks for VMs that are off and have a planned change, again and again, and makes it by an operation."""
+
+    def __init__(self, host: Host, operations: AgentOperations, events: EventLog) -> None:
+        self._host = host
+        self._operations = operations
+        self._events = events
+        self._failed: dict[str, int] = {}
+        """The generation of each VM at which its change was not possible."""
+
+    async def run(self) -> None:
+        """Look and change until cancelled."""
+        while True:
+            try:
+                await self.check()
+            except Exception as error:  # noqa: BLE001 - the next look may succeed
+                log.warning("the planned changes of VMs are not known or not made: %s", error)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def check(self) -> None:
+        """Look once, and make what is due.
+
+        Raises:
+            VgpuctlError: the host cannot be read.
+        """
+        for vm in await asyncio.to_thread(self._select):
+            await self._change(vm)
+
+    def _select(self) -> tuple[Vm, ...]:
+        """Return the VMs to change now."""
+        host = for_another_operation(self._host)
+        try:
+            vms = observe(host, ReadScope(models=False)).vms
+        finally:
+            host.operations.end()
+        planned = [vm for vm in vms if vm.record is not None and planned_fields(vm.record)]
+        off = {vm.uuid for vm in planned if vm.state is VmState.STOPPED}
+        self._failed = {uuid: generation for uuid, generation in self._failed.items() if uuid in off}
+        return tuple(
+            vm
+            for vm in planned
+            if vm.uuid in off and vm.record is not None and self._failed.get(vm.uuid) != vm.record.generation
+        )
+
+    async def _change(self, vm: Vm) -> None:
+        """Make the change of a VM, unless its record has changed since the look."""
+        if vm.record is None:
+            return
+        arguments = {"name": vm.uuid, "when_off": True, **planned_fields(vm.record)}
+        options = RequestOptions(if_generation=vm.record.generation)
+        try:
+            operation = self._operations.begin(CallRequest(CALLS["set-vm"], arguments, options, ROOT))
+        except (OSError, VgpuctlError) as error:
+            log.warning("VM %s is not changed yet: %s", vm.name, error)
+            return
+        await wait_for_end(operation)
+        document = operation.stored.document
+        reason = failure_text(document)
+        if reason is not None and not is_temporary_failure(document):
+            self._failed[vm.uuid] = vm.record.generation
+            text = shorten_reason(f"{reason}; to plan nothing any more: vgpuctl set-vm {vm.name} --when-off")
+            self._events.publish(EventType.PLANNED_CHANGE_FAILED, vm=vm.name, vm_uuid=vm.uuid, reason=text)
