@@ -12,6 +12,9 @@ from typing import Any
 from vgpuctl.config.host_spec import HOST_SHAPE
 from vgpuctl.config.shape import Key, Shape
 from vgpuctl.config.vm_spec import VM_SHAPE
+from vgpuctl.host.usage.programs import MAX_ROWS
+from vgpuctl.model.json_schema import schema_of
+from vgpuctl.model.usage import GpuUse, VgpuUse
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -24,6 +27,32 @@ def vm_spec_schema() -> dict[str, Any]:
 def host_schema() -> dict[str, Any]:
     """Return the JSON Schema of /etc/vgpuctl/host.yaml."""
     return _make_schema(HOST_SHAPE, "host", "vgpuctl host file")
+
+
+def reader_schema() -> dict[str, Any]:
+    """Return the JSON Schema of what a program of host.yaml's `agent: readers:` prints."""
+    definitions: dict[str, Any] = {}
+    properties = {
+        name: {"description": text, "type": "array", "items": schema_of(kind, definitions), "maxItems": MAX_ROWS}
+        for name, kind, text in (
+            ("gpus", GpuUse, "the use of each GPU; what a program leaves out is unknown"),
+            ("vgpus", VgpuUse, "the use of each vGPU"),
+        )
+    }
+    definitions["GpuUse"]["properties"].pop("source")
+    definitions["EngineUse"]["properties"] = {
+        name: {"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "null"}]}
+        for name in definitions["EngineUse"]["properties"]
+    }
+    required = {"GpuUse": ["address"], "VgpuUse": ["gpu"]}
+    definitions = {
+        name: {**definition, "required": required.get(name, []), "additionalProperties": False}
+        for name, definition in sorted(definitions.items())
+    }
+    return {
+        "$schema": DRAFT, "$id": "urn:vgpuctl:schema:reader", "title": "what a reader of vgpuctl's agent prints",
+        "type": "object", "properties": properties, "additionalProperties": False, "$defs": definitions,
+    }  # fmt: skip
 
 
 def _make_schema(shape: Shape, name: str, title: str) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 from pathlib import Path
@@ -17,7 +19,8 @@ from tests.agent.test_growth import assert_same, objects, size_of
 from tests.callers import host_of
 from tests.hosts import EagerClock, SimulatedHost, open_sim_host
 from vgpuctl.agent.events import EventLog
-from vgpuctl.agent.metrics import FAMILIES, HostState, render_metrics
+from vgpuctl.agent.host_state import HostState
+from vgpuctl.agent.metrics import FAMILIES, render_metrics
 from vgpuctl.agent.metrics_text import PREFIX, Family, render
 from vgpuctl.agent.usage_sampler import SampledUsage, UsageSampler
 from vgpuctl.makers.nvidia_releases import support_end
@@ -95,7 +98,7 @@ def test_the_samples_are_what_prometheus_reads(sampled: Sampled) -> None:
     used = value(series, "vgpu_memory_used_bytes", vm="a")
     assert 0 < used[0] < 4 << 30
     assert value(series, "gpu_memory_used_bytes", gpu=GPU) == used
-    assert value(series, "vgpu_guest_driver_info", vm="a", version="550.90.07", release="17") == [1]
+    assert value(series, "vgpu_guest_driver_info", vm="a", version="550.90.07", release="17", fit="supported") == [1]
     assert value(series, "driver_support_end_timestamp_seconds") == [support_end("550.90.05")]
     assert value(series, "gpu_memory_given_bytes", gpu=GPU) == [4 << 30]
     assert value(series, "profile_used", profile="L40S-4Q") == [1]
@@ -109,6 +112,24 @@ def test_what_is_unknown_is_absent(sampled: Sampled) -> None:
     assert value(series, "vm_state", vm="a", state="running") == []
     for name in ("vgpu_memory_used_bytes", "vgpu_license_state", "vgpu_engine_utilization_ratio", "vm_vgpus_missing"):
         assert value(series, name, vm="a") == [], name
+
+
+def test_a_token_and_the_host_lock_are_told(sampled: Sampled) -> None:
+    series = sampled.next()
+    assert value(series, "license_token_expiry_timestamp_seconds") == [], "host.yaml names no token"
+    assert value(series, "host_lock_wait_seconds") == [0]
+    host_file = sampled.host.ports.host_file
+    assert host_file is not None
+    host_file.replace("version: 1\nlicense: {token: /etc/vgpuctl/license.tok}\n", host_file.read())
+    token = next(sampled.host.directory.rglob("host.yaml")).parent / "license.tok"
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": 1_800_000_000}).encode()).decode().rstrip("=")
+    token.write_text(f"e30.{claims}.c2ln")
+    with sampled.host.again().ports.claims.lock(1):
+        series = sampled.next()
+    assert value(series, "license_token_expiry_timestamp_seconds") == [1_800_000_000]
+    assert value(series, "host_lock_wait_seconds") == [1]
+    token.write_text("rubbish")
+    assert value(sampled.next(), "license_token_expiry_timestamp_seconds") == []
 
 
 def test_every_metric_can_be_told(sampled: Sampled) -> None:
@@ -144,6 +165,8 @@ def test_every_metric_can_be_told(sampled: Sampled) -> None:
         profiles=sampled.calls.list_profiles(everything=True).data,
         counts=counts.read(),
         source_errors={"nvml": 3},
+        token_expiry=1e9,
+        lock_wait_seconds=0.1,
     )
     names = {name.removeprefix(PREFIX) for name, _ in read(render_metrics(state))}
     assert {family.name for family in FAMILIES} - names == set()

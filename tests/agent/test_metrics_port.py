@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import shutil
 import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPSConnection, RemoteDisconnected
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from tests.agent.conftest import running
 from tests.agent.test_metrics import HOST, read, value
+from vgpuctl.agent.http_server import PortProtocol
 from vgpuctl.agent.metrics_server import MetricsServer
 from vgpuctl.agent.metrics_text import CONTENT_TYPE
 from vgpuctl.config.agent_metrics import MetricsSpec, parse_metrics
@@ -172,3 +177,80 @@ def test_a_section_that_is_right_is_taken() -> None:
     files = {"tls_certificate": "/c", "tls_key": "/k", "client_ca": "/a"}
     spec = parse_metrics({"listen": "[2001:db8::1]:1", **files})
     assert (spec.address, spec.port) == ("2001:db8::1", 1)
+
+
+@contextmanager
+def serving(server: MetricsServer) -> Iterator[None]:
+    """Serve in a thread."""
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        task = asyncio.create_task(server.serve())
+        ends = asyncio.Event()
+        loop.add_reader(ending[0], ends.set)
+        await ends.wait()
+        await server.close(task)
+
+    ending = socket.socketpair()
+    thread = Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        yield
+    finally:
+        ending[1].send(b"x")
+        thread.join()
+        loop.close()
+        for end in ending:
+            end.close()
+
+
+class HastyProtocol(PortProtocol):
+    answer_seconds = 0.5
+
+
+def test_a_scraper_that_does_not_read_its_answer_is_cut_off() -> None:
+    port = free_port()
+    server = MetricsServer(MetricsSpec(f"127.0.0.1:{port}"), lambda: b"x" * (64 << 20), HastyProtocol)
+    with serving(server), closing(socket.create_connection(("127.0.0.1", port))) as lazy:
+        lazy.settimeout(60)
+        lazy.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        lazy.recv(1, socket.MSG_PEEK)
+        (connection,) = server.server.server_state.connections
+        for _ in range(1000):
+            assert len(scrape(port)[2]) == 64 << 20, "who reads gets all"
+            if connection not in server.server.server_state.connections:
+                break
+        received = 0
+        while part := lazy.recv(1 << 20):
+            received += len(part)
+        assert received < 64 << 20, "the server ended the connection although it was not read"
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, pki: Path) -> None:
+    port = free_port()
+    shutil.copytree(pki, tmp_path / "pki")
+    spec = tls_spec(tmp_path / "pki", port)
+    server = MetricsServer(spec, lambda: b"x 1\n")
+
+    def subject() -> str:
+        context = ssl.create_default_context(cafile=str(pki / "ca.pem"))
+        context.check_hostname = False
+        context.load_cert_chain(pki / "scraper.pem", pki / "scraper.key")
+        with context.wrap_socket(socket.create_connection(("127.0.0.1", port))) as connection:
+            certificate: Any = connection.getpeercert()
+            return str(certificate["subject"][0][0][1])
+
+    with serving(server):
+        server.renew_certificate()
+        assert subject() == "host"
+        for suffix in ("pem", "key"):
+            shutil.copy(pki / f"scraper.{suffix}", tmp_path / f"pki/host.{suffix}")
+        os.utime(tmp_path / "pki/host.pem", ns=(1, 1))
+        server.renew_certificate()
+        assert subject() == "scraper"
+        (tmp_path / "pki/host.pem").write_text("rubbish")
+        server.renew_certificate()
+        assert subject() == "scraper", "a wrong one is not used"
+        (tmp_path / "pki/host.pem").unlink()
+        server.renew_certificate()
+        assert subject() == "scraper"

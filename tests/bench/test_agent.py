@@ -26,7 +26,8 @@ from tests.bench.test_many_vms import SCENARIO
 from tests.callers import host_of
 from tests.hosts import open_sim_host
 from vgpuctl.agent.events import EventLog
-from vgpuctl.agent.metrics import HostState, render_metrics
+from vgpuctl.agent.host_state import HostState
+from vgpuctl.agent.metrics import render_metrics
 from vgpuctl.agent.metrics_server import MetricsServer
 from vgpuctl.config.agent_metrics import MetricsSpec
 from vgpuctl.observe import observe

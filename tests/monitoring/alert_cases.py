@@ -96,6 +96,7 @@ def one(name: str, values: str) -> Series:
     return INFO | {name: values}
 
 
+TOKEN = "vgpuctl_license_token_expiry_timestamp_seconds"
 HOT = f'vgpuctl_gpu_temperature_celsius{{gpu="{GPU}",sensor="%s"}}'
 SM = f'vgpuctl_gpu_engine_utilization_ratio{{gpu="{GPU}",engine="sm"}}'
 ECC = f'vgpuctl_gpu_ecc_errors_total{{gpu="{GPU}",type="%s"}}'
@@ -169,6 +170,12 @@ ALERTS = {
         "critical", 7, licences(4, 6), (licences(1, 4), licences(45, 5)),
         "60% of all vGPUs have no licence: check the licence server", f"{AT_HOST}vgpuctl show-vm vdi-004",
         {}, early=4, has_instance=False,
+    ),
+    "LicenceTokenEnds": Alert(
+        "warning", 90, {TOKEN: f"{20 * 86400}x120"},
+        ({TOKEN: f"{40 * 86400}x120"},),
+        f"The token with which the guests of {INSTANCE} get their licences ends in 19d 22h 30m 0s",
+        f"{AT_HOST}vgpuctl doctor license-token", {}, early=50,
     ),
     "FramebufferFull": Alert(
         "warning", 12, used(7000, reserved=700),

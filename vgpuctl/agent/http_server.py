@@ -73,6 +73,33 @@ class LimitedProtocol(H11Protocol):
             self._header_timer = None
 
 
+class PortProtocol(LimitedProtocol):
+    """HTTP on a port, where nobody proves who he is: an answer that is not read in time ends the connection."""
+
+    answer_seconds: ClassVar[float] = 30.0
+    """After a request began, its answer has been sent and read within this time."""
+    _answer_timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; begin to count the time of a request."""
+        super().data_received(data)
+        if self._answer_timer is None:
+            self._answer_timer = self.loop.call_later(self.answer_seconds, self._end_answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer."""
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+        super().connection_lost(exc)
+
+    def _end_answer(self) -> None:
+        """End a connection whose answer is not sent whole by now; closing it would wait for the peer to read."""
+        self._answer_timer = None
+        is_under_way = self.cycle is not None and not self.cycle.response_complete
+        if is_under_way or self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+
 class PeerProtocol(LimitedProtocol):
     """HTTP on a Unix socket. The scope's `client` is the peer's user id and pid, which the kernel proves."""
 

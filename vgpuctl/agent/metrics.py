@@ -11,62 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from vgpuctl.agent.event_counts import CountsResult
+from vgpuctl.agent.host_state import GpuState, HostState, ProfileState, VmCounts
 from vgpuctl.agent.metrics_text import Family, Values, label_text, render
 from vgpuctl.makers.nvidia_releases import release_name, support_end
-from vgpuctl.model.gpu import Gpu, Ownership
-from vgpuctl.model.results.gpus import ProfileResult
-from vgpuctl.model.results.usage import GpuUsageResult, UsageResult, VgpuUsageResult
-from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.gpu import Ownership
+from vgpuctl.model.results.usage import VgpuUsageResult
 from vgpuctl.model.usage import EngineUse, FrameUse
-from vgpuctl.model.vm import NOT_RUNNING_STATES, RecordState, Vm
+from vgpuctl.model.vm import NOT_RUNNING_STATES, RecordState
 from vgpuctl.scheduler.limits import satisfies
-from vgpuctl.value import EMPTY_MAPPING, Value, field_names
+from vgpuctl.value import field_names
 
 MIB = 1 << 20
 AGENT, GPU, PROFILE, VM, VGPU = "agent", "gpu", "profile", "vm", "vgpu"
 _NOT_ADDITIVE = "Figures of several profiles do not add up."
-
-
-class HostState(Value):
-    """All that metrics are made of, at one instant. `expected_gpus`: the GPUs that this host should have.
-
-    `source_errors`: how often each source of the use of GPUs failed. `subscribers`: who follows the events.
-    """
-
-    version: str
-    usage: UsageResult
-    snapshot: Snapshot
-    profiles: tuple[ProfileResult, ...]
-    counts: CountsResult
-    expected_gpus: frozenset[str] = frozenset()
-    source_errors: Mapping[str, int] = EMPTY_MAPPING
-    subscribers: int = 0
-
-
-class GpuState(NamedTuple):
-    """A GPU: its row of the use, the GPU of the snapshot, and what was counted."""
-
-    row: GpuUsageResult
-    gpu: Gpu | None
-    counts: CountsResult
-
-
-class ProfileState(NamedTuple):
-    """A profile, and how many vGPUs of it there are."""
-
-    result: ProfileResult
-    used: int
-
-
-class VmCounts(NamedTuple):
-    """A VM, its vGPUs, and what was counted."""
-
-    vm: Vm
-    vgpus: tuple[VgpuUsageResult, ...]
-    counts: CountsResult
 
 
 def render_metrics(state: HostState) -> bytes:
@@ -237,7 +196,7 @@ def _only(field: str) -> Callable[[VgpuUsageResult], Values]:
 
 def _guest_driver(row: VgpuUsageResult) -> Values:
     driver = None if row.use is None else row.use.guest_driver
-    return None if driver is None else {(driver, release_name(driver)): 1}
+    return None if driver is None else {(driver, release_name(driver), row.guest_driver_fit): 1}
 
 
 Row = tuple[str, str, Callable[[Any], Values]] | tuple[str, str, Callable[[Any], Values], str]
@@ -264,6 +223,14 @@ FAMILIES = (
         (
             "driver_support_end_timestamp_seconds", "When NVIDIA's support of the host driver's vGPU release ends.",
             lambda host: support_end(host.usage.driver_version or ""),
+        ),
+        (
+            "license_token_expiry_timestamp_seconds", "When the token expires with which guests get their licences.",
+            lambda host: host.token_expiry,
+        ),
+        (
+            "host_lock_wait_seconds", "How long other vgpuctl let the agent wait for the host lock; at most 1.",
+            lambda host: host.lock_wait_seconds,
         ),
         (
             "agent_nvml_paused", "1: NVML is not read while vgpuctl changes a GPU's layout.",
@@ -380,7 +347,10 @@ FAMILIES = (
         ("time_share_ratio", "The part of the GPU's time that it is guaranteed.", lambda row: row.time_share),
         ("license_state", "Its licence; only the state that holds.", _only("license_state"), "state"),
         ("license_expiry_timestamp_seconds", "When its licence ends.", _use_of_vgpu("license_expiry")),
-        ("guest_driver_info", "NVIDIA's driver in the guest, and its vGPU release.", _guest_driver, "version release"),
+        (
+            "guest_driver_info", "NVIDIA's driver in the guest, its vGPU release; fit: whether the host's supports it.",
+            _guest_driver, "version release fit",
+        ),
         *(
             (f"{kind}_{name}", f"{text} of {what}.", partial(_frames, kind=kind, field=name))
             for kind, what in (("encoder", "the encoder"), ("capture", "framebuffer capture"))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -19,14 +21,18 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from vgpuctl.agent.http_server import LimitedProtocol, make_server
+from vgpuctl.agent.http_server import LimitedProtocol, PortProtocol, make_server
 from vgpuctl.agent.metrics_text import CONTENT_TYPE
 from vgpuctl.config.agent_metrics import MetricsSpec
 from vgpuctl.errors import FileFailed, InvalidInput
 
+log = logging.getLogger("vgpuctl.agent")
+
 PATH = "/metrics"
 BACKLOG = 16
 DRAIN_SECONDS = 2.0
+RENEW_SECONDS = 60.0
+"""Between two looks for a renewed certificate."""
 
 
 class MetricsServer:
@@ -37,16 +43,46 @@ class MetricsServer:
         FileFailed: a certificate, a key or an authority cannot be read or does not fit.
     """
 
-    def __init__(self, spec: MetricsSpec, read: Callable[[], bytes]) -> None:
+    def __init__(
+        self, spec: MetricsSpec, read: Callable[[], bytes], protocol: type[LimitedProtocol] = PortProtocol
+    ) -> None:
         """`read`: returns the metrics' text; empty before the first sample."""
         self._read = read
+        self._spec = spec
         tls = _tls_settings(spec)
+        self._loaded = _times(spec)
         self.socket = _listen(spec)
-        self.server = make_server(Starlette(routes=[Route(PATH, self._answer)]), LimitedProtocol, **tls)
+        self.server = make_server(Starlette(routes=[Route(PATH, self._answer)]), protocol, **tls)
+        self.server.config.load()
 
     async def serve(self) -> None:
         """Answer until `close`."""
-        await self.server.serve(sockets=[self.socket])
+        renewing = asyncio.create_task(self._renew())
+        try:
+            await self.server.serve(sockets=[self.socket])
+        finally:
+            renewing.cancel()
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            self.renew_certificate()
+
+    def renew_certificate(self) -> None:
+        """Use the certificate and its key as they are now, if their files have changed; a wrong one is not used.
+
+        A clients' authority that was replaced needs a restart of the agent.
+        """
+        context, now = self.server.config.ssl, _times(self._spec)
+        if context is None or now in (self._loaded, None):
+            return
+        try:
+            context.load_cert_chain(str(self._spec.tls_certificate), self._spec.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            log.warning("metrics on %s: the renewed certificate cannot be used: %s", self._spec.listen, error)
+        else:
+            log.info("metrics on %s: the certificate was renewed", self._spec.listen)
+        self._loaded = now
 
     async def close(self, serving: asyncio.Task[None]) -> None:
         """Answer no more; a scrape that is under way may end within a few seconds. `serving`: the task of `serve`."""
@@ -63,6 +99,16 @@ class MetricsServer:
         if not text:
             return Response("no sample was read yet\n", 503, {"Retry-After": "15"})
         return Response(text, media_type=CONTENT_TYPE)
+
+
+def _times(spec: MetricsSpec) -> tuple[int, ...] | None:
+    """Return when the certificate and its key were written; None without TLS, or while one is missing."""
+    if spec.tls_certificate is None or spec.tls_key is None:
+        return None
+    try:
+        return tuple(os.stat(path).st_mtime_ns for path in (spec.tls_certificate, spec.tls_key))
+    except OSError:
+        return None
 
 
 def _tls_settings(spec: MetricsSpec) -> dict[str, Any]:

@@ -19,14 +19,16 @@ from contextlib import AbstractContextManager
 from threading import Lock
 
 from vgpuctl.agent.events import EventLog, shorten_reason
-from vgpuctl.agent.metrics import HostState, render_metrics
+from vgpuctl.agent.host_state import HostState
+from vgpuctl.agent.metrics import render_metrics
 from vgpuctl.agent.usage_changes import compare_usage
-from vgpuctl.errors import VgpuctlError
+from vgpuctl.errors import Locked, VgpuctlError
 from vgpuctl.model.event import EventType
 from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
 from vgpuctl.observe import observe, observe_devices
+from vgpuctl.operations.guest_software import read_token_expiry
 from vgpuctl.operations.queries import profile_results
 from vgpuctl.operations.usage import SCOPE, join, read_sample
 from vgpuctl.ports.devices import UsageReader
@@ -36,6 +38,8 @@ from vgpuctl.version import __version__
 
 log = logging.getLogger("vgpuctl.agent")
 
+LOCK_SECONDS = 1.0
+"""So long it waits for the host lock, to tell how long others hold it."""
 SAMPLE_SECONDS = 15.0
 """Prometheus scrapes about as often; a sample of 4,096 vGPUs can take half of it (monitoring.md, measured)."""
 
@@ -162,4 +166,17 @@ class UsageSampler:
             expected_gpus=self._seen_gpus,
             source_errors=dict(self._errors),
             subscribers=self._events.reader_count,
+            token_expiry=None if snapshot.host_file_problem is not None else read_token_expiry(self._host),
+            lock_wait_seconds=self._wait_for_lock(),
         )
+
+    def _wait_for_lock(self) -> float | None:
+        """Return how long the host lock lets a command wait now, at most `LOCK_SECONDS`; None if that is unknown."""
+        begin = self._host.clock.monotonic()
+        try:
+            with self._host.claims.lock(LOCK_SECONDS):
+                return self._host.clock.monotonic() - begin
+        except Locked:
+            return LOCK_SECONDS
+        except VgpuctlError:
+            return None

@@ -3,7 +3,7 @@
 
 It is history, not state: whoever loses it loses advice. So a damaged file is set aside and another one begun, and while
 nothing can be written, hours wait in memory. A process that is killed loses what it had not written, ten minutes at
-most. Hours are kept for 35 days, days for 400; above 200 MiB the oldest hours go first.
+most. Hours are kept for 35 days, days for 400; above 200 MiB the oldest hours go first, then the oldest days.
 
 Readers open the file for reading alone, at the same time as the writer (write-ahead log).
 """
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 HISTORY_NAME = "usage.sqlite"
 FLUSH_SECONDS = 600.0
 MAX_BYTES = 200 << 20
+FEWEST_HOURS_DAYS = 1
+"""The hours of so many days stay where days alone are too much; then the oldest days go."""
 BUSY_SECONDS = 5.0
 """So long another process that writes is waited for."""
 LONGEST_STEP_SECONDS = 60.0
@@ -181,6 +183,7 @@ class UsageHistoryFile:
         with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as database, database:
             database.execute("PRAGMA journal_mode = WAL")
             database.executescript(_TABLES)
+            (newest,) = database.execute("SELECT max(start) FROM days").fetchone()
             for key, row in self._rows.items():
                 self._write_vgpu(database, key, row)
             for table, length in (("hours", HOUR_SECONDS), ("days", DAY_SECONDS)):
@@ -191,7 +194,7 @@ class UsageHistoryFile:
                         for (uuid, number, start), h in self._waiting.items()
                     ),
                 )
-            self._remove_old(database)
+            self._remove_old(database, newest)
 
     def _write_vgpu(self, database: sqlite3.Connection, key: _Key, row: VgpuUsageResult) -> None:
         """Write what a vGPU is; with another profile its hours begin again."""
@@ -202,8 +205,13 @@ class UsageHistoryFile:
         values = (*key, row.vm, row.profile, row.framebuffer_mib, row.gpu, row.owner, labels)
         database.execute("INSERT OR REPLACE INTO vgpus VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
-    def _remove_old(self, database: sqlite3.Connection) -> None:
+    def _remove_old(self, database: sqlite3.Connection, newest: int | None) -> None:
+        """Remove what is too old, and the oldest where all of it is too much. `newest`: the newest day until now.
+
+        Age counts from there: a clock that is far ahead for a moment must not cost the history.
+        """
         now = self._last_time or 0.0
+        now = now if newest is None else min(now, newest + 2 * DAY_SECONDS)
         database.execute("DELETE FROM hours WHERE start < ?", (now - HOURS_KEPT_DAYS * DAY_SECONDS,))
         database.execute("DELETE FROM days WHERE start < ?", (now - DAYS_KEPT * DAY_SECONDS,))
         database.execute(
@@ -214,9 +222,14 @@ class UsageHistoryFile:
             database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size", "freelist_count")
         )
         if (pages - free) * page_size > MAX_BYTES:
-            oldest = database.execute("SELECT min(start) FROM hours").fetchone()[0]
-            if oldest is not None:
-                database.execute("DELETE FROM hours WHERE start < ?", (oldest + DAY_SECONDS,))
+            hour, day = (
+                database.execute(f"SELECT min(start) FROM {table}").fetchone()[0]  # noqa: S608 - one of two names
+                for table in ("hours", "days")
+            )
+            if hour is not None and hour < now - FEWEST_HOURS_DAYS * DAY_SECONDS:
+                database.execute("DELETE FROM hours WHERE start < ?", (hour + DAY_SECONDS,))
+            elif day is not None and day < now - FEWEST_HOURS_DAYS * DAY_SECONDS:
+                database.execute("DELETE FROM days WHERE start < ?", (day + DAY_SECONDS,))
 
     def _set_aside(self) -> None:
         """Rename a damaged file, so that another one can begin; what a person could still read stays."""

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.license_token import read_expiry
 from vgpuctl.makers.nvidia_releases import GuestFit, rate_guest, release_name
 from vgpuctl.model.numbers import format_utc
 from vgpuctl.model.results.vms import GuestSoftwareResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import NVML_SOURCE, VgpuUse
 from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.operations.usage import targets_of
 
 if TYPE_CHECKING:
@@ -49,3 +51,17 @@ def _software(host_driver: str | None, guest_driver: str, use: VgpuUse) -> Guest
         license=use.license_state,
         license_expiry=None if use.license_expiry is None else format_utc(int(use.license_expiry)),
     )
+
+
+def read_token_expiry(host: Host) -> float | None:
+    """Return when the token of host.yaml's `license:` expires, in seconds since 1970.
+
+    None: there is none, it has no expiry, or it cannot be read, for which `doctor` has the reason.
+    """
+    spec = read_host_spec(host)
+    if spec is None or spec.license.token is None:
+        return None
+    try:
+        return read_expiry(host.sysfs.read(spec.license.token))
+    except (OSError, ValueError):
+        return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot
 from vgpuctl.makers import usage_source
+from vgpuctl.makers.nvidia_releases import rate_guest
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.outcome import Context, QueryResult
 from vgpuctl.model.results.usage import GpuUsageResult, UsageResult, VgpuUsageResult
@@ -141,7 +142,8 @@ def _vgpu_rows(
         key = None if row.vm_uuid is None or row.index is None else (row.vm_uuid, row.index)
         current = None if use is None else use.memory_used_bytes
         known = [peak for peak in (current, None if key is None else peaks.get(key)) if peak is not None]
-        rows.append(replace(row, peak_memory_bytes=max(known, default=None), hint=_hint(row)))
+        fit = None if use is None or use.guest_driver is None else str(rate_guest(driver or "", use.guest_driver))
+        rows.append(replace(row, peak_memory_bytes=max(known, default=None), guest_driver_fit=fit, hint=_hint(row)))
     return rows
 
 
@@ -203,6 +205,7 @@ def _vgpu_row(vm: Vm | None, vgpu: Vgpu, use: VgpuUse | None, time_share: float 
         time_share=time_share,
         share_used=None if sm is None or not time_share else sm / time_share,
         peak_memory_bytes=None,
+        guest_driver_fit=None,
         hint=None,
         use=use,
     )

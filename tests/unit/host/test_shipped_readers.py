@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from tests.json_schema import reader_schema
 from vgpuctl.host.usage.programs import run_programs
 from vgpuctl.model.usage import EngineUse, GpuUse, ReaderProgram, VgpuUse
 
@@ -110,3 +113,27 @@ def test_a_text_that_says_nothing(tmp_path: Path, text: str) -> None:
     gpus, vgpus, failed = run_shipped(tmp_path, "mthreads-gmi", "/usr/bin/mthreads-gmi", script)
     assert (gpus, failed) == ([], {})
     assert all(vgpu.memory_used_bytes is None for vgpu in vgpus)
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_right"),
+    [
+        ({}, True),
+        ({"gpus": [{"address": "0000:3b:00.0", "memory_used_bytes": 1 << 30, "engines": {"sm": 0.5}}]}, True),
+        ({"vgpus": [{"gpu": "0000:3b:00.0", "carriers": ["0000:3b:00.4"]}]}, True),
+        ({"gpus": [{"memory_used_bytes": 1}]}, False),
+        ({"gpus": [{"address": "0000:3b:00.0", "memory": 1}]}, False),
+        ({"gpus": [{"address": "0000:3b:00.0", "engines": {"sm": 50}}]}, False),
+        ({"vgpus": [{"gpu": "0000:3b:00.0", "memory_used_bytes": "1 GiB"}]}, False),
+        ({"cards": []}, False),
+        ([], False),
+    ],
+)
+def test_the_published_schema_takes_what_the_agent_takes(tmp_path: Path, printed: object, is_right: bool) -> None:
+    program = tmp_path / "reader"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(printed)}\nEND\n")
+    program.chmod(0o755)
+    user = "root" if os.geteuid() == 0 else os.environ["USER"]
+    _, _, failed = run_programs((ReaderProgram("r", str(program), user, 30.0),), require_trusted=lambda _: None)
+    assert (failed == {}) is is_right, failed
+    assert Draft202012Validator(reader_schema()).is_valid(printed) is is_right

@@ -41,6 +41,7 @@ ROW = VgpuUsageResult(
     time_share=None,
     share_used=None,
     peak_memory_bytes=None,
+    guest_driver_fit=None,
     hint=None,
     use=None,
 )
@@ -138,7 +139,7 @@ def test_another_profile_begins_again(history: UsageHistoryFile) -> None:
 
 
 def test_hours_go_after_35_days_and_days_after_400(history: UsageHistoryFile) -> None:
-    for day in (0, 300, 370, 401):
+    for day in (0, 300, 370, 401, 401):
         fill(history, START + day * DAY_SECONDS, 2, row())
         history.flush()
     (vgpu,), (with_days,) = history.read(), history.read(days=True)
@@ -156,6 +157,24 @@ def test_above_its_size_the_oldest_hours_go(history: UsageHistoryFile, monkeypat
     history.flush()
     assert {len(vgpu.hours) for vgpu in history.read()} == {2}
     assert {len(vgpu.hours) for vgpu in history.read(days=True)} == {3}
+    for _ in range(3):
+        history.flush()
+    assert {len(vgpu.hours) for vgpu in history.read()} == {1}, "the hours of the last day stay"
+    assert {len(vgpu.hours) for vgpu in history.read(days=True)} == {1}, "then the oldest days go"
+
+
+def test_a_clock_that_is_far_ahead_for_a_moment_costs_no_history(history: UsageHistoryFile) -> None:
+    for day in range(30):
+        fill(history, START + day * DAY_SECONDS, 2, row())
+    history.flush()
+    fill(history, START + 3000 * DAY_SECONDS, 2, row())
+    history.flush()
+    fill(history, START + 30 * DAY_SECONDS, 2, row())
+    history.flush()
+    assert len(history.read()[0].hours) == 32
+    fill(history, 86400, 2, row())
+    history.flush()
+    assert len(history.read()[0].hours) == 33, "nor does one that is far behind"
 
 
 def test_a_damaged_file_is_set_aside(history: UsageHistoryFile) -> None:

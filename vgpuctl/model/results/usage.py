@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.usage import GpuUse, VgpuUse
@@ -38,8 +39,9 @@ class VgpuUsageResult(Value):
 
     `time_share`: the part of the GPU's time that the scheduler guarantees, null where it guarantees nothing or that is
     unknown. `share_used`: its use of the cores divided by that. `peak_memory_bytes`: the highest framebuffer use in the
-    last 35 days, null without a history. `hint`: what an admin could change. `use`: null while it does not run, and
-    where no source reports it.
+    last 35 days, null without a history. `guest_driver_fit`: whether the host's driver supports the one in the guest,
+    null without one. `hint`: what an admin could change. `use`: null while it does not run, and where no source reports
+    it.
     """
 
     vm: str | None
@@ -60,6 +62,7 @@ class VgpuUsageResult(Value):
     time_share: float | None
     share_used: float | None
     peak_memory_bytes: int | None
+    guest_driver_fit: Annotated[str, "supported", "old", "too-new", "unknown"] | None
     hint: str | None
     use: VgpuUse | None
 
