@@ -47,7 +47,8 @@ VM: dict[str, Any] = {
     "memory_mib": 4096, "vcpus": 2, "firmware": "uefi",
     "networks": [{"network": "default", "bridge": None, "vlan": None, "model": "virtio", "mac": None}],
     "hugepages": "none", "pinned_cpus": None, "memory_nodes": None, "display": False,
-    "vgpus": [vgpu()], "reserve": None, "spread_group": None, "image": None, "cloud_init": None, "network_config": None,
+    "vgpus": [vgpu()], "reserve": None, "spread_group": None, "planned": {}, "image": None, "cloud_init": None,
+    "network_config": None,
     "disks": [
         {"path": "/d/a.qcow2", "device": "disk", "size_bytes": 40 << 30, "base": "/d/base.qcow2", "copied_from": None,
          "made": True},

@@ -302,7 +302,8 @@ CONTROLS = "\x1b\x07\x9b\u202e\r"
 STEERING = f"title{CONTROLS}"
 ROW = {**WHOLE, "name": STEERING, "state": STEERING}
 NETWORK = {"network": STEERING, "bridge": STEERING, "vlan": 1, "model": STEERING, "mac": STEERING}
-VM = {**ROW, "record": None, "spread_group": STEERING, "firmware": STEERING, "networks": [NETWORK], "disks": [],
+VM = {**ROW, "record": None, "planned": {STEERING: STEERING}, "spread_group": STEERING, "firmware": STEERING,
+      "networks": [NETWORK], "disks": [],
       "hugepages": STEERING, "pinned_cpus": STEERING, "memory_nodes": STEERING, "display": True,
       "cloud_init": STEERING, "network_config": STEERING}  # fmt: skip
 ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEERING: STEERING}, "left": [STEERING]}
