@@ -12,7 +12,7 @@ from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.event import EventType
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.results.vms import VmResult
-from vgpuctl.model.vm import Claim
+from vgpuctl.model.vm import Claim, DrainedVm
 from vgpuctl.ports.host import for_another_operation
 
 
@@ -86,9 +86,14 @@ def test_while_somebody_works_on_the_vm_it_waits(tmp_path: Path) -> None:
         )  # fmt: skip
         with other.claims.lock(1):
             other.claims.add(claim)
+        note = DrainedVm(vm().uuid, gpu, claim.process, operation=claim.operation)
         changer = changer_of(parts)
         await changer.check()
-        assert (vm().vgpus[0].profile, vm().planned) == ("A100-8C", {"profile": "A100-4C"})
+        assert (len(parts.done()), vm().planned) == (1, {"profile": "A100-4C"}), "it was busy"
+        other.claims.add_drained_vm(note)
+        await changer.check()
+        assert (len(parts.done()), vm().planned) == (1, {"profile": "A100-4C"}), "it is to run again"
+        other.claims.remove_drained_vm(note.vm_uuid)
         with other.claims.lock(1):
             other.claims.remove(claim.carrier, claim.vm_uuid)
         other.operations.end()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent makes the changes of VMs that `set-vm --when-off` planned, as soon as such a VM is off.
 
-A change that fails for now, because somebody works on the VM, is tried again. One that is not possible is published
+A VM that another command has shut down for a moment (--drain) is not off. A change that fails for now, because somebody
+works on the VM, is tried again. One that is not possible is published
 once; it stays planned, and is tried again when the VM was changed or has run in between.
 """
 
@@ -62,10 +63,11 @@ class PlannedChanger:
         host = for_another_operation(self._host)
         try:
             vms = observe(host, ReadScope(models=False)).vms
+            drained = {note.vm_uuid for note in host.claims.drained_vms()}
         finally:
             host.operations.end()
         planned = [vm for vm in vms if vm.record is not None and planned_fields(vm.record)]
-        off = {vm.uuid for vm in planned if vm.state is VmState.STOPPED}
+        off = {vm.uuid for vm in planned if vm.state is VmState.STOPPED and vm.uuid not in drained}
         self._failed = {uuid: generation for uuid, generation in self._failed.items() if uuid in off}
         return tuple(
             vm
