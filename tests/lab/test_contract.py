@@ -14,10 +14,10 @@ from tests.lab.volume_groups import put_volume_group
 @pytest.mark.parametrize(
     "form",
     [
-        pytest.param("mdev-pf", marks=pytest.mark.quick),
+        "mdev-pf",
         "mdev-vf",
         pytest.param("vendor-vf", marks=pytest.mark.quick),
-        pytest.param("sriov-vf", marks=pytest.mark.quick),
+        "sriov-vf",
     ],
 )
 def test_the_real_host_keeps_the_simulators_contract(lab: Lab, form: str) -> None:

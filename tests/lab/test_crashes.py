@@ -50,7 +50,6 @@ def test_what_kill_9_leaves_is_undone_by_reconcile(lab: Lab) -> None:
     assert must(lab, "reconcile-host")["findings"] == []
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(1200)
 def test_twenty_callers_for_ten_slots_make_exactly_ten_vms(lab: Lab) -> None:
     put_gpu_with_16_vfs(lab, "vendor-vf")

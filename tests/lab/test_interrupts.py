@@ -31,7 +31,6 @@ print(json.dumps([child.wait(), "".join(said)]))
 """
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(400)
 def test_ctrl_c_undoes_and_twice_says_what_is_left_for_reconcile(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")

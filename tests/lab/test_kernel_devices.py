@@ -54,7 +54,6 @@ def test_a_whole_function_is_passed_through_and_refused_to_a_second_vm(lab: Lab)
     assert "vm-1" in refused["message"]
 
 
-@pytest.mark.quick
 def test_an_iommu_group_goes_to_one_vm_only(lab: Lab) -> None:
     use_defaults(lab)
     first, second = EDU_PAIR

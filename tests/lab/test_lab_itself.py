@@ -144,8 +144,9 @@ def test_apparmor_confines_an_ordinary_qemu(lab_apparmor: Lab) -> None:
     shut_down(lab_apparmor, "tiny")
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize(("part", "facts"), [("proc", 20), ("mixed", 25), ("mig", 38)])
+@pytest.mark.parametrize(
+    ("part", "facts"), [pytest.param("proc", 20, marks=pytest.mark.quick), ("mixed", 25), ("mig", 38)]
+)
 def test_the_module_has_the_drivers_files_and_refuses_what_its_table_says(lab: Lab, part: str, facts: int) -> None:
     lab.push(recipe.MODULE_SOURCES / "check.sh", "/root")
     result = lab.run(f"KO=$(modinfo -n vgpulab) bash /root/check.sh {part}", check=False, timeout=240)

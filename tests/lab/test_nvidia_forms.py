@@ -9,11 +9,10 @@ from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, profiles, put_gpu, put_gpu_with_16_vfs, use_defaults
 
 FORMS = ("mdev-pf", "mdev-vf", "vendor-vf")
-IN_EACH_RUN = ("mdev-pf", "mdev-vf", pytest.param("vendor-vf", marks=pytest.mark.quick))
 
 
 @pytest.mark.deadline(600)
-@pytest.mark.parametrize("form", IN_EACH_RUN)
+@pytest.mark.parametrize("form", FORMS)
 def test_create_vm_alone_gives_a_running_vm_its_vgpu_and_delete_vm_leaves_nothing(lab: Lab, form: str) -> None:
     put_gpu(lab, form)
     use_defaults(lab)

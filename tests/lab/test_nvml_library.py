@@ -248,7 +248,7 @@ def test_errors_have_nvmls_numbers(ask: Ask) -> None:
         "n.nvmlDeviceGetHandleByPciBusId('00000000:02:00.0')",
         "n.nvmlDeviceGetHandleByPciBusId('nonsense')",
         "n.nvmlVgpuInstanceGetType(0)",
-        "n.nvmlDeviceGetUtilizationRates(gpu)",
+        "n.nvmlDeviceGetFanSpeed(gpu)",
         "(os.unlink(os.environ['LAB_FILES'] + '/gpus/0000:01:00.0/vgpulab'), n.nvmlDeviceGetName(gpu))",
         "(n.nvmlShutdown(), n.nvmlDeviceGetName(gpu))",
     ) == [2, 6, 2, 2, 13, 15, 1]

@@ -84,7 +84,6 @@ def test_vgpuctl_closes_the_driver_and_names_other_openers(lab: Lab) -> None:
     assert must(lab, "set-mode", IGB, "passthrough")["vfs"]["enabled"] == vfs(lab) == 0
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_running_vm_blocks_its_vfs_until_drained_and_then_runs_again(lab: Lab) -> None:
     lab.run("modprobe igb")
