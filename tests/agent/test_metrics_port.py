@@ -243,6 +243,9 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, pki: Pa
     with serving(server):
         server.renew_certificate()
         assert subject() == "host"
+        shutil.copy(pki / "scraper.pem", tmp_path / "pki/host.pem")
+        server.renew_certificate()
+        assert subject() == "host", "the key is still another one's"
         for suffix in ("pem", "key"):
             shutil.copy(pki / f"scraper.{suffix}", tmp_path / f"pki/host.{suffix}")
         os.utime(tmp_path / "pki/host.pem", ns=(1, 1))

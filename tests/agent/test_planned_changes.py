@@ -64,6 +64,7 @@ def test_what_is_not_possible_is_told_once_and_tried_again_after_a_change(tmp_pa
         with vgpuctl.open_host(HOST) as host:
             host.delete_vm("b")
             host.set_vm("a", labels={"team": "cad"})
+        parts.clock.seconds += 60
         await changer.check()
         assert (vm().vgpus[0].profile, vm().planned) == ("A100-20C", {})
 
@@ -90,6 +91,9 @@ def test_while_somebody_works_on_the_vm_it_waits(tmp_path: Path) -> None:
         changer = changer_of(parts)
         await changer.check()
         assert (len(parts.done()), vm().planned) == (1, {"profile": "A100-4C"}), "it was busy"
+        await changer.check()
+        assert len(parts.done()) == 1, "not so soon again"
+        parts.clock.seconds += 60
         other.claims.add_drained_vm(note)
         await changer.check()
         assert (len(parts.done()), vm().planned) == (1, {"profile": "A100-4C"}), "it is to run again"

@@ -595,3 +595,11 @@ def test_from_the_check_to_the_record(host: SimulatedHost) -> None:
     assert host_of(host, None).show_vm("vm").data.account == "ada"
     with pytest.raises(NotAllowed, match="the VMs of ada may take 1 VM"):
         host_of(host, caller).create_vm(**of_host.check(caller, Call(), {**given, "name": "two"}))
+
+
+def test_only_root_plans_a_change_for_later(host: SimulatedHost) -> None:
+    for caller in (*MEMBERS, VIEWER):
+        with pytest.raises(NotAllowed):
+            check(caller, "set-vm", {"name": "a", "vcpus": 3, "when_off": True}, AgentSpec(), host.ports)
+    for caller in MEMBERS:
+        check(caller, "set-vm", {"name": "a", "vcpus": 3, "when_off": False}, AgentSpec(), host.ports)

@@ -79,24 +79,30 @@ class PortProtocol(LimitedProtocol):
     answer_seconds: ClassVar[float] = 30.0
     """After a request began, its answer has been sent and read within this time."""
     _answer_timer: asyncio.TimerHandle | None = None
+    _timed: object = None
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; begin to count the time of a request."""
+        """Take bytes; begin to count the time of each request."""
         super().data_received(data)
-        if self._answer_timer is None:
+        if self.cycle is not None and self.cycle is not self._timed:
+            self._stop_answer_timer()
+            self._timed = self.cycle
             self._answer_timer = self.loop.call_later(self.answer_seconds, self._end_answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer."""
+        self._stop_answer_timer()
+        super().connection_lost(exc)
+
+    def _stop_answer_timer(self) -> None:
         if self._answer_timer is not None:
             self._answer_timer.cancel()
-        super().connection_lost(exc)
+            self._answer_timer = None
 
     def _end_answer(self) -> None:
         """End a connection whose answer is not sent whole by now; closing it would wait for the peer to read."""
         self._answer_timer = None
-        is_under_way = self.cycle is not None and not self.cycle.response_complete
-        if is_under_way or self.transport.get_write_buffer_size():
+        if not self.cycle.response_complete or self.transport.get_write_buffer_size():
             self.transport.abort()
 
 

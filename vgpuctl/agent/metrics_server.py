@@ -51,6 +51,7 @@ class MetricsServer:
         self._spec = spec
         tls = _tls_settings(spec)
         self._loaded = _times(spec)
+        self._refused: tuple[int, ...] | None = None
         self.socket = _listen(spec)
         self.server = make_server(Starlette(routes=[Route(PATH, self._answer)]), protocol, **tls)
         self.server.config.load()
@@ -69,7 +70,7 @@ class MetricsServer:
             self.renew_certificate()
 
     def renew_certificate(self) -> None:
-        """Use the certificate and its key as they are now, if their files have changed; a wrong one is not used.
+        """Use the certificate and its key as they are now, if their files have changed; a wrong pair is not used.
 
         A clients' authority that was replaced needs a restart of the agent.
         """
@@ -77,11 +78,14 @@ class MetricsServer:
         if context is None or now in (self._loaded, None):
             return
         try:
-            context.load_cert_chain(str(self._spec.tls_certificate), self._spec.tls_key)
+            for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):  # the first shows whether they fit
+                each.load_cert_chain(str(self._spec.tls_certificate), self._spec.tls_key)
         except (OSError, ssl.SSLError) as error:
-            log.warning("metrics on %s: the renewed certificate cannot be used: %s", self._spec.listen, error)
-        else:
-            log.info("metrics on %s: the certificate was renewed", self._spec.listen)
+            if now != self._refused:
+                log.warning("metrics on %s: the renewed certificate cannot be used: %s", self._spec.listen, error)
+            self._refused = now
+            return
+        log.info("metrics on %s: the certificate was renewed", self._spec.listen)
         self._loaded = now
 
     async def close(self, serving: asyncio.Task[None]) -> None:

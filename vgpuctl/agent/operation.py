@@ -12,7 +12,7 @@ from threading import Lock
 from vgpuctl.agent.operation_store import StoredOperation
 from vgpuctl.agent.protocol import RESULT_EVENT
 from vgpuctl.agent.request import CallRequest
-from vgpuctl.errors import Interrupted, Temporary
+from vgpuctl.errors import Interrupted, Stale, Temporary
 from vgpuctl.model.outcome import NoProgress
 
 MAX_PROGRESS = 2000
@@ -157,10 +157,10 @@ def failure_text(document: Mapping[str, object] | None) -> str | None:
     return str(error.get("message")) if isinstance(error, dict) else "it failed"
 
 
-def is_temporary_failure(document: Mapping[str, object] | None) -> bool:
-    """Return whether an operation that has failed may succeed later, from its document."""
+def may_succeed_later(document: Mapping[str, object] | None) -> bool:
+    """Return whether an operation failed only for now, or because its VM was changed meanwhile, from its document."""
     error = (document or {}).get("error")
-    return isinstance(error, dict) and error.get("exit_status") == Temporary.status
+    return isinstance(error, dict) and (error.get("exit_status") == Temporary.status or error.get("code") == Stale.code)
 
 
 async def wait_for_end(operation: AgentOperation) -> None:

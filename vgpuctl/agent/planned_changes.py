@@ -2,7 +2,7 @@
 """The agent makes the changes of VMs that `set-vm --when-off` planned, as soon as such a VM is off.
 
 A VM that another command has shut down for a moment (--drain) is not off. A change that fails for now, because somebody
-works on the VM, is tried again. One that is not possible is published
+works on the VM, is tried again, ever more rarely. One that is not possible is published
 once; it stays planned, and is tried again when the VM was changed or has run in between.
 """
 
@@ -12,7 +12,7 @@ import asyncio
 import logging
 
 from vgpuctl.agent.events import EventLog, shorten_reason
-from vgpuctl.agent.operation import failure_text, is_temporary_failure, wait_for_end
+from vgpuctl.agent.operation import failure_text, may_succeed_later, wait_for_end
 from vgpuctl.agent.operations import ROOT, AgentOperations
 from vgpuctl.agent.protocol import RequestOptions
 from vgpuctl.agent.request import CallRequest
@@ -20,7 +20,7 @@ from vgpuctl.errors import VgpuctlError
 from vgpuctl.library.call_table import CALLS
 from vgpuctl.model.event import EventType
 from vgpuctl.model.planned_fields import planned_fields
-from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.model.vm import RecordState, Vm, VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.ports.host import Host, for_another_operation
 
@@ -28,6 +28,8 @@ log = logging.getLogger("vgpuctl.agent")
 
 LOOK_SECONDS = 5.0
 """Between two looks, which use the agent's last snapshot if nothing has happened since."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 600.0
+"""Between two tries for a VM; each pause is twice as long."""
 
 
 class PlannedChanger:
@@ -39,6 +41,8 @@ class PlannedChanger:
         self._events = events
         self._failed: dict[str, int] = {}
         """The generation of each VM at which its change was not possible."""
+        self._tries: dict[str, tuple[int, float]] = {}
+        """How often each change was tried, and when it may be tried again, by the monotonic clock."""
 
     async def run(self) -> None:
         """Look and change until cancelled."""
@@ -66,19 +70,27 @@ class PlannedChanger:
             drained = {note.vm_uuid for note in host.claims.drained_vms()}
         finally:
             host.operations.end()
-        planned = [vm for vm in vms if vm.record is not None and planned_fields(vm.record)]
+        planned = [vm for vm in vms if vm.record and vm.record.state is RecordState.READY and planned_fields(vm.record)]
         off = {vm.uuid for vm in planned if vm.state is VmState.STOPPED and vm.uuid not in drained}
         self._failed = {uuid: generation for uuid, generation in self._failed.items() if uuid in off}
+        self._tries = {uuid: tries for uuid, tries in self._tries.items() if uuid in off}
+        now = self._host.clock.monotonic()
         return tuple(
             vm
             for vm in planned
-            if vm.uuid in off and vm.record is not None and self._failed.get(vm.uuid) != vm.record.generation
+            if vm.uuid in off
+            and vm.record is not None
+            and self._failed.get(vm.uuid) != vm.record.generation
+            and self._tries.get(vm.uuid, (0, now))[1] <= now
         )
 
     async def _change(self, vm: Vm) -> None:
         """Make the change of a VM, unless its record has changed since the look."""
         if vm.record is None:
             return
+        tries, _ = self._tries.get(vm.uuid, (0, 0.0))
+        pause = min(FIRST_PAUSE_SECONDS * 2**tries, LONGEST_PAUSE_SECONDS)
+        self._tries[vm.uuid] = (tries + 1, self._host.clock.monotonic() + pause)
         arguments = {"name": vm.uuid, "when_off": True, **planned_fields(vm.record)}
         options = RequestOptions(if_generation=vm.record.generation)
         try:
@@ -89,7 +101,7 @@ class PlannedChanger:
         await wait_for_end(operation)
         document = operation.stored.document
         reason = failure_text(document)
-        if reason is not None and not is_temporary_failure(document):
+        if reason is not None and not may_succeed_later(document):
             self._failed[vm.uuid] = vm.record.generation
-            text = shorten_reason(f"{reason}; to plan nothing any more: vgpuctl set-vm {vm.name} --when-off")
+            text = f"{shorten_reason(reason)}; to plan nothing any more: vgpuctl set-vm {vm.name} --when-off"
             self._events.publish(EventType.PLANNED_CHANGE_FAILED, vm=vm.name, vm_uuid=vm.uuid, reason=text)

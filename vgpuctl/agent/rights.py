@@ -185,8 +185,8 @@ def check(
     if caller.rights is Rights.ROOT:
         return dict(arguments)
     _check_call(caller, call)
-    unknown = sorted(arguments.keys() - allowed_arguments(call))
-    if unknown:
+    given = {name for name, value in arguments.items() if value or name not in ROOTS_ARGUMENTS}
+    if unknown := sorted(given - allowed_arguments(call)):
         raise NotAllowed(f"{call}: {', '.join(unknown)} is root's", hint="omit it, or ask root", rule="root")
     return _Check(caller, call, policy, host, files).run(arguments)
 

@@ -166,7 +166,7 @@ class UsageSampler:
             expected_gpus=self._seen_gpus,
             source_errors=dict(self._errors),
             subscribers=self._events.reader_count,
-            token_expiry=None if snapshot.host_file_problem is not None else read_token_expiry(self._host),
+            token_expiry=read_token_expiry(self._host),
             lock_wait_seconds=self._wait_for_lock(),
         )
 

@@ -21,6 +21,7 @@ from functools import wraps
 from math import prod
 from pathlib import Path
 from pickle import PickleError
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -208,6 +209,7 @@ class DomainTemplate(Value):
 
 
 _MOST_COMPILED = 16
+_compiled_lock = Lock()
 _compiled: dict[tuple[str, str], DomainTemplate] = {}
 """By text and name, the last used one last."""
 
@@ -242,10 +244,11 @@ def compile_once(text: str, name: str, scratch: Scratch | None) -> DomainTemplat
     Raises:
         InvalidInput: the template is invalid; says where.
     """
-    template = _compiled.pop((text, name), None) or compile_template(text, name, scratch)
-    _compiled[text, name] = template
-    if len(_compiled) > _MOST_COMPILED:
-        _compiled.pop(next(iter(_compiled)), None)
+    with _compiled_lock:
+        template = _compiled.pop((text, name), None) or compile_template(text, name, scratch)
+        _compiled[text, name] = template
+        if len(_compiled) > _MOST_COMPILED:
+            del _compiled[next(iter(_compiled))]
     return template
 
 

@@ -306,7 +306,7 @@ def set_vm(
     offline_fields = fields - set(LABEL_FIELDS)
     if offline_fields and vm.state not in STOPPED_STATES:
         if when_off:
-            return planned_change.plan_change(host, context, request, fields)
+            return planned_change.plan_change(host, context, vm, request, fields)
         if not drain:
             if "profile" in fields:
                 _refuse_unknown_profile(host, snapshot, request)

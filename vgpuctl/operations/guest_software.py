@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.license_token import read_expiry
+from vgpuctl.errors import VgpuctlError
 from vgpuctl.makers.nvidia_releases import GuestFit, rate_guest, release_name
 from vgpuctl.model.numbers import format_utc
 from vgpuctl.model.results.vms import GuestSoftwareResult
@@ -58,10 +59,8 @@ def read_token_expiry(host: Host) -> float | None:
 
     None: there is none, it has no expiry, or it cannot be read, for which `doctor` has the reason.
     """
-    spec = read_host_spec(host)
-    if spec is None or spec.license.token is None:
-        return None
     try:
-        return read_expiry(host.sysfs.read(spec.license.token))
-    except (OSError, ValueError):
+        spec = read_host_spec(host)
+        return None if spec is None or spec.license.token is None else read_expiry(host.sysfs.read(spec.license.token))
+    except (OSError, ValueError, VgpuctlError):
         return None

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.config.vm_request import FIELDS, LABEL_FIELDS, VmRequest
+from vgpuctl.config.vm_request import CONSTRAINT_FIELDS, FIELDS, LABEL_FIELDS, VmRequest
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.planned_fields import PLANNED, planned_fields
 from vgpuctl.model.results.vms import VmReport
-from vgpuctl.model.vm import VmRecord
+from vgpuctl.model.vm import Vm, VmRecord
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations.change import change_record, change_vm
 from vgpuctl.operations.guards import require_writable
 from vgpuctl.operations.plans.change import with_request_fields, without_planned
+from vgpuctl.operations.plans.remove import refuse_transient_vms
 from vgpuctl.operations.plans.results import planned_texts
 from vgpuctl.value import replace
 
@@ -27,13 +28,17 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def plan_change(host: Host, context: Context, request: VmRequest, fields: Set[str]) -> Outcome[VmReport]:
-    """Keep the explicit fields of a request for when its VM, which runs, is off. `fields`: those that differ now.
+NOTE = "the host agent changes the VM when it is off; vgpuctl doctor agent says whether it runs"
+
+
+def plan_change(host: Host, context: Context, vm: Vm, request: VmRequest, fields: Set[str]) -> Outcome[VmReport]:
+    """Keep what a request changes for when its VM, which runs, is off. `fields`: what differs now.
 
     Raises:
         InvalidInput: a field changes at any time.
         VgpuctlError: the change would not be possible if the VM was off now.
     """
+    refuse_transient_vms((vm,))
     at_once = sorted(fields & set(LABEL_FIELDS))
     if at_once:
         raise InvalidInput(
@@ -42,8 +47,11 @@ def plan_change(host: Host, context: Context, request: VmRequest, fields: Set[st
             vm=request.name,
         )
     change_vm(host, replace(context, dry_run=True), request, fields, assume_off=True)
-    values = {name: _argument(request, name) for name in FIELDS if request.is_explicit(name) and name != "name"}
-    return _set_plan(host, context, request.name or "", frozenset(values), values)
+    given = {name for name in FIELDS if request.is_explicit(name)}
+    names = fields | (given & set(CONSTRAINT_FIELDS) if fields & {"profile", "gpu"} else set())
+    values = {name: _argument(request, name) for name in FIELDS if name in names}
+    done = _set_plan(host, context, vm.name, given, values)
+    return replace(done, notes=(*done.notes, NOTE))
 
 
 def forget_plan(host: Host, context: Context, name: str, fields: Set[str] | None = None) -> Outcome[VmReport]:

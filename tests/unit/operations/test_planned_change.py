@@ -9,7 +9,7 @@ import pytest
 
 from tests.callers import host_of
 from tests.hosts import SimulatedHost, open_sim_host
-from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
+from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.library import GpuHost
 from vgpuctl.model.planned_fields import planned_fields
 from vgpuctl.observe import ReadScope, observe
@@ -106,3 +106,34 @@ def test_every_field_is_planned_as_set_vm_takes_it(host: GpuHost, simulated: Sim
     assert (changed.planned, changed.memory_mib, changed.vcpus, changed.reserve) == ({}, 6144, 5, "running")
     assert (changed.pinned_cpus, len(changed.networks), changed.networks[1].mac) == ("0-1", 2, nic[-17:])
     assert [vgpu.profile for vgpu in changed.vgpus] == ["A100-4C"]
+
+
+def test_what_a_vm_has_already_is_not_planned(host: GpuHost) -> None:
+    host.set_vm("a", labels={"team": "cad"}, owner="ada")
+    host.set_vm("a", vcpus=6, memory="4GiB", labels={"team": "cad"}, owner="ada", when_off=True)
+    assert planned(host) == {"vcpus": "6"}
+
+
+def test_what_places_vgpus_is_planned_and_forgotten_with_them(host: GpuHost) -> None:
+    host.set_vm("a", profile="A100-4C:2", placement="depth", vcpus=6, when_off=True)
+    assert planned(host) == {"profile": "A100-4C, A100-4C", "placement": "depth", "vcpus": "6"}
+    host.set_vm("a", profile="A100-4C", when_off=True)
+    assert planned(host) == {"profile": "A100-4C", "vcpus": "6"}
+    host.set_vm("a", profile="A100-8C:2", placement="breadth", when_off=True)
+    assert planned(host) == {"vcpus": "6"}, "these profiles it has"
+
+
+def test_a_vgpu_that_is_attached_or_detached_meanwhile_stays_so(host: GpuHost) -> None:
+    host.set_vm("a", profile="A100-8C", vcpus=6, when_off=True)
+    host.attach_vgpu("a", profile="A100-8C")
+    assert planned(host) == {"vcpus": "6"}
+    host.set_vm("a", profile="A100-8C", when_off=True)
+    host.detach_vgpu("a", host.show_vm("a").data.vgpus[0].carrier)
+    assert planned(host) == {"vcpus": "6"}
+
+
+def test_a_vm_without_a_definition_could_not_keep_a_plan(host: GpuHost, simulated: SimulatedHost) -> None:
+    uuid = host.show_vm("a").data.uuid
+    simulated.sim.hypervisor.make_transient(uuid)
+    with pytest.raises(Refused, match="running without a definition"):
+        host.set_vm("a", vcpus=6, when_off=True)

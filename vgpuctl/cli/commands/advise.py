@@ -162,14 +162,19 @@ def _write_page(path: str, text: str) -> str:
     examples=(
         ("vgpuctl advise", "which VMs fit a smaller profile or need a larger one, and which are idle"),
         ("vgpuctl advise --by team", "and GPU memory by the label team"),
-        ("vgpuctl advise --apply", "each VM gets its advised profile when it is next off"),
+        ("vgpuctl advise --apply", "each VM gets its advised profile, a running one when it is next off"),
         ("vgpuctl --host sim:mixed advise --workload cad", "what fits CAD desktops on this host's GPUs, and why"),
     ),
 )
 @click.option("--workload", type=click.Choice(WORKLOADS), help="Compare ways to share a GPU for what the VMs do.")
 @click.option("--by", metavar="owner|LABEL", help="Show GPU memory given and used by owner, or by a label. [owner]")
 @click.option("--html", metavar="FILE", help="Write the advice as one page to this file, which only you can read.")
-@click.option("--apply", "follows", is_flag=True, help="Let each VM have its advised profile when it is next off.")
+@click.option(
+    "--apply",
+    "follows",
+    is_flag=True,
+    help="Give each VM its advised profile when it is next off; now if it is off.",
+)
 @click.pass_obj
 def advise(settings: Settings, workload: str | None, by: str | None, html: str | None, follows: bool) -> int:
     """Advise on profiles by the use of vGPUs, or with --workload on ways to share a GPU.

@@ -10,7 +10,15 @@ from collections.abc import Sequence, Set
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.config.labels import limit_labels
-from vgpuctl.config.vm_request import FIELDS, RECORDED_FIELDS, VmRequest, each_profile, names_text, request_of_record
+from vgpuctl.config.vm_request import (
+    CONSTRAINT_FIELDS,
+    FIELDS,
+    RECORDED_FIELDS,
+    VmRequest,
+    each_profile,
+    names_text,
+    request_of_record,
+)
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, InvalidInput, NotFound, Refused
 from vgpuctl.gpu.profiles import check_combination
@@ -142,8 +150,13 @@ def with_request_fields(record: VmRecord, **values: object) -> VmRecord:
     return replace(record, request_json=json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
 
+PLACING_FIELDS = frozenset({"profile", *CONSTRAINT_FIELDS})
+"""Where vGPUs go, and which: one is planned only with the others that belong to it."""
+
+
 def without_planned(record: VmRecord, fields: Set[str]) -> VmRecord:
-    """Return the record in which these fields are no longer planned."""
+    """Return the record in which these fields are no longer planned; those that place vGPUs go together."""
+    fields = fields | PLACING_FIELDS if fields & PLACING_FIELDS else fields
     planned = {name: value for name, value in planned_fields(record).items() if name not in fields}
     return with_request_fields(record, **{PLANNED: planned or None})
 
@@ -206,6 +219,7 @@ def attach_steps(
     A stopped VM that reserves its slots only while it runs gets no device.
     """
     new_record = new_record or record_with_vgpus(record, (*record.vgpus, *new), new_profiles)
+    new_record = without_planned(new_record, PLACING_FIELDS)
     summary = describe_record(vm, new_record) if whole_functions(new_record) else ""
     steps: list[Step] = [WriteRecord(vm.name, vm.uuid, new_record, vm.record, summary)]
     for vgpu in new if live or not record.reserve_while_running else ():
@@ -229,7 +243,7 @@ def detach_steps(
         if vgpu.carrier not in keep_devices:
             steps += backend_for(vgpu.backend).remove_steps(vgpu)
         remaining = [v for v in current_record.vgpus if v.carrier != vgpu.carrier]
-        new_record = with_gpu_fields(record_with_vgpus(current_record, remaining))
+        new_record = with_gpu_fields(record_with_vgpus(without_planned(current_record, PLACING_FIELDS), remaining))
         kept_record = new_record if new_record.vgpus or new_record.created_vm else None
         summary = describe_record(vm, new_record) if kept_record and whole_functions(current_record) else ""
         write = WriteRecord(vm.name, vm.uuid, kept_record, current_record, summary)
