@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import EVERYTHING
+from tests.agent import full_host
 from tests.agent.conftest import ROOT
 from tests.agent.test_growth import assert_same, objects, size_of
 from tests.callers import host_of
@@ -305,9 +306,21 @@ def test_hours_of_samples_leave_nothing_behind(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, text=LIVELY, clock=EagerClock())
     host_of(host, None).create_vms("vm-{}", 8, profile="L40S-4Q")
     sampled = Sampled(host)
+    keeps_its_size(sampled)
+
+
+@pytest.mark.long
+def test_a_day_of_samples_of_a_full_host_leaves_nothing_behind(tmp_path: Path) -> None:
+    text = Path(full_host.write_scenario(tmp_path).removeprefix("sim:")).read_text()
+    keeps_its_size(Sampled(open_sim_host(tmp_path / "host", text=text, clock=EagerClock())))
+
+
+def keeps_its_size(sampled: Sampled) -> None:
+    """Take samples; memory, descriptors and threads stay as they are after the first ones."""
     for _ in range(40):
         sampled.next()
     before = size_of(os.getpid(), objects)
     for _ in range(SAMPLES):
-        sampled.next()
+        sampled.clock.seconds += 15
+        sampled.sampler.sample()
     assert_same(before, size_of(os.getpid(), objects), 50)

@@ -16,6 +16,8 @@ agent_last_sample_timestamp_seconds NOW
 agent_sample_duration_seconds 0.05
 agent_sample_errors_total{source="nvml"} 2
 agent_nvml_paused 0
+license_token_expiry_timestamp_seconds 1800000000
+host_lock_wait_seconds 0
 agent_event_subscribers 1
 agent_events_dropped_total 0
 agent_libvirt_up 1
@@ -81,7 +83,7 @@ vgpu_engine_utilization_ratio{engine="sm"} 0.25
 vgpu_time_share_ratio 0.25
 vgpu_license_state{state="unlicensed"} 1
 vgpu_license_expiry_timestamp_seconds 2000000000
-vgpu_guest_driver_info{version="595.58",release="20"} 1
+vgpu_guest_driver_info{version="595.58",release="20",fit="supported"} 1
 vgpu_encoder_sessions 1
 vgpu_encoder_fps 30
 vgpu_encoder_latency_seconds 0.004

@@ -179,6 +179,8 @@ class TopApp(App[None]):
         if self._is_in_terminal and has_hung_up(0):  # without a controlling terminal no signal says so
             self.exit(return_code=128 + signal.SIGHUP)
             return
+        if not self._is_shown:
+            return
         self._ticks_left -= 1.0
         if self._ticks_left <= 0:
             self._ticks_left = self.state.interval
@@ -196,7 +198,13 @@ class TopApp(App[None]):
 
     def on_top_app_answered(self, message: Answered) -> None:
         """Take an answer."""
-        message.take()
+        if self._is_shown:
+            message.take()
+
+    @property
+    def _is_shown(self) -> bool:
+        """Whether the screen has its parts; they go before the timer when it ends."""
+        return bool(self.screen_stack and self.screen_stack[0].query("#foot"))
 
     def _take(self, answer: Reading | VgpuctlError) -> None:
         if self.state.is_paused and self.state.reading is not None:

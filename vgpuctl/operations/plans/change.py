@@ -157,8 +157,11 @@ PLACING_FIELDS = frozenset({"profile", *CONSTRAINT_FIELDS})
 def without_planned(record: VmRecord, fields: Set[str]) -> VmRecord:
     """Return the record in which these fields are no longer planned; those that place vGPUs go together."""
     fields = fields | PLACING_FIELDS if fields & PLACING_FIELDS else fields
-    planned = {name: value for name, value in planned_fields(record).items() if name not in fields}
-    return with_request_fields(record, **{PLANNED: planned or None})
+    before = planned_fields(record)
+    if not before.keys() & fields:
+        return record
+    left = {name: value for name, value in before.items() if name not in fields}
+    return with_request_fields(record, **{PLANNED: left or None})
 
 
 def with_recorded_fields(vm: Vm, record: VmRecord, request: VmRequest, fields: Set[str]) -> VmRecord:
@@ -173,8 +176,7 @@ def with_recorded_fields(vm: Vm, record: VmRecord, request: VmRequest, fields: S
     """
     names = sorted(fields & set(RECORDED_FIELDS))
     given = {name for name in planned_fields(record) if name in fields or request.is_explicit(name)}
-    if given:
-        record = without_planned(record, given)
+    record = without_planned(record, given)
     if not names:
         return record
     if record.request_json and not record.request_fields and record.request_json != "{}":
