@@ -122,6 +122,7 @@ def test_libvirtd_goes_and_returns_and_a_vm_is_started_after_a_boot(served: Lab)
     lab.wait_until(f"grep -q '{lab.boot_id()}.*\\[\\]' {BOOT_STARTS}")
 
 
+@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_member_on_another_machine_needs_a_key_that_reaches_the_agent_alone(served: Lab, tmp_path: Path) -> None:
     create_watch_delete(served, tmp_path, "vm-1")

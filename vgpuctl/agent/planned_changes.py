@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent makes the changes of VMs that `set-vm --when-off` planned, as soon as such a VM is off.
 
-A VM that another command has shut down for a moment (--drain) is not off. A change that fails for now, because somebody
-works on the VM, is tried again, ever more rarely. One that is not possible is published
-once; it stays planned, and is tried again when the VM was changed or has run in between.
+A VM that another command has shut down for a moment (--drain) does not count as off. A change that fails because
+somebody works on the VM is tried again, with longer and longer pauses. One that is not possible is published once; it
+stays planned, and is tried again after the VM was changed or has run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from math import inf
+from typing import NamedTuple
 
 from vgpuctl.agent.events import EventLog, shorten_reason
 from vgpuctl.agent.operation import failure_text, may_succeed_later, wait_for_end
@@ -32,6 +34,14 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 600.0
 """Between two tries for a VM; each pause is twice as long."""
 
 
+class _Tries(NamedTuple):
+    """How often a VM's change was tried at a generation of the VM, and when next, by the monotonic clock."""
+
+    generation: int
+    number: int = 0
+    next_time: float = 0.0
+
+
 class PlannedChanger:
     """Looks for VMs that are off and have a planned change, again and again, and makes it by an operation."""
 
@@ -39,10 +49,8 @@ class PlannedChanger:
         self._host = host
         self._operations = operations
         self._events = events
-        self._failed: dict[str, int] = {}
-        """The generation of each VM at which its change was not possible."""
-        self._tries: dict[str, tuple[int, float]] = {}
-        """How often each change was tried, and when it may be tried again, by the monotonic clock."""
+        self._tries: dict[str, _Tries] = {}
+        """The tries of each VM that is off, by its uuid."""
 
     async def run(self) -> None:
         """Look and change until cancelled."""
@@ -54,7 +62,7 @@ class PlannedChanger:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def check(self) -> None:
-        """Look once, and make what is due.
+        """Look once, and change the VMs that are off.
 
         Raises:
             VgpuctlError: the host cannot be read.
@@ -72,25 +80,24 @@ class PlannedChanger:
             host.operations.end()
         planned = [vm for vm in vms if vm.record and vm.record.state is RecordState.READY and planned_fields(vm.record)]
         off = {vm.uuid for vm in planned if vm.state is VmState.STOPPED and vm.uuid not in drained}
-        self._failed = {uuid: generation for uuid, generation in self._failed.items() if uuid in off}
         self._tries = {uuid: tries for uuid, tries in self._tries.items() if uuid in off}
         now = self._host.clock.monotonic()
-        return tuple(
-            vm
-            for vm in planned
-            if vm.uuid in off
-            and vm.record is not None
-            and self._failed.get(vm.uuid) != vm.record.generation
-            and self._tries.get(vm.uuid, (0, now))[1] <= now
-        )
+        return tuple(vm for vm in planned if vm.uuid in off and self._tries_of(vm).next_time <= now)
+
+    def _tries_of(self, vm: Vm) -> _Tries:
+        """Return the tries of a VM since it was changed last."""
+        generation = -1 if vm.record is None else vm.record.generation
+        tries = self._tries.get(vm.uuid)
+        return tries if tries is not None and tries.generation == generation else _Tries(generation)
 
     async def _change(self, vm: Vm) -> None:
         """Make the change of a VM, unless its record has changed since the look."""
         if vm.record is None:
             return
-        tries, _ = self._tries.get(vm.uuid, (0, 0.0))
-        pause = min(FIRST_PAUSE_SECONDS * 2**tries, LONGEST_PAUSE_SECONDS)
-        self._tries[vm.uuid] = (tries + 1, self._host.clock.monotonic() + pause)
+        tries = self._tries_of(vm)
+        pause = min(FIRST_PAUSE_SECONDS * 2**tries.number, LONGEST_PAUSE_SECONDS)
+        next_time = self._host.clock.monotonic() + pause
+        self._tries[vm.uuid] = tries._replace(number=tries.number + 1, next_time=next_time)
         arguments = {"name": vm.uuid, "when_off": True, **planned_fields(vm.record)}
         options = RequestOptions(if_generation=vm.record.generation)
         try:
@@ -102,6 +109,6 @@ class PlannedChanger:
         document = operation.stored.document
         reason = failure_text(document)
         if reason is not None and not may_succeed_later(document):
-            self._failed[vm.uuid] = vm.record.generation
+            self._tries[vm.uuid] = tries._replace(next_time=inf)
             text = f"{shorten_reason(reason)}; to plan nothing any more: vgpuctl set-vm {vm.name} --when-off"
             self._events.publish(EventType.PLANNED_CHANGE_FAILED, vm=vm.name, vm_uuid=vm.uuid, reason=text)

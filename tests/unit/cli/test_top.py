@@ -379,6 +379,17 @@ def test_without_colours_there_are_none(host: GpuHost, has_colours: bool) -> Non
     assert ({"green", "yellow", "red"} <= asyncio.run(run())) is has_colours
 
 
+def test_an_answer_that_comes_when_the_screen_ends_is_dropped(host: GpuHost) -> None:
+    app = app_of(host)
+
+    async def run() -> None:
+        async with screen(app, WIDE):
+            await app.screen.remove_children()
+            app.on_top_app_answered(TopApp.Answered(app.paint))
+
+    asyncio.run(run())
+
+
 def test_the_picture_in_the_readme_shows_this_screen(tmp_path: Path) -> None:
     svg = asyncio.run(take_picture(tmp_path))
     if os.environ.get("VGPUCTL_REGENERATE"):

@@ -20,7 +20,14 @@ from lxml import etree
 from tests.unit.domain.designs import GOLDEN, all_devices, designs, vendor_vf, windows11
 from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.domain.render import compile_template, disk_name, format_pci_address, read_builtin_template, render_domain
+from vgpuctl.domain.render import (
+    compile_once,
+    compile_template,
+    disk_name,
+    format_pci_address,
+    read_builtin_template,
+    render_domain,
+)
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.numbers import format_ranges
@@ -237,6 +244,15 @@ def test_a_damaged_cache_is_replaced(spoil: Callable[[bytes], bytes]) -> None:
     scratch.kept[name] = spoil(good)
     assert render_domain(vendor_vf(), compile_template(TEMPLATE, "vm.xml.j2", scratch)) == made(vendor_vf())
     assert scratch.kept[name] == good
+
+
+def test_a_process_compiles_a_template_once_and_keeps_the_last_ones() -> None:
+    first = compile_once(TEMPLATE, "vm.xml.j2", None)
+    assert compile_once(TEMPLATE, "vm.xml.j2", None) is first
+    assert compile_once("<domain/>", "vm.xml.j2", None) is not first
+    for number in range(20):
+        compile_once(f"<domain>{number}</domain>", "vm.xml.j2", None)
+    assert compile_once(TEMPLATE, "vm.xml.j2", None) is not first
 
 
 def test_another_text_of_that_name_is_compiled_again() -> None:
