@@ -106,6 +106,16 @@ def test_the_samples_are_what_prometheus_reads(sampled: Sampled) -> None:
     assert value(series, "profile_capacity", profile="L40S-4Q") == [24]
 
 
+def test_what_can_still_be_created_follows_each_change(sampled: Sampled) -> None:
+    assert value(sampled.next(), "profile_free", profile="L40S-4Q") == [23]
+    sampled.calls.create_vm("b", profile="L40S-4Q")
+    assert value(sampled.next(), "profile_free", profile="L40S-4Q") == [22]
+    sampled.calls.delete_vm("b")
+    assert value(sampled.next(), "profile_free", profile="L40S-4Q") == [23]
+    sampled.calls.cordon(GPU)
+    assert value(sampled.next(), "profile_free", profile="L40S-4Q") == [12]
+
+
 def test_what_is_unknown_is_absent(sampled: Sampled) -> None:
     sampled.calls.stop_vm("a")
     series = sampled.next()

@@ -24,6 +24,7 @@ from vgpuctl.agent.metrics import render_metrics
 from vgpuctl.agent.usage_changes import compare_usage
 from vgpuctl.errors import Locked, VgpuctlError
 from vgpuctl.model.event import EventType
+from vgpuctl.model.results.gpus import ProfileResult
 from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
@@ -81,6 +82,8 @@ class UsageSampler:
         self._errors: Counter[str] = Counter()
         self._seen_gpus: frozenset[str] = frozenset()
         self._snapshot: Snapshot | None = None
+        self._profiles: tuple[ProfileResult, ...] | None = None
+        """What can still be created, as `_snapshot` says: computed again only after a change."""
         self._last: UsageResult | None = None
         """The last sample that all sources answered: two of those are compared."""
         self._is_paused = False
@@ -116,8 +119,11 @@ class UsageSampler:
         if not snapshot.unread_texts and self._snapshot is not None:
             earlier = frozenset(vm.uuid for vm in self._snapshot.vms)
             self._events.counts.forget_vms(known | earlier)  # one that has just started may be in neither alone
+        if self._profiles is None or snapshot != self._snapshot:
+            shown = tuple(gpu for gpu in snapshot.gpus if gpu.is_display_class)
+            self._profiles = profile_results(snapshot, shown, everything=True)
         self._snapshot = snapshot
-        self._text = render_metrics(self._state(snapshot, result))
+        self._text = render_metrics(self._state(snapshot, result, self._profiles))
         if sample.nvml_paused and not self._is_paused:
             self._events.publish(EventType.NVML_PAUSED, reason="vgpuctl changes the layout of a GPU")
         self._is_paused = sample.nvml_paused
@@ -153,15 +159,18 @@ class UsageSampler:
             status = replace(self._host.hypervisor.status(), available=False, reason=str(error))
             return observe_devices(self._host, SCOPE, vms=(), status=status)
 
-    def _state(self, snapshot: Snapshot, result: UsageResult) -> HostState:
-        gpus = tuple(gpu for gpu in snapshot.gpus if gpu.is_display_class)
+    def _state(self, snapshot: Snapshot, result: UsageResult, profiles: tuple[ProfileResult, ...]) -> HostState:
         recorded = {v.gpu for vm in snapshot.vms if vm.record is not None for v in vm.record.vgpus}
-        self._seen_gpus |= {gpu.address for gpu in gpus} | recorded | {vgpu.gpu for vgpu in snapshot.host_vgpus}
+        self._seen_gpus |= (
+            {gpu.address for gpu in snapshot.gpus if gpu.is_display_class}
+            | recorded
+            | {vgpu.gpu for vgpu in snapshot.host_vgpus}
+        )
         return HostState(
             version=__version__,
             usage=result,
             snapshot=snapshot,
-            profiles=profile_results(snapshot, gpus, everything=True),
+            profiles=profiles,
             counts=self._events.counts.read(),
             expected_gpus=self._seen_gpus,
             source_errors=dict(self._errors),

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 MDEV_DEVICES = "/sys/bus/mdev/devices"
+MAX_VGPU_INDEXES = 32
+"""A VM has at most 16 vGPUs, and a vGPU added later takes the lowest free index: 16 more serve replacements."""
 _NO_CAPACITY_ERRNOS = (errno.EIO, errno.EUSERS, errno.ENOSPC, errno.ENODEV)
 
 
@@ -48,6 +50,12 @@ def carrier_uuid(vm_uuid: str, index: int) -> str:
     except ValueError:  # a domain's XML has an invalid UUID: the VM owns no device
         namespace = uuid5(NAMESPACE_URL, f"urn:vgpuctl:1:vm:{vm_uuid}")
     return str(uuid5(namespace, f"vgpuctl-{index}"))
+
+
+def owns_carrier(vm_uuid: str, carrier: str) -> bool:
+    """Return whether an mdev's UUID proves that it is the VM's; a UUID of another version needs no hash to say no."""
+    is_name_based = carrier[14:15] == "5"  # RFC 9562: the 13th digit is the version
+    return is_name_based and any(carrier == carrier_uuid(vm_uuid, index) for index in range(MAX_VGPU_INDEXES))
 
 
 def parent_path(function: str) -> str:

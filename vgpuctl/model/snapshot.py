@@ -62,6 +62,10 @@ class Snapshot(Value):
         """Return the VM of that name or uuid."""
         return next((v for v in self.vms if name_or_uuid in (v.name, v.uuid)), None)
 
+    def vms_by_uuid(self) -> dict[str, Vm]:
+        """Return the VMs by uuid, for whoever looks for many."""
+        return {vm.uuid: vm for vm in self.vms}
+
     def vgpus_on(self, address: str) -> tuple[Vgpu, ...]:
         """Return the vGPUs on one GPU."""
         return tuple(v for v in self.vgpus if v.gpu == address)

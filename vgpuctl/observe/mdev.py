@@ -2,7 +2,9 @@
 """Read mediated devices: parents, existing devices, types and how many can still be created.
 
 A type's name, description and API are the same on all functions of a card and are read once; only
-available_instances is read per function. Type directories start with the bound driver's name: a half-initialised
+available_instances is read per function, but not of a VF with an mdev: a VF carries one vGPU, so the driver has 0 there
+for each type (NVIDIA's kernel module, kvgpumgrGetAvailableInstances). A full card has thousands of those files, and
+each makes the driver take its lock. Type directories start with the bound driver's name: a half-initialised
 NVIDIA VF shows `pci-NNN`, which is not a type; the function then gets a `problem`.
 """
 
@@ -79,6 +81,7 @@ def _read_function(
 ) -> GpuFunction:
     base = f"{function.path}/mdev_supported_types"
     available: dict[str, int] = {}
+    is_taken = bool(function.mdevs) and function.address != gpu.address
     try:
         for type_id in sysfs.listdir(base):
             if type_id.startswith(("pci-", "vfio-pci-")):
@@ -90,7 +93,7 @@ def _read_function(
             is_requested = scope.profiles is None or any(matches_type(types_by_id[type_id], p) for p in scope.profiles)
             if not is_requested and types_by_id[type_id].pool_units is None:
                 continue
-            number = parse_integer(sysfs.read(f"{base}/{type_id}/available_instances"))
+            number = 0 if is_taken else parse_integer(sysfs.read(f"{base}/{type_id}/available_instances"))
             if number is None:
                 return replace(
                     function, problem=f"its vGPU types cannot be read: {type_id}/available_instances is not a number"

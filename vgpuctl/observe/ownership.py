@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 
 from vgpuctl.backends import backend_for
-from vgpuctl.backends.mdev import carrier_uuid
+from vgpuctl.backends.mdev import owns_carrier
 from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, Ownership, Vgpu
 from vgpuctl.model.vm import (
     GPU_SETUP_CLAIM,
@@ -31,9 +31,6 @@ from vgpuctl.model.vm import (
     VmState,
 )
 from vgpuctl.value import replace
-
-MAX_VGPU_INDEXES = 32
-"""A VM has at most 16 vGPUs, and a vGPU added later takes the lowest free index: 16 more serve replacements."""
 
 RECORD_LOST = "record lost"
 RECORD_UNREADABLE = "unreadable record"
@@ -368,9 +365,7 @@ def _vgpu_of_hostdev(vm: Vm, hostdev: HostdevRef, gpus: tuple[Gpu, ...], present
     device = present.get(hostdev.carrier) or _vgpu_at_function(hostdev.carrier, gpus)
     if device is None:
         return None
-    managed = hostdev.kind == "mdev" and any(
-        hostdev.carrier == carrier_uuid(vm.uuid, index) for index in range(MAX_VGPU_INDEXES)
-    )
+    managed = hostdev.kind == "mdev" and owns_carrier(vm.uuid, hostdev.carrier)
     return replace(
         device,
         owner=Ownership.MANAGED if managed else Ownership.UNMANAGED,

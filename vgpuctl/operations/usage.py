@@ -89,21 +89,22 @@ def join(host: Host, snapshot: Snapshot, sample: UsageSample) -> UsageResult:
     uses = {gpu.address: gpu for gpu in sample.gpus}
     gpus = tuple(g for g in snapshot.gpus if g.is_display_class)
     driver = sample.driver_version or driver_version(host, snapshot)
-    vgpu_rows = tuple(row for gpu in gpus for row in _vgpu_rows(host, snapshot, gpu, sample, driver))
+    vms = snapshot.vms_by_uuid()
+    vgpu_rows = tuple(row for gpu in gpus for row in _vgpu_rows(host, snapshot, vms, gpu, sample, driver))
     return UsageResult(
         host=host.name,
         time=sample.time,
         age_seconds=max(0.0, host.clock.now() - sample.time),
         duration_seconds=sample.duration_seconds,
         driver_version=driver,
-        gpus=tuple(_gpu_row(snapshot, gpu, uses) for gpu in gpus),
+        gpus=tuple(_gpu_row(snapshot, vms, gpu, uses) for gpu in gpus),
         vgpus=vgpu_rows,
         failed_sources=sample.failed_sources,
         nvml_paused=sample.nvml_paused,
     )
 
 
-def _gpu_row(snapshot: Snapshot, gpu: Gpu, uses: Mapping[str, GpuUse]) -> GpuUsageResult:
+def _gpu_row(snapshot: Snapshot, vms: Mapping[str, Vm], gpu: Gpu, uses: Mapping[str, GpuUse]) -> GpuUsageResult:
     taken = snapshot.vgpus_on(gpu.address)
     sizes = [gpu.framebuffer_mib if v.carrier == gpu.address else v.framebuffer_mib for v in taken]
     use = uses.get(gpu.address)
@@ -119,7 +120,7 @@ def _gpu_row(snapshot: Snapshot, gpu: Gpu, uses: Mapping[str, GpuUse]) -> GpuUsa
         framebuffer_mib=gpu.framebuffer_mib,
         given_mib=None if None in sizes else sum(size for size in sizes if size is not None),
         vgpus=len(taken),
-        running_vgpus=sum(is_running(snapshot, v) for v in taken),
+        running_vgpus=sum(is_running(vms, v) for v in taken),
         scheduler=None if state is None else state.policy,
         time_slice_ns=None if state is None else state.time_slice_ns,
         notes=tuple(notes),
@@ -128,7 +129,7 @@ def _gpu_row(snapshot: Snapshot, gpu: Gpu, uses: Mapping[str, GpuUse]) -> GpuUsa
 
 
 def _vgpu_rows(
-    host: Host, snapshot: Snapshot, gpu: Gpu, sample: UsageSample, driver: str | None
+    host: Host, snapshot: Snapshot, vms: Mapping[str, Vm], gpu: Gpu, sample: UsageSample, driver: str | None
 ) -> list[VgpuUsageResult]:
     uses = _match(snapshot.vgpus_on(gpu.address), [use for use in sample.vgpus if use.gpu == gpu.address])
     weights = is_weighted(driver, find_loaded_dword(loaded_parameters(host) or "", gpu.address))
@@ -138,7 +139,7 @@ def _vgpu_rows(
     for vgpu in snapshot.vgpus_on(gpu.address):
         use = uses.get(vgpu.carrier)
         share = shares.get(vgpu.carrier)
-        row = _vgpu_row(snapshot.vm(vgpu.vm_uuid or ""), vgpu, use, None if share is None else float(share))
+        row = _vgpu_row(vms.get(vgpu.vm_uuid or ""), vgpu, use, None if share is None else float(share))
         key = None if row.vm_uuid is None or row.index is None else (row.vm_uuid, row.index)
         current = None if use is None else use.memory_used_bytes
         known = [peak for peak in (current, None if key is None else peaks.get(key)) if peak is not None]

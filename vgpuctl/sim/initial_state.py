@@ -126,8 +126,9 @@ class _Builder:
             record: JournalRecord = ["type", address, kind.number]
             carrier = address
         else:
-            derived = uuid.uuid5(_UUID_NAMESPACE, f"{address}/{len(self._records)}")
-            carrier = configured.text().lower() if configured is not None else str(derived)
+            seed = uuid.uuid5(_UUID_NAMESPACE, f"{address}/{len(self._records)}").bytes
+            chosen = uuid.UUID(bytes=seed, version=4)  # the form of uuidgen, with which admins make mdevs
+            carrier = configured.text().lower() if configured is not None else str(chosen)
             record = ["mdev", carrier, address, kind.key, self._state.next_iommu_group]
         self._apply([record, *placement_records(self._state, gpu, kind, carrier)])
         return carrier

@@ -151,6 +151,20 @@ def test_a_type_that_cannot_be_counted_makes_its_function_a_problem():
     assert gpu.functions[0].available_instances is None
 
 
+def test_what_a_vf_with_an_mdev_offers_is_known_without_asking_the_driver(tmp_path):
+    ports = open_sim_host(tmp_path, "a16").ports
+    vgpu = create(ports, request("A16-2Q"), start=False).data.vgpus[0]
+    counts = []
+    watch = Watch()
+    watch.before = lambda number, call, args: counts.append(args[0]) if "available_instances" in str(args) else None
+    gpu = observe(watch.watch(ports), ReadScope(types=True)).gpu(vgpu.gpu)
+    taken = gpu.find_function(vgpu.function)
+    free = next(f for f in gpu.functions if not f.mdevs)
+    assert taken.available_instances == dict.fromkeys(free.available_instances, 0)
+    assert any(free.path in path for path in counts)
+    assert not any(taken.path in path for path in counts)
+
+
 def test_a_parent_that_is_no_pci_device_is_a_gpu_of_its_own(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     done = create(host.ports, request("mtty-2"))

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence, Set
 
 from vgpuctl.backends import backend_for
-from vgpuctl.backends.mdev import carrier_uuid
+from vgpuctl.backends.mdev import MAX_VGPU_INDEXES, carrier_uuid
 from vgpuctl.config.labels import limit_labels
 from vgpuctl.config.vm_request import (
     CONSTRAINT_FIELDS,
@@ -29,7 +29,6 @@ from vgpuctl.model.planned_fields import PLANNED, planned_fields
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
-from vgpuctl.observe.ownership import MAX_VGPU_INDEXES
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, make_steps
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_diff import count_devices, resolve_vm_profile

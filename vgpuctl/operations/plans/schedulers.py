@@ -6,7 +6,7 @@ The result has the configured and the running scheduler, the limits, and each vG
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vgpuctl.errors import HostCannot, Refused
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler, set_scheduler_command
@@ -21,7 +21,7 @@ from vgpuctl.model.results.gpus import (
 )
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
-from vgpuctl.model.vm import VmState
+from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_eviction
 from vgpuctl.ports.step import Step
 from vgpuctl.scheduler import limits
@@ -107,14 +107,15 @@ def time_shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> tuple[tup
         return ()
     vgpus = [v for v in snapshot.vgpus_on(gpu.address) if v.profile is not None]
     maxima = {t.profile: t.max_per_gpu for t in gpu.types}
-    running = sum(is_running(snapshot, v) for v in vgpus)
+    vms = snapshot.vms_by_uuid()
+    running = {v.carrier for v in vgpus if is_running(vms, v)}
     return tuple(
         (
             vgpu,
             limits.compute_time_share(
                 state,
-                is_running=is_running(snapshot, vgpu),
-                running_count=running,
+                is_running=vgpu.carrier in running,
+                running_count=len(running),
                 max_vgpus=maxima.get(vgpu.profile or ""),
                 is_weighted=weights,
             ),
@@ -123,9 +124,9 @@ def time_shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> tuple[tup
     )
 
 
-def is_running(snapshot: Snapshot, vgpu: Vgpu) -> bool:
-    """Return whether the guest that has a vGPU uses it now."""
-    vm = snapshot.vm(vgpu.vm_uuid or "")
+def is_running(vms: Mapping[str, Vm], vgpu: Vgpu) -> bool:
+    """Return whether the guest that has a vGPU uses it now. `vms`: the host's, by uuid."""
+    vm = vms.get(vgpu.vm_uuid or "")
     return vgpu.present and vm is not None and vm.state in _RUNNING
 
 
