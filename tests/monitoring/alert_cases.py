@@ -174,7 +174,8 @@ ALERTS = {
     "LicenceTokenEnds": Alert(
         "warning", 90, {TOKEN: f"{20 * 86400}x120"},
         ({TOKEN: f"{40 * 86400}x120"},),
-        f"The token with which the guests of {INSTANCE} get their licences ends soon, or has ended: 19d 22h 30m 0s left",
+        f"The token with which the guests of {INSTANCE} get their licences ends soon, or has ended: "
+        "19d 22h 30m 0s left",
         f"{AT_HOST}vgpuctl doctor license-token", {}, early=50,
     ),
     "FramebufferFull": Alert(

@@ -40,7 +40,7 @@ MAX_VGPUS_PER_VM = 16
 
 VM_STATES = ("present", "absent", "started", "stopped")
 VGPU_STATES = ("present", "absent")
-WAIT_EVENTS = ("guest", "address")
+WAIT_EVENTS = ("guest", "address", "driver", "license")
 """What create-vm waits for."""
 WAIT_TARGETS = ("running", "off", *WAIT_EVENTS)
 MAX_WAIT_SECONDS = 1e9

@@ -43,11 +43,10 @@ from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.usage import NVML_SOURCE
+from vgpuctl.model.usage import LICENSED, NVML_SOURCE
 
 NO_VGPUS = "no GPU here has vGPUs of NVIDIA's driver"
 TOKEN_WARNING = timedelta(days=30)
-LICENSED = "licensed"
 _OTHERS = 0o077
 _WORST_FIRST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
 _VERDICTS = {

@@ -79,17 +79,19 @@ class VmCalls(Calls):
     def wait(
         self, *names: str, event: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> QueryResult[tuple[WaitedVmResult, ...]]:
-        """Wait until all these VMs are `running` or `off`, or their guests answer (`guest`) or have an `address`.
+        """Wait until all these VMs are `running` or `off`, or their guests are ready.
 
+        `guest`: it answers, or has an address. `address`: it has one. `driver`: it runs NVIDIA's. `license`: has one.
         Busy: the time was over. NotFound: a VM was deleted. Refused: a VM is off and its guest cannot answer.
+        HostCannot: this host cannot see the driver in a VM, since it has no vGPU of NVIDIA's.
         """
-        from vgpuctl.operations import guest
+        from vgpuctl.operations import wait as waiting
 
         require_choice("event", event, WAIT_TARGETS)
         require_seconds("timeout_seconds", timeout_seconds)
         if not as_texts("names", names):
             raise InvalidInput("no VM is named")
-        return guest.wait(self._ports, self._context(), names, event, timeout_seconds)
+        return waiting.wait(self._ports, self._context(), names, event, timeout_seconds)
 
     @query
     def list_images(
@@ -128,24 +130,25 @@ class VmCalls(Calls):
     ) -> Outcome[ChangedVmResult | PlannedVmResult]:
         """Create a VM with its vGPUs and disks, and start it.
 
-        `wait_for`: "guest" returns when the guest answers or has an address, "address" when it has an address, or
-        after `wait_timeout` seconds (300).
+        `wait_for`: returns when the guest answers or has an address ("guest"), has an address ("address"), runs
+        NVIDIA's driver ("driver") or has its license ("license"), or after `wait_timeout` seconds (300).
         """
         from vgpuctl.library import requests
-        from vgpuctl.operations import create, guest
+        from vgpuctl.operations import create
+        from vgpuctl.operations import wait as waiting
 
         if wait_for is not None:
             require_choice("wait_for", wait_for, WAIT_EVENTS)
         if wait_timeout is not None:
             require_seconds("wait_timeout", wait_timeout)
-        guest.check_wait_options(wait_for=wait_for, timeout=wait_timeout, start=start)
+        waiting.check_wait_options(wait_for=wait_for, timeout=wait_timeout, start=start)
         outcome = create.create_vm(
             self._ports, self._context(dry_run=dry_run), requests.from_fields(self._ports, name, fields), start=start
         )
         if wait_for is None:
             return outcome
         seconds = DEFAULT_TIMEOUT_SECONDS if wait_timeout is None else wait_timeout
-        return guest.wait_for_guest(self._ports, self._context(), outcome, seconds, wait_for)
+        return waiting.wait_for_guest(self._ports, self._context(), outcome, seconds, wait_for)
 
     @change("create-vm")
     def create_vms(

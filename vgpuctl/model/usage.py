@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 NVML_SOURCE, SYSFS_SOURCE = "nvml", "sysfs"
+LICENSED = "licensed"
+"""The `license_state` of a vGPU with a license."""
 
 
 class EngineUse(Value):

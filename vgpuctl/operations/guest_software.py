@@ -12,41 +12,66 @@ from vgpuctl.makers.nvidia_releases import GuestFit, rate_guest, release_name
 from vgpuctl.model.numbers import format_utc
 from vgpuctl.model.results.vms import GuestSoftwareResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.usage import NVML_SOURCE, VgpuUse
+from vgpuctl.model.usage import LICENSED, NVML_SOURCE, VgpuUse
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.operations.usage import targets_of
+from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def read_guest_software(host: Host, snapshot: Snapshot, vms: Sequence[Vm]) -> Mapping[str, GuestSoftwareResult]:
-    """Return, by VM uuid, the driver and the license in the guests of these VMs, as far as they run and NVML knows.
+class SoftwareRead(Value):
+    """What NVML tells about guests. `by_vm`: by VM uuid, for those whose guest has started NVIDIA's driver.
+
+    `unreported`: the uuids of the VMs without a vGPU on which NVML could report. `time`: when it was asked, in seconds
+    since 1970. `problem`: why it told nothing now, None if it answered.
+    """
+
+    by_vm: Mapping[str, GuestSoftwareResult] = EMPTY_MAPPING
+    unreported: frozenset[str] = frozenset()
+    time: float = 0.0
+    problem: str | None = None
+
+
+def read_guest_software(host: Host, snapshot: Snapshot, vms: Sequence[Vm]) -> SoftwareRead:
+    """Return the driver and the license in the guests of these VMs, as far as they run and NVML knows.
 
     NVML is asked only about GPUs whose vGPUs these VMs have.
     """
-    uuids = {vm.uuid for vm in vms if vm.state is not VmState.STOPPED}
-    gpus = {vgpu.gpu for vgpu in snapshot.vgpus if vgpu.vm_uuid in uuids}
-    targets = tuple(t for t in targets_of(snapshot) if t.source == NVML_SOURCE and t.address in gpus)
-    if host.usage is None or not targets:
-        return {}
-    sample = host.usage.read(targets, ())
-    host_driver = sample.driver_version or snapshot.nvml.driver_version
+    running = {vm.uuid for vm in vms if vm.state is not VmState.STOPPED}
+    sources = {target.address: target for target in targets_of(snapshot) if target.source == NVML_SOURCE}
+    carried = [vgpu for vgpu in snapshot.vgpus if vgpu.gpu in sources]
+    unreported = frozenset(vm.uuid for vm in vms) - {vgpu.vm_uuid for vgpu in carried}
+    gpus = {vgpu.gpu for vgpu in carried if vgpu.vm_uuid in running}
+    if host.usage is None or not gpus:
+        return SoftwareRead(unreported=unreported)
+    sample = host.usage.read(tuple(target for address, target in sources.items() if address in gpus), ())
     owners = {vgpu.carrier: vgpu.vm_uuid for vgpu in snapshot.vgpus}
-    result: dict[str, GuestSoftwareResult] = {}
+    uses: dict[str, list[VgpuUse]] = {}
     for use in sample.vgpus:
         uuid = use.vm_uuid or next((owners[carrier] for carrier in use.carriers if carrier in owners), None)
-        if uuid in uuids and use.guest_driver is not None:
-            result.setdefault(uuid, _software(host_driver, use.guest_driver, use))
-    return result
+        if uuid in running and use.guest_driver is not None:
+            uses.setdefault(uuid, []).append(use)
+    host_driver = sample.driver_version or snapshot.nvml.driver_version
+    paused = "a change of a GPU's layout is at work" if sample.nvml_paused else None
+    return SoftwareRead(
+        by_vm={uuid: _software(host_driver, vgpus) for uuid, vgpus in uses.items()},
+        unreported=unreported,
+        time=sample.time,
+        problem=paused or sample.failed_sources.get(NVML_SOURCE),
+    )
 
 
-def _software(host_driver: str | None, guest_driver: str, use: VgpuUse) -> GuestSoftwareResult:
-    fit = GuestFit.UNKNOWN if host_driver is None else rate_guest(host_driver, guest_driver)
+def _software(host_driver: str | None, vgpus: Sequence[VgpuUse]) -> GuestSoftwareResult:
+    """Return the software of one guest; its license is that of a vGPU without one, if there is such a vGPU."""
+    use = next((u for u in vgpus if u.license_state != LICENSED), vgpus[0])
+    driver = use.guest_driver or ""
+    fit = GuestFit.UNKNOWN if host_driver is None else rate_guest(host_driver, driver)
     return GuestSoftwareResult(
-        driver=guest_driver,
-        release=release_name(guest_driver),
+        driver=driver,
+        release=release_name(driver),
         host_release=None if host_driver is None else release_name(host_driver),
         fit=str(fit),
         license=use.license_state,

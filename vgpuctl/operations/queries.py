@@ -110,7 +110,7 @@ def show_vms(host: Host, names: Sequence[str]) -> dict[str, QueryResult[VmResult
     snapshot = observe(host, ReadScope(models=False))
     vms = {vm.name: vm for vm in snapshot.vms}
     shown = [vms[name] for name in names if name in vms]
-    software = read_guest_software(host, snapshot, shown)
+    software = read_guest_software(host, snapshot, shown).by_vm
     return {vm.name: QueryResult(_shown_vm(host, snapshot, vm, software), snapshot.warnings) for vm in shown}
 
 
@@ -118,7 +118,7 @@ def show_vm(host: Host, name: str) -> QueryResult[VmResult]:
     """Return one VM with its vGPUs and disks."""
     snapshot = observe(host, ReadScope(models=False))
     vm = find_vm(snapshot, name)
-    software = read_guest_software(host, snapshot, (vm,))
+    software = read_guest_software(host, snapshot, (vm,)).by_vm
     return QueryResult(_shown_vm(host, snapshot, vm, software), snapshot.warnings)
 
 

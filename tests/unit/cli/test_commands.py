@@ -227,7 +227,7 @@ def test_create_vm_waits_for_an_address_too(sim: Run) -> None:
     ran = sim("create-vm b --profile A100-4C --wait-for address --wait-timeout 0 --json")
     assert (ran.status, ran.document["changed"]) == (75, True)
     late = ran.document["error"]
-    assert late["message"] == "b was created and runs, but its guest has got no address within 0 s"
+    assert late["message"] == "b was created and runs, but its guest has no known address within 0 s"
     assert late["hint"] == "vgpuctl wait b --for address waits longer"
     assert sim("show-vm b --json").document["data"]["state"] == "running"
     for line in ("--wait-for guest --no-start", "--wait-timeout 5", "--wait-for guest --wait-timeout nan"):

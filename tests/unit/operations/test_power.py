@@ -31,8 +31,8 @@ from vgpuctl.errors import Busy, Interrupted, InUse, NotFound, PartlyApplied, Re
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.port_values import RebootOutcome
 from vgpuctl.model.request import ExistingDisk
-from vgpuctl.operations.guest import wait
 from vgpuctl.operations.power import reboot_vm
+from vgpuctl.operations.wait import wait
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 

@@ -34,10 +34,10 @@ from vgpuctl.host.virt.constants import VM_STATES
 from vgpuctl.model.vm import VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.ensure_vm import ensure_vm
-from vgpuctl.operations.guest import wait
 from vgpuctl.operations.power import reboot_vm
 from vgpuctl.operations.queries import list_vms
 from vgpuctl.operations.refresh import refresh_vm
+from vgpuctl.operations.wait import wait
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 

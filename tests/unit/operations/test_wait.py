@@ -7,11 +7,14 @@ import pytest
 
 from tests.hosts import EagerClock, Silent, context, create, delete, open_sim_host, request, start, stop
 from tests.meanwhile import with_calls
-from vgpuctl.errors import Busy, Interrupted, NotFound, PartlyApplied, Refused
+from vgpuctl.config.arguments import WAIT_EVENTS
+from vgpuctl.errors import Busy, HostCannot, Interrupted, NotFound, PartlyApplied, Refused
 from vgpuctl.model.port_values import GuestAddress
 from vgpuctl.model.results.vms import GuestResult
+from vgpuctl.model.usage import UsageSample, VgpuUse
 from vgpuctl.model.vm import VmState
-from vgpuctl.operations.guest import wait, wait_for_guest
+from vgpuctl.operations.wait import wait, wait_for_guest
+from vgpuctl.value import replace
 
 
 class ThenOff(EagerClock):
@@ -56,7 +59,7 @@ def test_an_agent_that_answers_without_an_address_is_enough(tmp_path, answer):
 def test_the_deadline_leaves_the_vm_running_and_says_so(tmp_path):
     ports, made, clock = booting(tmp_path, 1000, ())
     begun = clock.monotonic()
-    with pytest.raises(Busy, match=r"vm was created and runs, but its guest did not answer within 30 s") as caught:
+    with pytest.raises(Busy, match=r"vm was created and runs, but its guest has not answered within 30 s") as caught:
         wait_for_guest(ports, context(), made, 30)
     assert caught.value.status == 75
     assert clock.monotonic() - begun == 30
@@ -142,7 +145,7 @@ def test_the_end_of_the_time_shows_what_is_missing(tmp_path):
     assert off.value.hint == "vgpuctl start-vm a"
 
 
-@pytest.mark.parametrize("event", ["guest", "address"])
+@pytest.mark.parametrize("event", WAIT_EVENTS)
 def test_a_vm_that_is_off_has_no_guest(tmp_path, event):
     ports = open_sim_host(tmp_path).ports
     create(ports, request("A100-4C", name="vm"), start=False)
@@ -154,7 +157,7 @@ def test_a_vm_that_is_off_has_no_guest(tmp_path, event):
 def test_an_agent_without_an_address_is_not_enough_for_an_address(tmp_path):
     ports, _made, _clock = booting(tmp_path, 10, ())
     assert waited(ports, "vm", event="guest")[0].guest == GuestResult("agent", ())
-    with pytest.raises(Busy, match="no address of vm is known after 30 s"):
+    with pytest.raises(Busy, match="the guest of vm has no known address after 30 s"):
         waited(ports, "vm", event="address")
 
 
@@ -189,3 +192,83 @@ def test_the_waiting_can_be_cancelled(tmp_path):
     with pytest.raises(Interrupted) as caught:
         wait(ports, context(progress=Cancelled()), ["vm"], "off", 30)
     assert caught.value.left == []
+
+
+class Nvml:
+    """What NVML tells: at each second from its list on, these vGPUs; the sample is `age` seconds old."""
+
+    def __init__(self, clock, *samples, age=0.0, failed_sources=None):
+        self.clock, self.samples, self.age = clock, samples, age
+        self.failed_sources = failed_sources or {}
+
+    def read(self, targets, programs):
+        passed = self.clock.now() - 1_000_000
+        vgpus = next((vgpus for after, vgpus in reversed(self.samples) if passed >= after), ())
+        return UsageSample(self.clock.now() - self.age, 0.0, vgpus=vgpus, failed_sources=self.failed_sources)
+
+
+def use_of(vgpu, license_state, driver="550.90.07"):
+    return VgpuUse(vgpu.gpu, (vgpu.carrier,), license_state=license_state, guest_driver=driver)
+
+
+def with_vm(tmp_path, count=1):
+    """Return a host with a running VM, its vGPUs, what made it, and the clock."""
+    clock = EagerClock()
+    ports = open_sim_host(tmp_path, clock=clock).ports
+    made = create(ports, request("A100-4C", count, name="vm"))
+    return ports, made.data.vgpus, made, clock
+
+
+def test_a_driver_that_starts_later_and_then_its_license(tmp_path):
+    ports, (vgpu,), made, clock = with_vm(tmp_path)
+    samples = (10, (use_of(vgpu, "unlicensed"),)), (40, (use_of(vgpu, "licensed"),))
+    watched = replace(ports, usage=Nvml(clock, (0, (use_of(vgpu, None, driver=None),)), *samples))
+    (vm,) = waited(watched, "vm", event="driver")
+    assert (vm.guest, vm.guest_software.driver, vm.guest_software.license) == (None, "550.90.07", "unlicensed")
+    assert 10 <= clock.now() - 1_000_000 < 14
+    with pytest.raises(Busy, match=r"^the guest of vm has no license: unlicensed after 5 s$"):
+        waited(watched, "vm", event="license", timeout=5)
+    outcome = wait_for_guest(watched, context(), made, 60, "license")
+    assert outcome.steps[-1] == "wait until the guest of vm has its license (at most 60 s)"
+    assert outcome.data.guest_software.license == "licensed"
+    assert 40 <= clock.now() - 1_000_000 < 44
+
+
+def test_a_vm_has_its_license_when_each_of_its_vgpus_has_one(tmp_path):
+    ports, (one, two), _made, clock = with_vm(tmp_path, 2)
+    part, whole = (
+        (use_of(one, "licensed"), use_of(two, "unlicensed")),
+        (use_of(one, "licensed"), use_of(two, "licensed")),
+    )
+    watched = replace(ports, usage=Nvml(clock, (0, part), (20, whole)))
+    waited(watched, "vm", event="license")
+    assert clock.now() - 1_000_000 >= 20
+
+
+def test_a_sample_from_before_the_wait_is_not_believed(tmp_path):
+    """The guest may be one that was shut down since."""
+    ports, (vgpu,), _made, clock = with_vm(tmp_path)
+    watched = replace(ports, usage=Nvml(clock, (0, (use_of(vgpu, "licensed"),)), age=14))
+    begun = clock.now()
+    waited(watched, "vm", event="driver")
+    assert 14 <= clock.now() - begun < 18
+
+
+def test_why_nvml_tells_nothing_is_in_the_error(tmp_path):
+    ports, _vgpus, _made, clock = with_vm(tmp_path)
+    watched = replace(ports, usage=Nvml(clock, failed_sources={"nvml": "no answer within 5 s"}))
+    text = "the guest of vm has not started NVIDIA's driver after 9 s: NVML: no answer within 5 s"
+    with pytest.raises(Busy, match=f"^{text}$"):
+        waited(watched, "vm", event="driver", timeout=9)
+
+
+@pytest.mark.parametrize("event", ["driver", "license"])
+def test_the_driver_of_a_whole_gpu_cannot_be_seen(tmp_path, event):
+    ports = open_sim_host(tmp_path, "mixed").ports
+    made = create(ports, request(name="vm", mode="passthrough", gpu="0000:d8:00.0"))
+    with pytest.raises(HostCannot, match=f"this host cannot see the {event} in vm") as caught:
+        waited(ports, "vm", event=event)
+    assert caught.value.hint.startswith("vgpuctl wait vm --for guest")
+    with pytest.raises(PartlyApplied, match="vm was created and runs, but this host cannot see") as late:
+        wait_for_guest(ports, context(), made, 60, event)
+    assert late.value.left == ["VM vm with its vGPUs and disks"]

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the steps and the source of each value; change nothing.")
 @click.option("--print-xml", is_flag=True, help="Print the domain XML; change nothing.")
 @targets.count_options
-@click.option("--wait-for", type=click.Choice(WAIT_EVENTS), help="Return when the guest answers, or has an address.")
+@click.option("--wait-for", type=click.Choice(WAIT_EVENTS), help="Return when the guest is that far; see wait --help.")
 @click.option(
     "--wait-timeout",
     type=Seconds(),

@@ -18,15 +18,27 @@ from vgpuctl.config.arguments import DEFAULT_TIMEOUT_SECONDS, WAIT_TARGETS
 if TYPE_CHECKING:
     from vgpuctl.library import GpuHost
     from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.model.results.vms import AddressesResult, ConsoleResult, ScreenResult, WaitedVmResult
+    from vgpuctl.model.results.vms import (
+        AddressesResult,
+        ConsoleResult,
+        GuestSoftwareResult,
+        ScreenResult,
+        WaitedVmResult,
+    )
 
 
 def _waited(data: tuple[WaitedVmResult, ...]) -> Page:
     lines = []
     for vm in data:
         addresses = [str(entry.address) for entry in (() if vm.guest is None else vm.guest.addresses)]
-        lines.append(", ".join((f"{vm.name}: {vm.state}", *addresses)))
+        lines.append(", ".join((f"{vm.name}: {vm.state}", *addresses, *_software(vm.guest_software))))
     return Page(lines)
+
+
+def _software(software: GuestSoftwareResult | None) -> list[str]:
+    if software is None:
+        return []
+    return [f"driver {software.driver}", *([] if software.license is None else [software.license])]
 
 
 @make_command(
@@ -36,6 +48,7 @@ def _waited(data: tuple[WaitedVmResult, ...]) -> Page:
         ("vgpuctl --host sim:a100-40 wait vdi-001 --for running", "returns at once if it runs"),
         ("vgpuctl wait vdi-001 vdi-002 --for off --timeout 600", "both are off, or the exit status is 75"),
         ("vgpuctl wait 'vdi-{001..030}' --for guest", "thirty desktops can be reached"),
+        ("vgpuctl wait vdi-001 --for license --timeout 600", "the guest's driver runs and has its license"),
         ("vgpuctl wait vdi-001 --for address && vgpuctl show-address vdi-001", "its address, as soon as there is one"),
     ),
 )
@@ -50,10 +63,12 @@ def _waited(data: tuple[WaitedVmResult, ...]) -> Page:
 )
 @click.pass_obj
 def wait(settings: Settings, targets: Targets, event: str, timeout: float) -> int:
-    """Wait until VMs run or are off, or their guests can be reached. With several VMs: until this holds for all.
+    """Wait until VMs run or are off, or their guests are ready. With several VMs: until this holds for all.
 
     guest: the guest agent answers, or an address is known. address: an address is known, by the sources that
-    show-address asks. A DHCP lease from before a reboot counts.
+    show-address asks. A DHCP lease from before a reboot counts. driver: NVIDIA's driver runs in the guest. license: it
+    has a license for its vGPUs. NVML on the host tells both, of vGPUs alone: not of a GPU that a VM has as a whole. The
+    host agent asks it every 15 seconds.
 
     If the timeout expires, the exit status is 75, and the error shows the state of each VM. A VM that is deleted, or
     that is off while its guest is waited for, ends the command at once. Nothing is changed.

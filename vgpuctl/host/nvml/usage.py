@@ -37,7 +37,7 @@ from vgpuctl.host.nvml.gpu_usage import (
     read_static,
 )
 from vgpuctl.host.nvml.library import NvmlLibrary, open_nvml
-from vgpuctl.model.usage import NVML_SOURCE, EngineUse, FrameUse, GpuUse, ProcessUse, VgpuUse
+from vgpuctl.model.usage import LICENSED, NVML_SOURCE, EngineUse, FrameUse, GpuUse, ProcessUse, VgpuUse
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 SLOW_SECONDS = 60.0
@@ -49,7 +49,7 @@ _LICENSES = {
     2: "unlicensed-unrestricted",
     3: "unlicensed-restricted",
     4: "unlicensed",
-    5: "licensed",
+    5: LICENSED,
 }
 _EXPIRY_IS_VALID = 2
 

@@ -69,16 +69,35 @@ class GuestResult(Value):
     addresses: tuple[AddressResult, ...]
 
 
+class GuestSoftwareResult(Value):
+    """NVIDIA's software in a running guest, as the host's NVML reports it. `driver`: its version.
+
+    `release`, `host_release`: the vGPU releases of the guest's and the host's driver, such as 19.5, or 19 if only the
+    branch is known; null if neither is. `fit`: whether the host's driver allows the guest's; old: it may work, and
+    NVIDIA does not support it; too-new: the vGPU does not start. `license`: such as licensed or unlicensed;
+    `license_expiry`: when it ends, null if that is not known.
+    """
+
+    driver: str
+    release: str | None
+    host_release: str | None
+    fit: Annotated[str, "supported", "old", "too-new", "unknown"]
+    license: str | None
+    license_expiry: str | None
+
+
 class WaitedVmResult(Value):
     """A VM that has reached what was waited for. `guest`: who knows it; null unless that was waited for.
 
-    `state` absent: it went off, and had no definition.
+    `state` absent: it went off, and had no definition. `guest_software`: the guest's driver and license; null unless
+    one of them was waited for.
     """
 
     name: str
     uuid: str
     state: StateWord
     guest: GuestResult | None
+    guest_software: GuestSoftwareResult | None
 
 
 class DiskResult(Value):
@@ -179,23 +198,6 @@ class VmRowResult(Value):
     vgpus: tuple[VgpuResult, ...]
 
 
-class GuestSoftwareResult(Value):
-    """NVIDIA's software in a running guest, as the host's NVML reports it. `driver`: its version.
-
-    `release`, `host_release`: the vGPU releases of the guest's and the host's driver, such as 19.5, or 19 if only the
-    branch is known; null if neither is. `fit`: whether the host's driver allows the guest's; old: it may work, and
-    NVIDIA does not support it; too-new: the vGPU does not start. `license`: such as licensed or unlicensed;
-    `license_expiry`: when it ends, null if that is not known.
-    """
-
-    driver: str
-    release: str | None
-    host_release: str | None
-    fit: Annotated[str, "supported", "old", "too-new", "unknown"]
-    license: str | None
-    license_expiry: str | None
-
-
 class VmResult(Value):
     """A VM. `record`: the state in its record, null if vgpuctl did not create it.
 
@@ -208,7 +210,8 @@ class VmResult(Value):
     boot; null without a record. `should_run`: whether the last request was to start it; null unless `autostart` is
     last-state. `planned`: the fields that the host agent changes when the VM is next off, as text. `libvirt_autostart`:
     whether libvirt starts it too (virsh autostart); only show-vm reads that, as root.
-    `guest_software`: of the running guest; only show-vm reads it, null unless the guest has NVIDIA's driver.
+    `guest_software`: of the running guest; null without NVIDIA's driver there. Only show-vm reads it, and
+    create-vm that waits for it.
     """
 
     name: str
