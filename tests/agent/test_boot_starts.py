@@ -117,7 +117,7 @@ def test_a_vm_whose_start_fails_is_tried_again_and_given_up_with_an_event(tmp_pa
             tries.append(len(parts.done()))
             parts.clock.seconds += FIRST_WAIT_SECONDS
         assert tries[:5] == [1, 2, 2, 3, 3], "each wait is twice as long as the one before"
-        assert len(parts.done()) == MAX_TRIES
+        assert [stored.vm for stored in parts.operations.list()] == ["a"] * MAX_TRIES
         (event,) = [event for event in parts.events.since(None) if event.type is EventType.AUTOSTART_FAILED]
         assert (event.vm, "no power" in str(event.reason)) == ("a", True)
 

@@ -39,7 +39,7 @@ def test_a_planned_change_is_made_when_the_vm_is_off_and_once(tmp_path: Path) ->
         assert (changed.vgpus[0].profile, changed.memory_mib, changed.planned) == ("A100-4C", 6144, {})
         assert states() == {"a": "stopped"}
         await changer.check()
-        assert parts.done() == ["set-vm"]
+        assert [(done.call, done.vm) for done in parts.operations.list()] == [("set-vm", "a")]
         assert parts.published(EventType.PLANNED_CHANGE_FAILED) == []
 
     on_host(tmp_path, act)

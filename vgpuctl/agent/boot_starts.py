@@ -110,7 +110,8 @@ class BootStarter:
         self._tries[vm.uuid] = (tries + 1, self._host.clock.monotonic() + FIRST_WAIT_SECONDS * 2**tries)
         options = RequestOptions(if_generation=None if vm.record is None else vm.record.generation)
         try:
-            operation = self._operations.begin(CallRequest(CALLS["start-vm"], {"name": vm.uuid}, options, ROOT))
+            request = CallRequest(CALLS["start-vm"], {"name": vm.uuid}, options, ROOT, vm_name=vm.name)
+            operation = self._operations.begin(request)
         except (OSError, VgpuctlError) as error:
             self._reasons[vm.uuid] = str(error)
             return

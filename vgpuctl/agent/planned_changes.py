@@ -101,7 +101,8 @@ class PlannedChanger:
         arguments = {"name": vm.uuid, "when_off": True, **planned_fields(vm.record)}
         options = RequestOptions(if_generation=vm.record.generation)
         try:
-            operation = self._operations.begin(CallRequest(CALLS["set-vm"], arguments, options, ROOT))
+            request = CallRequest(CALLS["set-vm"], arguments, options, ROOT, vm_name=vm.name)
+            operation = self._operations.begin(request)
         except (OSError, VgpuctlError) as error:
             log.warning("VM %s is not changed yet: %s", vm.name, error)
             return

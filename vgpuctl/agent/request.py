@@ -24,7 +24,8 @@ MAX_NAME_CHARACTERS = 255
 class CallRequest:
     """A checked request: the call, its arguments, who asks. `key`: the caller's own name for it, None without one.
 
-    `renew`: checks it again, with the rights that the caller has then; for one that waited.
+    `renew`: checks it again, with the rights that the caller has then; for one that waited. `vm_name`: the VM's name,
+    where the arguments have its uuid.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class CallRequest:
         caller: Caller,
         key: str | None = None,
         renew: Callable[[], CallRequest] | None = None,
+        vm_name: str | None = None,
     ) -> None:
         self.call = call
         self.arguments = arguments
@@ -42,11 +44,12 @@ class CallRequest:
         self.caller = caller
         self.key = key
         self.renew = renew
+        self._vm_name = vm_name
 
     @property
     def vm(self) -> str | None:
         """The one VM that the call names, by name or uuid; None if it names several, none, or no possible name."""
-        name = self.arguments.get("name") if self.call.about == "vm" else None
+        name = (self._vm_name or self.arguments.get("name")) if self.call.about == "vm" else None
         is_possible = isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_NAME_CHARACTERS
         return name if is_possible else None
 
