@@ -54,8 +54,8 @@ class SampledUsage:
         self._last: UsageSample | None = None
 
     def read(self, targets: tuple[UsageTarget, ...], programs: tuple[ReaderProgram, ...]) -> UsageSample:
-        """Return the last sample; the first reader waits for one."""
-        return self._last or self.refresh(targets, programs)
+        """Return the last sample. Before there is one, only these GPUs are read, and that is not kept."""
+        return self._last or self._reader.read(targets, programs)
 
     def refresh(self, targets: tuple[UsageTarget, ...], programs: tuple[ReaderProgram, ...]) -> UsageSample:
         """Read a new sample, one caller at a time."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 class SoftwareRead(Value):
     """What NVML tells about guests. `by_vm`: by VM uuid, for those whose guest has started NVIDIA's driver.
 
-    `unreported`: the uuids of the VMs without a vGPU on which NVML could report. `time`: when it was asked, in seconds
-    since 1970. `problem`: why it told nothing now, None if it answered.
+    `partly`: the uuids of those of which it reports on some vGPUs, not on all. `unreported`: of the VMs without a vGPU
+    on which it could report. `problem`: why it told nothing now, None if it answered.
     """
 
     by_vm: Mapping[str, GuestSoftwareResult] = EMPTY_MAPPING
+    partly: frozenset[str] = frozenset()
     unreported: frozenset[str] = frozenset()
-    time: float = 0.0
     problem: str | None = None
 
 
@@ -43,7 +44,8 @@ def read_guest_software(host: Host, snapshot: Snapshot, vms: Sequence[Vm]) -> So
     running = {vm.uuid for vm in vms if vm.state is not VmState.STOPPED}
     sources = {target.address: target for target in targets_of(snapshot) if target.source == NVML_SOURCE}
     carried = [vgpu for vgpu in snapshot.vgpus if vgpu.gpu in sources]
-    unreported = frozenset(vm.uuid for vm in vms) - {vgpu.vm_uuid for vgpu in carried}
+    unreported = frozenset(vm.uuid for vm in vms)
+    unreported -= set() if host.usage is None else {vgpu.vm_uuid for vgpu in carried}
     gpus = {vgpu.gpu for vgpu in carried if vgpu.vm_uuid in running}
     if host.usage is None or not gpus:
         return SoftwareRead(unreported=unreported)
@@ -52,14 +54,19 @@ def read_guest_software(host: Host, snapshot: Snapshot, vms: Sequence[Vm]) -> So
     uses: dict[str, list[VgpuUse]] = {}
     for use in sample.vgpus:
         uuid = use.vm_uuid or next((owners[carrier] for carrier in use.carriers if carrier in owners), None)
-        if uuid in running and use.guest_driver is not None:
+        if uuid in running:
             uses.setdefault(uuid, []).append(use)
     host_driver = sample.driver_version or snapshot.nvml.driver_version
     paused = "a change of a GPU's layout is at work" if sample.nvml_paused else None
+    present = Counter(vgpu.vm_uuid for vgpu in carried if vgpu.present)
     return SoftwareRead(
-        by_vm={uuid: _software(host_driver, vgpus) for uuid, vgpus in uses.items()},
+        by_vm={
+            uuid: _software(host_driver, vgpus)
+            for uuid, vgpus in uses.items()
+            if any(use.guest_driver is not None for use in vgpus)
+        },
+        partly=frozenset(uuid for uuid, vgpus in uses.items() if len(vgpus) < present[uuid]),
         unreported=unreported,
-        time=sample.time,
         problem=paused or sample.failed_sources.get(NVML_SOURCE),
     )
 
@@ -67,7 +74,7 @@ def read_guest_software(host: Host, snapshot: Snapshot, vms: Sequence[Vm]) -> So
 def _software(host_driver: str | None, vgpus: Sequence[VgpuUse]) -> GuestSoftwareResult:
     """Return the software of one guest; its license is that of a vGPU without one, if there is such a vGPU."""
     use = next((u for u in vgpus if u.license_state != LICENSED), vgpus[0])
-    driver = use.guest_driver or ""
+    driver = next(u.guest_driver for u in vgpus if u.guest_driver is not None)
     fit = GuestFit.UNKNOWN if host_driver is None else rate_guest(host_driver, driver)
     return GuestSoftwareResult(
         driver=driver,

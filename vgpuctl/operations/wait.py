@@ -2,8 +2,8 @@
 """Waiting until VMs run, are off, or their guests answer, run NVIDIA's driver or have a license; nothing is changed.
 
 libvirt has no event for an address, and a guest's agent may be connected before it answers. So `wait`, and `create-vm
---wait-for`, read each VM again, once in a second. Drivers and licenses they ask of NVML, less often: it is opened each
-time, since changes of a GPU's layout need it closed.
+--wait-for`, read each VM again, once in a second. Drivers and licenses they ask of NVML, less often: a process of its
+own opens it each time, since changes of a GPU's layout need it closed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import Busy, HostCannot, Interrupted, InvalidInput, NotFound, PartlyApplied, Refused
 from vgpuctl.model import hint_commands
+from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Context, Outcome, QueryResult
 from vgpuctl.model.results.vms import (
     ChangedVmResult,
@@ -23,9 +24,10 @@ from vgpuctl.model.results.vms import (
     StateWord,
     WaitedVmResult,
 )
+from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import LICENSED
 from vgpuctl.model.vm import NOT_RUNNING_STATES, Vm, VmState
-from vgpuctl.observe import ReadScope, observe, scope_of_vm
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.definition import read_vm
 from vgpuctl.operations.guards import refuse_others_vm
 from vgpuctl.operations.guest import read_guest, require_domain
@@ -55,7 +57,7 @@ _EVENTS = {
     "guest": _Event("answers", "has not answered", "its guest cannot answer"),
     "address": _Event("has an address", "has no known address", "it has no address"),
     "driver": _Event("runs NVIDIA's driver", "has not started NVIDIA's driver", "no driver runs in it"),
-    "license": _Event("has its license", "has no license", "it has no license"),
+    "license": _Event("has its license", "has no license for all its vGPUs", "it has no license"),
 }
 _SOFTWARE = ("driver", "license")
 
@@ -166,11 +168,16 @@ def _poll(
 
     `on_poll`: reports progress, and raises after a signal.
     """
-    start_time, since = host.clock.monotonic(), host.clock.now()
+    start_time = host.clock.monotonic()
     asks_nvml = target in _SOFTWARE
+    gpus: tuple[Gpu, ...] = ()
     while True:
         on_poll()
-        software = _ask_nvml(host, vms, since) if asks_nvml else None
+        software = None
+        if asks_nvml:
+            snapshot = _observe(host, vms, gpus)
+            gpus = gpus or snapshot.gpus
+            software = read_guest_software(host, snapshot, vms)
         seen = tuple(_look(host, vm, target, software) for vm in vms)
         vms = tuple(s.vm for s in seen)
         pending = [s for s in seen if not s.reached]
@@ -184,15 +191,13 @@ def _poll(
         host.clock.sleep(min(NVML_PAUSE_SECONDS if asks_nvml else PAUSE_SECONDS, seconds_left))
 
 
-def _ask_nvml(host: Host, vms: tuple[Vm, ...], since: float) -> SoftwareRead:
-    """Return what NVML tells about guests; nothing that was read before `since`, when a VM may have run another guest.
+def _observe(host: Host, vms: tuple[Vm, ...], known: tuple[Gpu, ...]) -> Snapshot:
+    """Return which vGPUs the VMs have now. What NVML tells of GPUs that are known already is not asked again.
 
-    The host agent answers with its last sample, which is up to 15 seconds old.
+    So this process opens NVML once: while it is open, the layout of no GPU can be changed.
     """
-    snapshot = observe(host, scope_of_vm(vms[0].uuid) if len(vms) == 1 else ReadScope(models=False))
-    uuids = {vm.uuid for vm in vms}
-    software = read_guest_software(host, snapshot, [vm for vm in snapshot.vms if vm.uuid in uuids])
-    return software if software.time >= since else replace(software, by_vm={})
+    scope = ReadScope(models=False, vm=vms[0].uuid if len(vms) == 1 else None, cached_gpus=known)
+    return observe(host, scope)
 
 
 def _look(host: Host, vm: Vm, target: str, software: SoftwareRead | None) -> _Seen:
@@ -229,12 +234,13 @@ def _look_at_software(vm: Vm, target: str, software: SoftwareRead) -> _Seen:
     """Return a running VM with what NVML tells about its guest."""
     if vm.uuid in software.unreported:
         raise HostCannot(
-            f"this host cannot see the {target} in {vm.name}: it has no vGPU of NVIDIA's driver",
+            f"this host cannot see the {target} in {vm.name}: its NVML reports on no vGPU of it",
             hint=f"vgpuctl wait {shlex.quote(vm.name)} --for guest, then look in the guest",
             vm=vm.name,
         )
     known = software.by_vm.get(vm.uuid)
-    reached = known is not None and (target == "driver" or known.license == LICENSED)
+    is_licensed = known is not None and known.license == LICENSED and vm.uuid not in software.partly
+    reached = is_licensed if target == "license" else known is not None
     return _Seen(vm, vm.state, reached, software=known)
 
 
@@ -257,7 +263,7 @@ def _describe(seen: _Seen, target: str) -> str:
     name = seen.vm.name
     if target in _STATES:
         return f"{name} is still {seen.state}"
-    if target == "license" and seen.software is not None:
+    if target == "license" and seen.software is not None and seen.software.license != LICENSED:
         return f"the guest of {name} has no license: {seen.software.license or 'unknown'}"
     return f"the guest of {name} {_EVENTS[target].missing}"
 

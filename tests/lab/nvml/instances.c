@@ -56,15 +56,6 @@ int nvmlVgpuInstanceGetUUID(u32 instance, char *uuid, u32 size)
 	return ret ? ret : give_text(vgpu.uuid, uuid, size);
 }
 
-/* What NVML says of a guest in which no driver of NVIDIA's runs, as in all of these. */
-int nvmlVgpuInstanceGetVmDriverVersion(u32 instance, char *version, u32 size)
-{
-	struct vgpu vgpu;
-	int ret = find_vgpu(instance, &vgpu);
-
-	return ret ? ret : give_text("Not Available", version, size);
-}
-
 int nvmlVgpuInstanceGetType(u32 instance, u32 *type)
 {
 	struct vgpu vgpu;

@@ -123,8 +123,30 @@ def test_licences_and_lowered_clocks(host: Host) -> None:
     gpu = sample.gpus[0]
     assert gpu.clock_event_reasons == ("hw-slowdown", "hw-thermal")
     assert (gpu.ecc_errors["uncorrected"], gpu.row_remap_failed) == (2, True)
+
+
+def test_a_license_and_a_driver_that_wait_are_seen_at_once(host: Host) -> None:
+    host.tell(license_7=3)
+    assert (use := host.read().vgpus[0]).license_state == "unlicensed-restricted"
+    assert use.guest_driver is None
     host.tell(license_7=5)
-    assert host.read().vgpus[0].license_state == "unlicensed-restricted", "it is read every minute"
+    assert host.read().vgpus[0].license_state == "licensed"
+    host.tell(license_7=3)
+    assert host.read().vgpus[0].license_state == "unlicensed-restricted", "the driver has not started yet"
+    host.tell(license_7=5, guest_7=1)
+    assert host.read().vgpus[0].guest_driver is not None
+    host.tell(license_7=3, guest_7=1)
+    assert host.read().vgpus[0].license_state == "licensed", "what changes seldom is read every minute"
+
+
+def test_locks_that_cannot_be_opened_are_the_reason(host: Host, tmp_path: Path) -> None:
+    """Only root can open those of /run/vgpuctl: that is no change of a layout."""
+    (tmp_path / "file").write_text("")
+    usage = HostUsage(tmp_path / "file")
+    sample = usage.read((UsageTarget(GPU, "", NVML_SOURCE),), ())
+    usage.close()
+    assert not sample.nvml_paused
+    assert "Not a directory" in sample.failed_sources[NVML_SOURCE]
 
 
 def test_a_lost_gpu(host: Host) -> None:

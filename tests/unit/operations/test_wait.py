@@ -195,16 +195,16 @@ def test_the_waiting_can_be_cancelled(tmp_path):
 
 
 class Nvml:
-    """What NVML tells: at each second from its list on, these vGPUs; the sample is `age` seconds old."""
+    """What NVML tells: from each second of the list on, these vGPUs."""
 
-    def __init__(self, clock, *samples, age=0.0, failed_sources=None):
-        self.clock, self.samples, self.age = clock, samples, age
+    def __init__(self, clock, *samples, failed_sources=None):
+        self.clock, self.samples = clock, samples
         self.failed_sources = failed_sources or {}
 
     def read(self, targets, programs):
         passed = self.clock.now() - 1_000_000
         vgpus = next((vgpus for after, vgpus in reversed(self.samples) if passed >= after), ())
-        return UsageSample(self.clock.now() - self.age, 0.0, vgpus=vgpus, failed_sources=self.failed_sources)
+        return UsageSample(self.clock.now(), 0.0, vgpus=vgpus, failed_sources=self.failed_sources)
 
 
 def use_of(vgpu, license_state, driver="550.90.07"):
@@ -245,13 +245,31 @@ def test_a_vm_has_its_license_when_each_of_its_vgpus_has_one(tmp_path):
     assert clock.now() - 1_000_000 >= 20
 
 
-def test_a_sample_from_before_the_wait_is_not_believed(tmp_path):
-    """The guest may be one that was shut down since."""
-    ports, (vgpu,), _made, clock = with_vm(tmp_path)
-    watched = replace(ports, usage=Nvml(clock, (0, (use_of(vgpu, "licensed"),)), age=14))
-    begun = clock.now()
+def test_a_vgpu_of_which_nvml_tells_nothing_has_no_license(tmp_path):
+    """Its card may be lost, or the guest may not have found it yet."""
+    ports, (one, two), _made, clock = with_vm(tmp_path, 2)
+    both = (use_of(one, "licensed"), use_of(two, None, driver=None))
+    watched = replace(ports, usage=Nvml(clock, (0, (use_of(one, "licensed"),)), (20, both)))
     waited(watched, "vm", event="driver")
-    assert 14 <= clock.now() - begun < 18
+    with pytest.raises(Busy, match="the guest of vm has no license for all its vGPUs after 9 s"):
+        waited(watched, "vm", event="license", timeout=9)
+    with pytest.raises(Busy, match="the guest of vm has no license: unknown after 60 s"):
+        waited(watched, "vm", event="license", timeout=60)
+
+
+def test_the_waiting_itself_opens_nvml_once(tmp_path):
+    """The driver refuses to change the layout of a GPU while anybody has it open."""
+    ports, _vgpus, _made, clock = with_vm(tmp_path)
+    asked = []
+    nvml = ports.nvml
+    watched = with_calls(
+        replace(ports, usage=Nvml(clock)),
+        "nvml",
+        gpu=lambda *given, **named: asked.append(1) or nvml.gpu(*given, **named),
+    )
+    with pytest.raises(Busy):
+        waited(watched, "vm", event="driver", timeout=30)
+    assert len(asked) == 1
 
 
 def test_why_nvml_tells_nothing_is_in_the_error(tmp_path):
@@ -272,3 +290,9 @@ def test_the_driver_of_a_whole_gpu_cannot_be_seen(tmp_path, event):
     with pytest.raises(PartlyApplied, match="vm was created and runs, but this host cannot see") as late:
         wait_for_guest(ports, context(), made, 60, event)
     assert late.value.left == ["VM vm with its vGPUs and disks"]
+
+
+def test_without_a_reader_nothing_is_waited_for(tmp_path):
+    ports, _vgpus, _made, _clock = with_vm(tmp_path)
+    with pytest.raises(HostCannot, match="its NVML reports on no vGPU of it"):
+        waited(replace(ports, usage=None), "vm", event="driver")

@@ -67,8 +67,7 @@ def wait(settings: Settings, targets: Targets, event: str, timeout: float) -> in
 
     guest: the guest agent answers, or an address is known. address: an address is known, by the sources that
     show-address asks. A DHCP lease from before a reboot counts. driver: NVIDIA's driver runs in the guest. license: it
-    has a license for its vGPUs. NVML on the host tells both, of vGPUs alone: not of a GPU that a VM has as a whole. The
-    host agent asks it every 15 seconds.
+    has a license for its vGPUs. NVML on the host tells both, of vGPUs alone: not of a GPU that a VM has as a whole.
 
     If the timeout expires, the exit status is 75, and the error shows the state of each VM. A VM that is deleted, or
     that is off while its guest is waited for, ends the command at once. Nothing is changed.

@@ -182,6 +182,8 @@ class NvmlUsage:
             known = _read_instance(library, number, vm_uuid, now)
         elif now - known.read_at >= SLOW_SECONDS:
             known = replace(known, read_at=now, slow=_read_slow_instance(library, number))
+        elif not _is_ready(known):
+            known = replace(known, slow={**known.slow, **_read_software(library, number)})
         self._instances[address, number] = known
         return known
 
@@ -228,20 +230,30 @@ def _read_instance(library: NvmlLibrary, number: int, vm_uuid: str | None, now: 
     )
 
 
+def _is_ready(known: _Instance) -> bool:
+    """Return whether the guest's driver runs and has its license, so that neither changes soon."""
+    return known.slow["guest_driver"] is not None and known.slow["license_state"] in (None, LICENSED)
+
+
 def _read_slow_instance(library: NvmlLibrary, number: int) -> Mapping[str, Any]:
-    license_info = ask(library, "nvmlVgpuInstanceGetLicenseInfo_v2", number)
     capture = ask(library, "nvmlVgpuInstanceGetFBCStats", number)
     encoder = ask(library, "nvmlVgpuInstanceGetEncoderStats", number)
-    driver = parse_version(ask(library, "nvmlVgpuInstanceGetVmDriverVersion", number))
     return {
-        "license_state": None if license_info is None else _LICENSES.get(int(license_info.currentState)),
-        "license_expiry": None if license_info is None else _expiry(license_info.licenseExpiry),
-        "guest_driver": driver,
+        **_read_software(library, number),
         "encoder": None if encoder is None else _frames(*encoder),
         "capture": None
         if capture is None
         else _frames(capture.sessionsCount, capture.averageFPS, capture.averageLatency),
         "frame_rate_limit_fps": ask(library, "nvmlVgpuInstanceGetFrameRateLimit", number),
+    }
+
+
+def _read_software(library: NvmlLibrary, number: int) -> Mapping[str, Any]:
+    license_info = ask(library, "nvmlVgpuInstanceGetLicenseInfo_v2", number)
+    return {
+        "license_state": None if license_info is None else _LICENSES.get(int(license_info.currentState)),
+        "license_expiry": None if license_info is None else _expiry(license_info.licenseExpiry),
+        "guest_driver": parse_version(ask(library, "nvmlVgpuInstanceGetVmDriverVersion", number)),
     }
 
 

@@ -57,13 +57,13 @@ class UsageProcess:
         addresses = tuple(address for address, _, source in targets if source == NVML_SOURCE)
         driver, is_paused = None, False
         if addresses:
-            with reading(self._run_dir) as is_free:
-                is_paused = not is_free
-                if is_free:
-                    try:
+            try:
+                with reading(self._run_dir) as is_free:
+                    is_paused = not is_free
+                    if is_free:
                         driver, gpus, vgpus = self._nvml.read(load_pynvml(), addresses)
-                    except Exception as error:  # noqa: BLE001 - pynvml's errors have no common base before it is loaded
-                        failed[NVML_SOURCE] = _one_line(error)
+            except Exception as error:  # noqa: BLE001 - pynvml's errors have no common base before it is loaded
+                failed[NVML_SOURCE] = _one_line(error)
         for address, path, source in targets:
             if source == SYSFS_SOURCE:
                 try:
@@ -75,13 +75,11 @@ class UsageProcess:
 
     def read_processes(self, gpu: str) -> object:
         """Return the guests' processes on a GPU; None where NVML does not report them."""
-        with reading(self._run_dir) as is_free:
-            if not is_free:
-                return None
-            try:
-                return self._nvml.read_processes(load_pynvml(), gpu)
-            except Exception:  # noqa: BLE001 - as above; NVML does not report them
-                return None
+        try:
+            with reading(self._run_dir) as is_free:
+                return self._nvml.read_processes(load_pynvml(), gpu) if is_free else None
+        except Exception:  # noqa: BLE001 - as above; NVML does not report them
+            return None
 
 
 def _one_line(error: Any) -> str:

@@ -8,7 +8,6 @@ begins after that. The kernel releases the locks of a process that dies (flock(2
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import time
@@ -23,11 +22,15 @@ _TRIES, _PAUSE_SECONDS = 3, 0.02
 
 @contextmanager
 def reading(directory: Path) -> Iterator[bool]:
-    """Hold the readers' lock; False: a change is at work, so NVML must not be opened."""
+    """Hold the readers' lock; False: a change is at work, so NVML must not be opened.
+
+    Raises:
+        OSError: the locks cannot be opened; only root can.
+    """
     try:
         readers, changes = (_open(directory / name) for name in ("nvml-readers", "nvml-changes"))
-    except OSError as error:
-        yield error.errno == errno.ENOENT  # without /run/vgpuctl nobody changes anything now
+    except FileNotFoundError:
+        yield True  # without /run/vgpuctl nobody changes anything now
         return
     try:
         fcntl.flock(readers, fcntl.LOCK_SH)
