@@ -55,7 +55,7 @@ def advise_sizes(host: Host, *, by: str = OWNER) -> QueryResult[AdviceResult]:
         )
     snapshot = observe(host, ReadScope(types=True))
     now = host.clock.now()
-    vms = {vm.uuid: vm for vm in snapshot.vms}
+    vms = snapshot.vms_by_uuid()
     if snapshot.hypervisor.available:
         histories = tuple(replace(one, vm=vms[one.vm_uuid].name) for one in histories if one.vm_uuid in vms)
     room = {profile.profile: profile.free for profile in profile_results(snapshot, snapshot.gpus, everything=True)}

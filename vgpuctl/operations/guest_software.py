@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class SoftwareRead(Value):
     """What NVML tells about guests. `by_vm`: by VM uuid, for those whose guest has started NVIDIA's driver.
 
-    `partly`: the uuids of those of which it reports on some vGPUs, not on all. `unreported`: of the VMs without a vGPU
-    on which it could report. `problem`: why it told nothing now, None if it answered.
+    `partly`: the uuids of VMs of which it reports on fewer vGPUs than they have. `unreported`: the uuids of VMs without
+    any vGPU of an NVIDIA driver. `problem`: why it told nothing now, None if it answered.
     """
 
     by_vm: Mapping[str, GuestSoftwareResult] = EMPTY_MAPPING

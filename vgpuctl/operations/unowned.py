@@ -142,7 +142,7 @@ def _find_strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
 
     A copied or unreadable record does not show what the VM has, so nothing of such a VM counts as stray.
     """
-    by_uuid = {vm.uuid: vm for vm in snapshot.vms}
+    by_uuid = snapshot.vms_by_uuid()
     by_carrier = {vgpu.carrier: vgpu for vgpu in snapshot.vgpus}
     strays = []
     for claim in snapshot.claims:

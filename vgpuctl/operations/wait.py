@@ -9,6 +9,7 @@ own opens it each time, since changes of a GPU's layout need it closed.
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_domain
@@ -131,7 +132,7 @@ def wait_for_guest(
         domain = host.hypervisor.find_domain(uuid)
         if domain is None:
             raise _went_off_error(name)
-        on_poll = lambda: context.progress.on_step_start(1, text)  # noqa: E731
+        on_poll = partial(context.progress.on_step_start, 1, text)
         (seen,) = _poll(host, (read_vm(host, domain),), target, timeout_seconds, on_poll)
     except Interrupted as error:
         error.left.append(f"VM {name}: it is created and runs")
