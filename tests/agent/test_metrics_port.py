@@ -95,6 +95,8 @@ def test_who_may_read_gets_them_on_the_socket(tmp_path: Path) -> None:
 
 def test_top_through_the_agent_is_its_last_sample(tmp_path: Path) -> None:
     with running(HOST, tmp_path) as agent:
+        while agent.ask("GET", "/v1/metrics").status == 503:  # until the first sample; before it each `top` reads anew
+            pass
         first, second = (agent.connect().top().data for _ in range(2))
     assert first.time == second.time
     assert second.age_seconds > first.age_seconds

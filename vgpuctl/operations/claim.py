@@ -72,12 +72,15 @@ def take_over(
             none was written.
     """
     gpus = {claim.gpu for claim in claims}
-    present = {c.carrier: c for c in reread_claims(host, gpus | {claim.carrier for claim in claims})}
+    carriers = gpus | {claim.carrier for claim in claims}
+    present = {c.carrier: c for c in reread_claims(host, carriers)}
     for gpu in gpus & present.keys():
         _refuse_setup(host, present[gpu])
     for claim in claims:
         if claim.carrier in present:
             _refuse_other_holder(host, claim, present[claim.carrier])
+    # an operation that has ended since the first look may have released its claims before: they are missing, too
+    present = {c.carrier: c for c in reread_claims(host, carriers)}
     requested = [claim for claim in claims if include_missing or claim.carrier in present]
     updated = [_with_known_type(claim, present.get(claim.carrier), snapshot) for claim in requested]
     try:

@@ -31,7 +31,7 @@ from tests.unit.operations.test_attach import FOREIGN
 from tests.unit.operations.test_ensure_vms import ensure, names
 from tests.values import claim
 from tests.vgpus import drop, make
-from vgpuctl.errors import Locked, PartlyApplied, VgpuctlError
+from vgpuctl.errors import Locked, NotFound, PartlyApplied, VgpuctlError
 from vgpuctl.host.processes import HostClock
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import AssignedVgpu, Claim
@@ -139,6 +139,24 @@ def test_operations_of_one_process_do_not_work_on_the_same_vm_at_once(host, spaw
     assert set(kinds) <= {"started", "runs already", "gone", "busy", "in-use", "not-found"}, answers
     assert kinds["started"] + kinds["gone"] >= 1, answers
     assert run_reconcile(host.ports).data.findings == ()
+
+
+def test_a_start_leaves_no_claim_when_a_delete_ends_between_its_looks_at_the_claims_and_at_their_holder(host):
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    other = open_sim_host(host.directory, host.scenario).ports
+    calls: list[str] = []
+
+    def finish_delete(number: int, call: str, args: tuple[Any, ...]) -> None:
+        """Do the last of another command's delete, which needs no lock for it."""
+        calls.append(call)
+        if call == "operations.living" and calls[-3:-1] == ["claims.lock", "claims.read"]:
+            (domain,) = other.hypervisor.domains()
+            other.hypervisor.undefine(domain.uuid)
+            other.claims.remove(other.claims.all()[0].carrier, domain.uuid)
+
+    with pytest.raises(NotFound):
+        start(Watch(before=finish_delete).watch(host.ports), "vm")
+    assert not picture(host).claims
 
 
 def test_what_a_failed_operation_left_is_finished_by_another_one_of_the_same_process(host):
