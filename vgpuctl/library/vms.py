@@ -141,10 +141,9 @@ class VmCalls(Calls):
             require_choice("wait_for", wait_for, WAIT_EVENTS)
         if wait_timeout is not None:
             require_seconds("wait_timeout", wait_timeout)
-        waiting.check_wait_options(wait_for=wait_for, timeout=wait_timeout, start=start)
-        outcome = create.create_vm(
-            self._ports, self._context(dry_run=dry_run), requests.from_fields(self._ports, name, fields), start=start
-        )
+        request = requests.from_fields(self._ports, name, fields)
+        waiting.check_wait_options(request, wait_for=wait_for, timeout=wait_timeout, start=start)
+        outcome = create.create_vm(self._ports, self._context(dry_run=dry_run), request, start=start)
         if wait_for is None:
             return outcome
         seconds = DEFAULT_TIMEOUT_SECONDS if wait_timeout is None else wait_timeout

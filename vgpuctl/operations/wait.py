@@ -39,6 +39,7 @@ from vgpuctl.value import Value, replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from vgpuctl.config.vm_request import VmRequest
     from vgpuctl.ports.host import Host
 
 PAUSE_SECONDS = 1.0
@@ -73,14 +74,20 @@ class _Seen(Value):
     software: GuestSoftwareResult | None = None
 
 
-def check_wait_options(*, wait_for: str | None, timeout: float | None, start: bool) -> None:
-    """Refuse to wait for an event that cannot happen.
+def check_wait_options(request: VmRequest, *, wait_for: str | None, timeout: float | None, start: bool) -> None:
+    """Refuse to wait for an event of a new VM that cannot happen, or that this host cannot see.
 
     Raises:
         InvalidInput: naming the options.
     """
     if wait_for is not None and not start:
         raise InvalidInput(f"--wait-for {wait_for} and --no-start cannot be combined: a VM that is off has no guest")
+    if wait_for in _SOFTWARE and request.mode != "vgpu":
+        raise InvalidInput(
+            f"--wait-for {wait_for} and --mode {request.mode} cannot be combined: the host's driver reports only on "
+            "the guests of vGPUs",
+            hint="--wait-for guest; then look in the guest",
+        )
     if wait_for is None and timeout is not None:
         raise InvalidInput("--wait-timeout requires --wait-for guest", hint="add --wait-for guest")
 
@@ -143,7 +150,7 @@ def wait_for_guest(
         raise _left(name, f"{name} was created and runs, but {error}", error.hint) from error
     except Busy as time_over:
         late = Busy(
-            f"{name} was created and runs, but its guest {_EVENTS[target].missing} within {timeout_seconds:g} s",
+            f"{name} was created and runs, but {time_over.message}",
             hint=f"vgpuctl wait {shlex.quote(name)} --for {target} waits longer",
             vm=name,
             uuid=uuid,

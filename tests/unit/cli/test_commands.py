@@ -227,11 +227,20 @@ def test_create_vm_waits_for_an_address_too(sim: Run) -> None:
     ran = sim("create-vm b --profile A100-4C --wait-for address --wait-timeout 0 --json")
     assert (ran.status, ran.document["changed"]) == (75, True)
     late = ran.document["error"]
-    assert late["message"] == "b was created and runs, but its guest has no known address within 0 s"
+    assert late["message"] == "b was created and runs, but the guest of b has no known address after 0 s"
     assert late["hint"] == "vgpuctl wait b --for address waits longer"
     assert sim("show-vm b --json").document["data"]["state"] == "running"
     for line in ("--wait-for guest --no-start", "--wait-timeout 5", "--wait-for guest --wait-timeout nan"):
         assert sim(f"create-vm c --profile A100-4C {line}").status == 2
+
+
+@pytest.mark.parametrize("mode", ["--mode passthrough --gpus 1", "--mode sriov --gpu 0000:3b:00.0"])
+def test_create_vm_waits_for_no_software_that_this_host_cannot_see(sim: Run, mode: str) -> None:
+    for event in ("driver", "license"):
+        ran = sim(f"create-vm a {mode} --wait-for {event}")
+        assert (ran.status, ran.out) == (2, "")
+        assert f"--wait-for {event} and --mode" in ran.err
+    assert sim("list-vms --json").document["data"] == []
 
 
 def test_reboot_vm(two: Run) -> None:

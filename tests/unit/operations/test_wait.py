@@ -59,7 +59,9 @@ def test_an_agent_that_answers_without_an_address_is_enough(tmp_path, answer):
 def test_the_deadline_leaves_the_vm_running_and_says_so(tmp_path):
     ports, made, clock = booting(tmp_path, 1000, ())
     begun = clock.monotonic()
-    with pytest.raises(Busy, match=r"vm was created and runs, but its guest has not answered within 30 s") as caught:
+    with pytest.raises(
+        Busy, match=r"vm was created and runs, but the guest of vm has not answered after 30 s"
+    ) as caught:
         wait_for_guest(ports, context(), made, 30)
     assert caught.value.status == 75
     assert clock.monotonic() - begun == 30
@@ -273,11 +275,13 @@ def test_the_waiting_itself_opens_nvml_once(tmp_path):
 
 
 def test_why_nvml_tells_nothing_is_in_the_error(tmp_path):
-    ports, _vgpus, _made, clock = with_vm(tmp_path)
+    ports, _vgpus, made, clock = with_vm(tmp_path)
     watched = replace(ports, usage=Nvml(clock, failed_sources={"nvml": "no answer within 5 s"}))
     text = "the guest of vm has not started NVIDIA's driver after 9 s: NVML: no answer within 5 s"
     with pytest.raises(Busy, match=f"^{text}$"):
         waited(watched, "vm", event="driver", timeout=9)
+    with pytest.raises(Busy, match=f"^vm was created and runs, but {text}$"):
+        wait_for_guest(watched, context(), made, 9, "driver")
 
 
 @pytest.mark.parametrize("event", ["driver", "license"])
