@@ -26,6 +26,7 @@ from vgpuctl.agent.metrics_text import PREFIX, Family, render
 from vgpuctl.agent.usage_sampler import SampledUsage, UsageSampler
 from vgpuctl.makers.nvidia_releases import support_end
 from vgpuctl.model.event import EventType
+from vgpuctl.model.numbers import format_utc
 from vgpuctl.observe import observe
 from vgpuctl.operations.usage import SCOPE, read_usage
 from vgpuctl.value import replace
@@ -34,6 +35,7 @@ HOST = "sim:l40s-x4"
 SAMPLES = 5760 if EVERYTHING else 120
 """A day of them, or half an hour."""
 GPU = "0000:3b:00.0"
+DAY = 86_400.0
 LIVELY = """
 version: 1
 gpus: [{model: L40S, count: 2}]
@@ -125,16 +127,49 @@ def test_what_is_unknown_is_absent(sampled: Sampled) -> None:
         assert value(series, name, vm="a") == [], name
 
 
+def _name_token(host: SimulatedHost) -> Path:
+    """Name a token in host.yaml; return where it is to be."""
+    host_file = host.ports.host_file
+    assert host_file is not None
+    host_file.replace("version: 1\nlicense: {token: /etc/vgpuctl/license.tok}\n", host_file.read())
+    return next(host.directory.rglob("host.yaml")).parent / "license.tok"
+
+
+def _write_token(path: Path, expiry: float) -> None:
+    """Write a token that expires then."""
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": expiry}).encode()).decode().rstrip("=")
+    path.write_text(f"e30.{claims}.c2ln")
+
+
+def test_a_token_that_ends_is_an_event_once_before_and_once_after(sampled: Sampled) -> None:
+    token = _name_token(sampled.host)
+    _write_token(token, sampled.clock.now() + 31 * DAY)
+    sampled.next()
+    assert sampled.types() == []
+    expiry = sampled.clock.now() + 30 * DAY
+    _write_token(token, expiry)
+    for seconds in (15, 15, 30 * DAY, 15):
+        sampled.next(seconds)
+        text = token.read_text()
+        token.unlink()
+        sampled.next()
+        token.write_text(text)
+    reasons = [e.reason for e in sampled.events.since(None) if e.type is EventType.LICENSE_ENDS]
+    assert reasons == [
+        f"the token expires at {format_utc(int(expiry))}",
+        f"the token expired at {format_utc(int(expiry))}",
+    ]
+    _write_token(token, sampled.clock.now() + DAY)
+    sampled.next()
+    assert sampled.types()[-1] == "license-token-ends", "another token that ends is another event"
+
+
 def test_a_token_and_the_host_lock_are_told(sampled: Sampled) -> None:
     series = sampled.next()
     assert value(series, "license_token_expiry_timestamp_seconds") == [], "host.yaml names no token"
     assert value(series, "host_lock_wait_seconds") == [0]
-    host_file = sampled.host.ports.host_file
-    assert host_file is not None
-    host_file.replace("version: 1\nlicense: {token: /etc/vgpuctl/license.tok}\n", host_file.read())
-    token = next(sampled.host.directory.rglob("host.yaml")).parent / "license.tok"
-    claims = base64.urlsafe_b64encode(json.dumps({"exp": 1_800_000_000}).encode()).decode().rstrip("=")
-    token.write_text(f"e30.{claims}.c2ln")
+    token = _name_token(sampled.host)
+    _write_token(token, 1_800_000_000)
     with sampled.host.again().ports.claims.lock(1):
         series = sampled.next()
     assert value(series, "license_token_expiry_timestamp_seconds") == [1_800_000_000]

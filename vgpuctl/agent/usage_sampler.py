@@ -22,8 +22,10 @@ from vgpuctl.agent.events import EventLog, shorten_reason
 from vgpuctl.agent.host_state import HostState
 from vgpuctl.agent.metrics import render_metrics
 from vgpuctl.agent.usage_changes import compare_usage
+from vgpuctl.config.license_token import EXPIRY_WARNING
 from vgpuctl.errors import Locked, VgpuctlError
 from vgpuctl.model.event import EventType
+from vgpuctl.model.numbers import format_utc
 from vgpuctl.model.results.gpus import ProfileResult
 from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.snapshot import Snapshot
@@ -87,6 +89,8 @@ class UsageSampler:
         self._last: UsageResult | None = None
         """The last sample that all sources answered: two of those are compared."""
         self._is_paused = False
+        self._token_notice: tuple[float, bool] | None = None
+        """The expiry of a token that ends soon or has ended, and whether it has; as published last."""
         self._text = b""
 
     async def run(self) -> None:
@@ -123,7 +127,9 @@ class UsageSampler:
             shown = tuple(gpu for gpu in snapshot.gpus if gpu.is_display_class)
             self._profiles = profile_results(snapshot, shown, everything=True)
         self._snapshot = snapshot
-        self._text = render_metrics(self._state(snapshot, result, self._profiles))
+        state = self._state(snapshot, result, self._profiles)
+        self._text = render_metrics(state)
+        self._report_token(state.token_expiry)
         if sample.nvml_paused and not self._is_paused:
             self._events.publish(EventType.NVML_PAUSED, reason="vgpuctl changes the layout of a GPU")
         self._is_paused = sample.nvml_paused
@@ -132,6 +138,17 @@ class UsageSampler:
             for change in () if before is None else compare_usage(before, result):
                 change.publish(self._events)
         self._add_to_history(result)
+
+    def _report_token(self, expiry: float | None) -> None:
+        """Publish once that the token for licenses expires soon, and once that it has expired."""
+        if expiry is None:
+            return  # perhaps it cannot be read for a moment
+        left = expiry - self._host.clock.now()
+        notice = (expiry, left < 0) if left < EXPIRY_WARNING.total_seconds() else None
+        if notice not in (None, self._token_notice):
+            word = "expired" if left < 0 else "expires"
+            self._events.publish(EventType.LICENSE_ENDS, reason=f"the token {word} at {format_utc(int(expiry))}")
+        self._token_notice = notice
 
     def _add_to_history(self, result: UsageResult) -> None:
         """Add a sample, and publish when the history cannot be written, and when it can again."""

@@ -10,11 +10,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from datetime import timedelta
 
 from vgpuctl.model.json_yaml import parse_json
 
 MAX_CHARACTERS = 64 * 1024
 """NVIDIA's have a few thousand."""
+EXPIRY_WARNING = timedelta(days=30)
+"""So long before a token expires doctor and an event say so: a new one needs somebody with access to the portal."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+", re.ASCII)
 _MAX_TIME = 253_402_300_799
 """The end of the year 9999, the last that Python's dates have."""

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from shlex import quote
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.license_token import read_expiry
+from vgpuctl.config.license_token import EXPIRY_WARNING, read_expiry
 from vgpuctl.doctor.check import (
     Check,
     CheckContext,
@@ -46,7 +46,6 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import LICENSED, NVML_SOURCE
 
 NO_VGPUS = "no GPU here has vGPUs of NVIDIA's driver"
-TOKEN_WARNING = timedelta(days=30)
 _OTHERS = 0o077
 _WORST_FIRST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
 _VERDICTS = {
@@ -210,7 +209,7 @@ def _check_token(context: CheckContext) -> Finding:
     left = ends - datetime.fromtimestamp(context.now, UTC)
     if left < timedelta():
         return fail(f"{token.path} expired on {text}: guests that start get no license with it", fix=renew)
-    if left < TOKEN_WARNING:
+    if left < EXPIRY_WARNING:
         return warn(f"{token.path} expires on {text}, in {count_text(left.days, 'day')}", fix=renew)
     return _warn_of_readers(token, f"{token.path} expires on {text}")
 

@@ -21,6 +21,7 @@ class EventType(StrEnum):
     `problem-found`: what `reconcile-host` reports and the agent did not fix. `healing-stopped`: the agent fixes nothing
     by itself while there are that many problems. `autostart-failed`: a VM that should run after a boot does not.
     `planned-change-failed`: a VM is off, and what set-vm --when-off planned for it is not possible.
+    `license-token-ends`: the token of host.yaml's `license:` expires within 30 days, or has expired.
     `history-problem`: the history of the use of vGPUs cannot be written, or was damaged and begins again.
     `read-only-begin`: the agent cannot write its state directory, so it refuses operations until `read-only-end`.
     """
@@ -39,6 +40,7 @@ class EventType(StrEnum):
     VGPU_REMOVED = "vgpu-removed"
     VGPU_LOST = "vgpu-lost"
     LICENSE_CHANGED = "license-changed"
+    LICENSE_ENDS = "license-token-ends"
     GPU_LOST = "gpu-lost"
     GPU_BACK = "gpu-back"
     GPU_XID = "gpu-xid"
@@ -87,6 +89,7 @@ SEVERITIES = {
     EventType.GAP: Severity.WARNING,
     EventType.LIBVIRT_LOST: Severity.WARNING,
     EventType.GPU_XID: Severity.WARNING,
+    EventType.LICENSE_ENDS: Severity.WARNING,
     EventType.ECC: Severity.WARNING,
     EventType.ROW_REMAP: Severity.WARNING,
     EventType.THROTTLE_BEGIN: Severity.WARNING,
