@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.conftest import running
+from tests.agent.conftest import Answer, RunningAgent, running
 from tests.agent.test_metrics import HOST, read, value
 from vgpuctl.agent.http_server import PortProtocol
 from vgpuctl.agent.metrics_server import MetricsServer
@@ -68,13 +68,19 @@ def scrape(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int,
         return response.status, response.headers.get("content-type", ""), response.read()
 
 
+def first_sample(agent: RunningAgent) -> Answer:
+    """Return the metrics of an agent as soon as it has its first sample; before that it says that it has none."""
+    while (answer := agent.ask("GET", "/v1/metrics")).status == 503:
+        assert "not read yet" in answer.text
+    return answer
+
+
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
     """The port of an agent that serves metrics."""
     port = free_port()
     with running(HOST, tmp_path, metrics=MetricsSpec(f"127.0.0.1:{port}")) as agent:
-        while agent.ask("GET", "/v1/metrics").status == 503:  # until the first sample
-            pass
+        first_sample(agent)
         yield port
 
 
@@ -88,15 +94,12 @@ def test_the_port_has_metrics_and_nothing_else(port: int) -> None:
 
 def test_who_may_read_gets_them_on_the_socket(tmp_path: Path) -> None:
     with running(HOST, tmp_path) as agent:
-        while (answer := agent.ask("GET", "/v1/metrics")).status == 503:
-            assert "not read yet" in answer.text
-        assert read(answer.text.encode())
+        assert read(first_sample(agent).text.encode())
 
 
 def test_top_through_the_agent_is_its_last_sample(tmp_path: Path) -> None:
     with running(HOST, tmp_path) as agent:
-        while agent.ask("GET", "/v1/metrics").status == 503:  # until the first sample; before it each `top` reads anew
-            pass
+        first_sample(agent)  # each `top` before it is a sample of its own
         first, second = (agent.connect().top().data for _ in range(2))
     assert first.time == second.time
     assert second.age_seconds > first.age_seconds

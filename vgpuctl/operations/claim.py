@@ -79,7 +79,7 @@ def take_over(
     for claim in claims:
         if claim.carrier in present:
             _refuse_other_holder(host, claim, present[claim.carrier])
-    # an operation that has ended since the first look may have released its claims before: they are missing, too
+    # read again: an operation may have released its claims and ended between the first read and the checks
     present = {c.carrier: c for c in reread_claims(host, carriers)}
     requested = [claim for claim in claims if include_missing or claim.carrier in present]
     updated = [_with_known_type(claim, present.get(claim.carrier), snapshot) for claim in requested]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class SoftwareRead(Value):
     """What NVML tells about guests. `by_vm`: by VM uuid, for those whose guest has started NVIDIA's driver.
 
-    `partly`: the uuids of VMs of which it reports on fewer vGPUs than they have. `unreported`: the uuids of VMs without
+    `partly`: the uuids of VMs with more vGPUs than it reports. `unreported`: the uuids of VMs without
     any vGPU of an NVIDIA driver. `problem`: why it told nothing now, None if it answered.
     """
 
