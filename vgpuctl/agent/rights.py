@@ -103,7 +103,7 @@ HARMLESS_ARGUMENTS = frozenset({
 HARMLESS_FIELDS = frozenset({
     "name", "profile", "gpu", "gpus", "not_gpu", "numa_node", "spread_group", "scheduler", "placement", "memory",
     "vcpus", "hugepages", "cpu_pin", "display", "os", "hotplug_slots", "pci_window", "reserve", "labels", "owner",
-    "autostart", "autostart_storage", "start_order",
+    "autostart", "autostart_storage", "start_order", "guest_sharing",
 })  # fmt: skip
 """Fields of a VM spec that name nothing of the host but GPUs and CPUs; limits bound how many vGPUs."""
 CHECKED_FIELDS = frozenset({

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vgpuctl.config import device_rules, rules
+from vgpuctl.config import device_rules, guest_rules, rules
 from vgpuctl.config import labels as label_rules
 from vgpuctl.config.arguments import (
     CPU_PIN_AUTO,
@@ -44,6 +44,7 @@ from vgpuctl.model.autostart import (
     DEFAULT_START_ORDER,
     MAX_START_ORDER,
 )
+from vgpuctl.model.guest_sharing import GuestSharing
 from vgpuctl.model.numbers import SIZE_PATTERN, format_mib, parse_disk_size, parse_memory_size
 from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
@@ -342,6 +343,20 @@ class VmRequest(DeclaredFields):
         metavar="PATH",
         argument="str | Mapping[str, object] | None",
         shown=as_is,
+        recorded="given",
+    )
+    guest_sharing: GuestSharing | None = vm_field(
+        guest_rules.guest_sharing,
+        pattern_schema(guest_rules.GUEST_SHARING_PATTERN),
+        "how the programs of the guest share its GPU, which cloud-init sets up there. mps: NVIDIA's MPS runs them at "
+        "the same time, each with at most threads=PERCENT of the GPU's threads and memory=SIZE of its memory; mps:N, "
+        "time-slicing:N: the guest is a node of Kubernetes, and N pods share each GPU",
+        default=NONE,
+        example="mps,threads=25,memory=4GiB",
+        metavar="none|METHOD",
+        parse=guest_rules.parse_guest_sharing,
+        text=lambda sharing: NONE if sharing is None else sharing.text,
+        shown=lambda sharing: sharing.text,
         recorded="given",
     )
     nics: tuple[Nic, ...] = vm_field(

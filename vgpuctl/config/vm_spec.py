@@ -151,11 +151,15 @@ def build_request(
 
 
 def with_seed(request: VmRequest, seed: CloudInit | None) -> VmRequest:
-    """Return a request with its files for cloud-init, and their paths: a file in the spec itself has one for people."""
+    """Return a request with its files for cloud-init, and their paths: a file in the spec itself has one for people.
+
+    What the request sets up in the guest is added to the files.
+    """
     user_data, network = (seed.user_data, seed.network_config) if seed is not None else (None, None)
+    complete = CloudInit(user_data, network, request.guest_sharing)
     return replace(
         request,
-        seed=seed,
+        seed=complete if complete != CloudInit() else None,
         cloud_init=user_data.path if user_data is not None else None,
         network_config=network.path if network is not None else None,
     )

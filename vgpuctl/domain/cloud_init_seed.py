@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seed that cloud-init reads in a guest: an ISO 9660 image named `cidata`: user-data, meta-data, network-config.
+"""The seed that cloud-init reads in a guest: an ISO 9660 image named `cidata`.
 
-That is cloud-init's NoCloud data source (doc/rtd/reference/datasources/nocloud.rst): the first two files must exist,
-and a guest whose disk does not know the instance-id yet applies them at its first boot.
+That is cloud-init's NoCloud data source (doc/rtd/reference/datasources/nocloud.rst): user-data and meta-data must
+exist, network-config and vendor-data may. A guest whose disk does not know the instance-id yet applies them at its
+first boot; vgpuctl's part, vendor-data, applies at each boot.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 
 from pycdlib import PyCdlib
 
+from vgpuctl.domain.guest_setup import setup_script
 from vgpuctl.model.request import CloudInit
 
 VOLUME_LABEL = "cidata"
@@ -36,6 +38,8 @@ def build_seed_image(files: CloudInit, instance_id: str, hostname: str) -> bytes
     texts = {"user-data": files.user_data.text if files.user_data else "#cloud-config\n", "meta-data": meta}
     if files.network_config is not None:
         texts["network-config"] = files.network_config.text
+    if files.sharing is not None:
+        texts["vendor-data"] = setup_script(files.sharing)
     for name, text in texts.items():
         data = text.encode()
         short = name.upper().replace("-", "_")

@@ -19,7 +19,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import wraps
 from math import prod
-from pathlib import Path
 from pickle import PickleError
 from threading import Lock
 from types import TracebackType
@@ -38,6 +37,7 @@ from vgpuctl.config.arguments import NONE
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.record import record_to_xml
+from vgpuctl.domain.text_templates import TEMPLATE_DIRECTORIES
 from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.model.names import is_pci_address, split_pci
 from vgpuctl.model.request import DomainDesign
@@ -69,12 +69,6 @@ _SOURCE_NAME = "<template>"
 """The file name that jinja2 gives to a template made from a string; its frames in a traceback have it."""
 _TEMPLATE_SUFFIX = ".xml.j2"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_PACKAGE = Path(__file__).resolve().parent.parent
-TEMPLATE_DIRECTORIES = (_PACKAGE / "_templates", _PACKAGE.parent / "templates")
-"""Of a wheel, and of a source tree (also an editable install of it), where they are next to the package.
-
-An admin's files in /etc/vgpuctl/templates are read through the host's port, not here.
-"""
 
 
 def _start_work() -> None:

@@ -95,6 +95,7 @@ class VmFields(TypedDict, total=False):
     cdrom: str | None
     cloud_init: str | None
     network_config: str | Mapping[str, object] | None
+    guest_sharing: str | None
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
     display: bool | None
     os: str | None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from vgpuctl.model.guest_sharing import GuestSharing
 from vgpuctl.model.numbers import parse_memory_size
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Nic, VmRecord
@@ -32,15 +33,21 @@ class CloudInitFile(Value):
 
 
 class CloudInit(Value):
-    """The files with which cloud-init configures a guest: at least one of them."""
+    """What cloud-init configures a guest with: at least one of these. `sharing`: set up by a script of vgpuctl's."""
 
     user_data: CloudInitFile | None = None
     network_config: CloudInitFile | None = None
+    sharing: GuestSharing | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where they were read."""
+        """Where the files were read."""
         return tuple(file.path for file in (self.user_data, self.network_config) if file is not None)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The files, and the fields of the VM from which the rest is made."""
+        return (*self.paths, *([f"guest_sharing {self.sharing.text}"] if self.sharing is not None else []))
 
 
 class GpuConstraints(Value):

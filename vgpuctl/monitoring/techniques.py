@@ -238,7 +238,7 @@ _TABLE = (
             _is(Degree.NONE, "containers take turns; nothing is guaranteed"),
             _is(Degree.NONE, f"no fault isolation; {_ONE_GUEST}"),
         ),
-        ("set up in the guest: sharing.timeSlicing of NVIDIA's Kubernetes device plugin",),
+        ("Linux guests with Kubernetes only: --guest-sharing time-slicing:PODS sets NVIDIA's device plugin up",),
         (DEVICE_PLUGIN,),
     ),
     Technique(
@@ -251,8 +251,7 @@ _TABLE = (
             _is(Degree.NONE, "a fatal fault of one client ends all clients of the GPU"),
         ),
         (
-            "set up in the guest: nvidia-cuda-mps-control -d, or sharing.mps of the Kubernetes device plugin",
-            "Linux guests and CUDA only; not in a GPU with MIG by the device plugin",
+            "Linux guests and CUDA only, not with MIG: --guest-sharing mps sets it up, mps:PODS for Kubernetes",
             "48 clients for each GPU, 60 from CUDA 13.1 on",
         ),
         (MPS, MPS_USE, DEVICE_PLUGIN),

@@ -233,7 +233,7 @@ def check_network_configs(snapshot: Snapshot, requests: Iterable[VmRequest]) -> 
         seed = request.seed
         if seed is None:
             continue
-        if request.os == WINDOWS_11:
+        if request.os == WINDOWS_11 and seed.paths:
             warnings[f"{', '.join(seed.paths)}: Windows applies it only if cloudbase-init is in the image"] = None
         if seed.network_config is not None:
             warnings |= dict.fromkeys(cloud_init_files.match_cards(seed.network_config, request.nics))

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-import jinja2
 
 from vgpuctl.config.agent_spec import AgentSpec
 from vgpuctl.config.arguments import DASHBOARD_PREFIX, MONITORING_FILES
 from vgpuctl.config.yaml_reader import load_document
-from vgpuctl.domain.render import TEMPLATE_DIRECTORIES
+from vgpuctl.domain.text_templates import read_template, render_text
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.agent_service import METRICS_PORT
 from vgpuctl.model.outcome import QueryResult
@@ -43,14 +41,14 @@ def make_monitoring_file(host: Host, name: str, targets: Sequence[str] = ()) -> 
         )
     if name.startswith(DASHBOARD_PREFIX):
         dashboard = name.removeprefix(DASHBOARD_PREFIX)
-        table: Any = load_document(read_template("dashboards.yml"), "dashboards.yml").value
+        table: Any = load_document(read_template(DIRECTORY, "dashboards.yml"), "dashboards.yml").value
         return QueryResult(MonitoringFileResult(name, render_dashboard(dashboard, table[dashboard])))
     spec = read_host_spec(host)
     values = {
         **as_dict((AgentSpec() if spec is None else spec.agent).alerts),
         **_scrape_values(tuple(targets) or (DEFAULT_TARGET,)),
     }
-    return QueryResult(MonitoringFileResult(name, _render(f"{name}.yml.j2", values)))
+    return QueryResult(MonitoringFileResult(name, render_text(DIRECTORY, f"{name}.yml.j2", values)))
 
 
 def _scrape_values(targets: tuple[str, ...]) -> dict[str, object]:
@@ -92,27 +90,3 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def _is_loopback(host: str) -> bool:
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
-
-
-def read_template(name: str) -> str:
-    """Return the text of a template about monitoring."""
-    path = next(file for directory in TEMPLATE_DIRECTORIES if (file := directory / DIRECTORY / name).is_file())
-    return path.read_text(encoding="utf-8")
-
-
-def _render(name: str, values: Mapping[str, object]) -> str:
-    """Fill a template in. Its delimiters are brackets: braces are Prometheus' own."""
-    environment = jinja2.Environment(
-        block_start_string="[%",
-        block_end_string="%]",
-        variable_start_string="[[",
-        variable_end_string="]]",
-        comment_start_string="[#",
-        comment_end_string="#]",
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701  # YAML; the values are numbers and addresses that were checked
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.from_string(read_template(name)).render(values)

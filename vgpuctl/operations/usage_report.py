@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import jinja2
 
+from vgpuctl.domain.text_templates import read_template
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.advice import SizeAdviceResult
 from vgpuctl.model.results.host import MonitoringFileResult
 from vgpuctl.operations.advise import OWNER, advise_sizes
-from vgpuctl.operations.monitoring import read_template
+from vgpuctl.operations.monitoring import DIRECTORY
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -30,7 +31,7 @@ def make_usage_report(host: Host, *, by: str = OWNER) -> QueryResult[MonitoringF
     """
     advice = advise_sizes(host, by=by)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    template = environment.from_string(read_template(f"{NAME}.j2"))
+    template = environment.from_string(read_template(DIRECTORY, f"{NAME}.j2"))
     text = template.render(
         host=_printable(host.name),
         advice=advice.data,

@@ -160,3 +160,19 @@ def test_a_network_configuration_in_the_spec_itself(sim: Run, tmp_path: Path) ->
     assert "gives every VM the static address 192.0.2.7/24" in sim(f"ensure-vm -f {spec} --count 2").err
     spec.write_text(text.replace("version: 2, ", ""))
     assert "it has no version" in sim(f"ensure-vm -f {spec}").err
+
+
+def test_programs_of_the_guest_share_its_gpu(sim: Run, tmp_path: Path) -> None:
+    line = f"create-vm train-1 --profile A100-4C --image {IMAGE} --guest-sharing mps,threads=50"
+    made = sim(line)
+    assert "train-1-" in made.out
+    assert made.err.count("warning: guest_sharing mps,threads=50: ") == 2
+    assert "guest sharing: mps,threads=50" in sim("show-vm train-1").out
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"name: train-1\nprofile: A100-4C\nimage: {IMAGE}\nguest_sharing: 'mps,threads=50'\n")
+    assert "nothing to do" in sim(f"ensure-vm -f {spec}").out
+    spec.write_text(spec.read_text().replace("mps,threads=50", "mps:4"))
+    other = sim(f"ensure-vm -f {spec}")
+    assert (other.status, "guest_sharing: mps,threads=50 -> mps:4" in other.err) == (3, True)
+    assert sim(f"create-vm 'node-{{}}' --count 2 --profile A100-4C --image {IMAGE} --guest-sharing mps:4").status == 0
+    assert [sim(f"show-vm node-{n} --json").document["data"]["guest_sharing"] for n in (1, 2)] == ["mps:4"] * 2

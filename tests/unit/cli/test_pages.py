@@ -49,6 +49,7 @@ VM: dict[str, Any] = {
     "hugepages": "none", "pinned_cpus": None, "memory_nodes": None, "display": False,
     "vgpus": [vgpu()], "reserve": None, "spread_group": None, "planned": {}, "image": None, "cloud_init": None,
     "network_config": None,
+    "guest_sharing": None,
     "disks": [
         {"path": "/d/a.qcow2", "device": "disk", "size_bytes": 40 << 30, "base": "/d/base.qcow2", "copied_from": None,
          "made": True},

@@ -305,7 +305,8 @@ NETWORK = {"network": STEERING, "bridge": STEERING, "vlan": 1, "model": STEERING
 VM = {**ROW, "record": None, "planned": {STEERING: STEERING}, "spread_group": STEERING, "firmware": STEERING,
       "networks": [NETWORK], "disks": [],
       "hugepages": STEERING, "pinned_cpus": STEERING, "memory_nodes": STEERING, "display": True,
-      "cloud_init": STEERING, "network_config": STEERING}  # fmt: skip
+      "cloud_init": STEERING, "network_config": STEERING,
+      "guest_sharing": STEERING}  # fmt: skip
 ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEERING: STEERING}, "left": [STEERING]}
 
 

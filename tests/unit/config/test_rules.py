@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.config import device_rules, rules
+from vgpuctl.config import device_rules, guest_rules, rules
 from vgpuctl.config.arguments import NAME_PATTERN
 from vgpuctl.config.labels import labels, owner, parse_changes, parse_selector
 from vgpuctl.errors import InvalidInput
@@ -238,6 +238,9 @@ def test_anything_else_is_refused_with_the_reason(value: object, problem: str) -
         (device_rules.cpu_pin, "AUTO", "auto"),
         (device_rules.cpu_pin, 3, "3"),
         (device_rules.cpu_pin, "8-9, 10,2", "2,8-10"),
+        (guest_rules.guest_sharing, " none", "none"),
+        (guest_rules.guest_sharing, "mps,memory=2048,threads=050", "mps,threads=50,memory=2GiB"),
+        (guest_rules.guest_sharing, "time-slicing:04", "time-slicing:4"),
     ],
 )
 def test_sizes_and_lists_have_one_spelling(rule, value: object, text: str) -> None:

@@ -40,6 +40,7 @@ disk: [100, 50GiB, /srv/data.raw]
 cdrom: /srv/a.iso
 cloud_init: /srv/user-data
 network_config: /srv/network-config
+guest_sharing: "mps,memory=2048,threads=025"
 networks: [desktops, {bridge: br0, vlan: 30, mac: 52-54-00-AA-00-01}]
 display: true
 os: generic
@@ -85,6 +86,7 @@ def test_every_field_is_read() -> None:
         "cdrom": "/srv/a.iso",
         "cloud_init": "/srv/user-data",
         "network_config": "/srv/network-config",
+        "guest_sharing": "mps,threads=25,memory=2GiB",
         "networks": ("desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         "display": True,
         "os": "generic",
@@ -118,6 +120,7 @@ def test_files_and_options_agree() -> None:
         cdrom="/srv/a.iso",
         cloud_init="/srv/user-data",
         network_config="/srv/network-config",
+        guest_sharing="mps,threads=25,memory=2G",
         networks=("network=desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         display=True,
         os="generic",
@@ -241,6 +244,21 @@ def test_contradictions(text: str, line: str) -> None:
         ({"cloud_init": "a"}, "--cloud-init: expected the absolute path of a file, not its content"),
         ({"hugepages": "4M"}, "--hugepages: '4M' is not a size of huge pages: write 2MiB, 1GiB or none"),
         ({"cpu_pin": "8-"}, "--cpu-pin: '8-' is not a list of CPUs like 8-15,24-31"),
+        (
+            {"guest_sharing": "mig"},
+            "--guest-sharing: 'mig' is not none, mps, mps,threads=PERCENT,memory=SIZE, mps:PODS",
+        ),
+        ({"guest_sharing": "mps,threads=0"}, "--guest-sharing: threads='0': a percentage is 1 to 100"),
+        ({"guest_sharing": "mps,threads=101"}, "--guest-sharing: threads='101': a percentage is 1 to 100"),
+        ({"guest_sharing": "mps,memory=8GB"}, "--guest-sharing: '8GB' has the unit GB"),
+        ({"guest_sharing": "mps,memory=0"}, "--guest-sharing: '0' is zero"),
+        ({"guest_sharing": "mps,clients=4"}, "--guest-sharing: 'clients=4' is no limit of mps"),
+        ({"guest_sharing": "mps,threads=1,threads=2"}, "--guest-sharing: threads is given twice"),
+        ({"guest_sharing": "mps:1"}, "--guest-sharing: mps:1: from 2 to 48 pods can share a GPU by mps"),
+        ({"guest_sharing": "mps:49"}, "--guest-sharing: mps:49: from 2 to 48 pods can share a GPU by mps"),
+        ({"guest_sharing": "time-slicing:101"}, "--guest-sharing: time-slicing:101: from 2 to 100 pods"),
+        ({"guest_sharing": "time-slicing"}, "--guest-sharing: time-slicing needs the number of pods"),
+        ({"guest_sharing": "$(reboot)"}, "--guest-sharing: '$(reboot)' is not none, mps"),
         ({"network_config": "a"}, "--network-config: expected the absolute path of a file, not its content"),
         ({"networks": ("a/b",)}, "--network: 'a/b' is not a name"),
         ({"networks": ("lan,mac=52",)}, "--network: 'lan' in 'lan,mac=52' is not KEY=VALUE"),
@@ -368,6 +386,7 @@ typed_specs = st.fixed_dictionaries(
         "networks": st.sampled_from(["none", ("lan", "bridge=br0,vlan=4"), ("network=a.b,model=e1000e",)]),
         "hugepages": st.sampled_from(["none", "2M", "1GiB"]),
         "cpu_pin": st.sampled_from(["auto", "none", "0", "9,1-3,4"]),
+        "guest_sharing": st.sampled_from(["none", "mps", "mps:48", "time-slicing:2", "mps,memory=1G,threads=100"]),
         "display": st.booleans(),
         "os": st.sampled_from(["linux", "generic", "windows11"]),
         "storage_pool": names,

@@ -29,6 +29,7 @@ from vgpuctl.operations.plans.guest_devices import (
     check_windows,
     refuse_bios_image,
 )
+from vgpuctl.operations.plans.guest_sharing import check_guest_sharing
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def check_facts(
     refuse_excess_memory(request.memory_mib, facts.host_memory_mib)
     check_guest_devices(snapshot, request, vgpus, facts.guest, vms)
     _check_cloud_init(request)
+    sharing_warnings = check_guest_sharing(snapshot, request, vgpus)
     disks = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     warnings = check_files(
         facts.chains, facts.files, facts.image_hints, bases=[request.image] if request.image else [], disks=disks
@@ -107,7 +109,7 @@ def check_facts(
         check_pool(request.storage_pool, facts.pool)
         check_full_size(facts.pool, _disk_sizes(request, facts), vms=vms)
     _check_sizes(request, facts)
-    return warnings
+    return (*warnings, *sharing_warnings)
 
 
 def refuse_excess_memory(requested_mib: int, host_mib: int | None) -> None:
@@ -146,7 +148,7 @@ def _check_cloud_init(request: VmRequest) -> None:
         raise InvalidInput(
             "cloud-init needs an operating system, but the VM's disk would be empty",
             hint="use --image BASE.qcow2 or --disk PATH, or --cdrom with an installer that supports cloud-init",
-            path=request.seed.paths[0],
+            needed_for=list(request.seed.sources),
         )
 
 

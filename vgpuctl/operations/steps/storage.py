@@ -245,7 +245,7 @@ class CreateSeed(Step):
 
     def describe(self) -> str:
         """Say where it is and what it is built from."""
-        return f"create cloud-init seed {self.disk.path} from {' and '.join(self.files.paths)}"
+        return f"create cloud-init seed {self.disk.path} from {' and '.join(self.files.sources)}"
 
     def perform(self, host: Host) -> None:
         """Create it; raises Exists if the name is taken."""

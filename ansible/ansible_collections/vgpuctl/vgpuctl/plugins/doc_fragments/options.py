@@ -117,6 +117,14 @@ options:
     description:
       - 'Network configuration for cloud-init, version 1 or 2, for instance with a static address.'
       - 'For example V(/root/network-config.yaml).'
+  guest_sharing:
+    type: str
+    description:
+      - 'How the programs of the guest share its GPU, which cloud-init sets up there. mps: NVIDIA''s MPS runs
+        them at the same time, each with at most threads=PERCENT of the GPU''s threads and memory=SIZE of its
+        memory; mps:N, time-slicing:N: the guest is a node of Kubernetes, and N pods share each GPU.'
+      - 'Without it, V(none).'
+      - 'For example V(mps,threads=25,memory=4GiB).'
   networks:
     type: raw
     description:

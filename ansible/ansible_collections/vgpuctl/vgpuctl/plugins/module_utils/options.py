@@ -23,6 +23,7 @@ VM = {
     "cdrom": {"type": "str"},
     "cloud_init": {"type": "str"},
     "network_config": {"type": "str"},
+    "guest_sharing": {"type": "str"},
     "networks": {"type": "raw"},
     "display": {"type": "bool"},
     "os": {"type": "str", "choices": ["linux", "generic", "windows11"]},

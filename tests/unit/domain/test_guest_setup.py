@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cloud-init runs in a guest that shares its GPU: in a chroot, with programs that accept only the right order."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from pycdlib import PyCdlib
+from ruamel.yaml import YAML
+
+from tests.guests.roots import GuestRoot
+from vgpuctl.config.guest_rules import parse_guest_sharing
+from vgpuctl.domain.cloud_init_seed import build_seed_image
+from vgpuctl.domain.guest_setup import setup_script
+from vgpuctl.model.request import CloudInit, CloudInitFile
+
+START = ("ExecStartPre", "ExecStart", "ExecStartPost")
+STOP = ("ExecStop", "ExecStopPost")
+HEALTH = "get_default_active_thread_percentage"
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "guest").mkdir()
+    return GuestRoot(tmp_path / "guest")
+
+
+def script(text):
+    return setup_script(parse_guest_sharing(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("mps", []),
+        ("mps,threads=25", ["set_default_active_thread_percentage 25"]),
+        (
+            "mps,threads=25,memory=4GiB",
+            [
+                "set_default_device_pinned_mem_limit 0 4096M",
+                "set_default_device_pinned_mem_limit 1 4096M",
+                "set_default_active_thread_percentage 25",
+            ],
+        ),
+    ],
+)
+def test_the_daemon_starts_and_stops_in_nvidias_order(root, text, limits):
+    root.run_script(script(text))
+    root.run_unit(*START)
+    root.run_unit(*STOP)
+    assert root.log == ["mode EXCLUSIVE_PROCESS", "daemon", *limits, HEALTH, "quit", "mode DEFAULT"]
+
+
+def test_each_boot_writes_the_same_and_systemd_is_told(root):
+    root.run_script(script("mps"))
+    files = {p: p.read_text() for p in (root.path / "etc").rglob("*") if p.is_file()}
+    (root.path / "etc/systemd/system/vgpuctl-mps.service").write_text("[Service]\nExecStart=/bin/false\n")
+    root.run_script(script("mps"))
+    assert {p: p.read_text() for p in (root.path / "etc").rglob("*") if p.is_file()} == files
+    commands = ["daemon-reload", "--quiet enable vgpuctl-mps.service", "--no-block start vgpuctl-mps.service"]
+    assert (root.path / "run/systemctl").read_text().splitlines() == commands * 2
+
+
+def test_a_directory_that_a_user_made_first_does_not_stay(root):
+    """Whoever owns the pipe directory can take the place of the daemon."""
+    planted = root.path / "tmp/nvidia-mps/control"
+    planted.parent.mkdir()
+    planted.write_text("")
+    root.run_script(script("mps"))
+    root.run_unit("ExecStartPre")
+    assert not planted.exists()
+    assert planted.parent.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_daemon_without_an_answer_is_a_failed_start(root):
+    root.run_script(script("mps"))
+    root.run_unit("ExecStartPre", "ExecStart")
+    (root.path / "run/mps/answer").write_text("no such command\n")
+    result = root.run("/usr/local/sbin/vgpuctl-mps-limits", check=False)
+    assert (result.returncode, "no such command" in result.stderr) == (1, True)
+
+
+def test_a_guest_without_systemd_is_told_so(root):
+    root.put_program("systemctl", "")
+    (root.path / "usr/bin/systemctl").unlink()
+    (root.path / "bin").unlink()
+    (root.path / "bin").symlink_to("usr/bin")
+    result = root.run_script(script("mps"), check=False)
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
+        "vgpuctl: this guest has no systemd, which runs the MPS daemon",
+        "vgpuctl: the setup of this guest failed: guest_sharing mps is not complete",
+    ]
+    assert not list((root.path / "etc").rglob("*mps*"))
+
+
+def test_the_unit_is_one_for_systemd(root):
+    root.run_script(script("mps,threads=10"))
+    result = root.run("systemd-analyze", "verify", "--man=no", "/etc/systemd/system/vgpuctl-mps.service", check=False)
+    assert "vgpuctl-mps" not in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "section", "extra"),
+    [
+        ("mps:4", "vgpuctl-mps-4", "mps", ["nvidia.com/mps.capable=true"]),
+        ("time-slicing:10", "vgpuctl-time-slicing-10", "timeSlicing", []),
+    ],
+)
+def test_a_node_of_kubernetes_gets_files_and_no_daemon(root, text, name, section, extra):
+    root.run_script(script(text))
+    read = YAML(typ="safe", pure=True).load
+    config = read((root.path / f"etc/vgpuctl/kubernetes/{name}.yaml").read_text())
+    resource = {"name": "nvidia.com/gpu", "replicas": parse_guest_sharing(text).replicas}
+    shared = {"renameByDefault": True, "failRequestsGreaterThanOne": True, "resources": [resource]}
+    assert config == {"version": "v1", "sharing": {section: shared}}
+    labels = ["nvidia.com/gpu.present=true", f"nvidia.com/device-plugin.config={name}", *extra]
+    k3s = read((root.path / "etc/rancher/k3s/config.yaml.d/60-vgpuctl-gpu.yaml").read_text())
+    assert k3s == {"node-label+": labels}
+    assert not (root.path / "etc/systemd/system").exists()
+    for tool in ("kubectl", "helm"):
+        root.put_program(tool, '#!/bin/sh\nfor word; do printf "%s\\n" "$word"; done >"/run/${0##*/}"\n')
+    root.run("/etc/vgpuctl/kubernetes/install-device-plugin", "node-7")
+    assert (root.path / "run/kubectl").read_text().splitlines() == ["label", "--overwrite", "node", "node-7", *labels]
+    helm = (root.path / "run/helm").read_text().splitlines()
+    assert f"config.map.{name}=/etc/vgpuctl/kubernetes/{name}.yaml" in helm
+    assert "config.fallbackStrategies={named,empty}" in helm
+
+
+@pytest.mark.parametrize("text", ["mps", "mps:2", "time-slicing:2"])
+def test_the_seed_has_it_as_vendor_data_next_to_the_users_own(text):
+    user = "#cloud-config\nruncmd: [[true]]\n"
+    files = CloudInit(CloudInitFile("/ud", user), sharing=parse_guest_sharing(text))
+    disc = PyCdlib()
+    disc.open_fp(io.BytesIO(build_seed_image(files, "some-id", "vdi-001")))
+    texts = {}
+    for name in ("user-data", "vendor-data"):
+        data = io.BytesIO()
+        disc.get_file_from_iso_fp(data, rr_path=f"/{name}")
+        texts[name] = data.getvalue().decode()
+    assert texts == {"user-data": user, "vendor-data": script(text)}

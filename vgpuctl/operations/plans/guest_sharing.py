@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the programs of a guest can share its GPU as a VM's `guest_sharing` says.
+
+NVIDIA supports MPS in VMs with a vGPU or a whole GPU (GPU Operator's documentation, "MPS") and lists no vGPU types that
+take it. A and B types have no CUDA; the compute mode EXCLUSIVE_PROCESS, with which MPS begins, cannot be set with MIG,
+and the device plugin shares no MIG devices by MPS (README of k8s-device-plugin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpuctl.config.vm_request import VmRequest
+from vgpuctl.errors import HostCannot, InvalidInput
+from vgpuctl.makers import maker_of
+from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
+from vgpuctl.model.names import parse_profile_name
+from vgpuctl.model.numbers import format_mib
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.operations.plans.guest_devices import WINDOWS_11
+
+_CHECK = "guest-sharing"
+
+
+def check_guest_sharing(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[AssignedVgpu]) -> tuple[str, ...]:
+    """Check a new VM's `guest_sharing`, and return warnings.
+
+    Raises:
+        InvalidInput: it is for Windows, or a program may take more memory than a vGPU has.
+        HostCannot: a GPU of the VM is not NVIDIA's, or cannot be shared so.
+    """
+    sharing = request.guest_sharing
+    if sharing is None:
+        return ()
+    if request.os == WINDOWS_11:
+        raise InvalidInput(
+            f"guest_sharing {sharing.text} is for guests with Linux, and os is {WINDOWS_11}",
+            hint="omit --guest-sharing: programs of Windows take turns on the GPU without any setting",
+            guest_sharing=sharing.text,
+            os=request.os,
+        )
+    for vgpu in vgpus:
+        _refuse_maker(snapshot, sharing, vgpu)
+        if vgpu.profile is not None:
+            _refuse_profile(sharing, vgpu.profile)
+        _refuse_memory(sharing, vgpu)
+    return _warnings(sharing, vgpus)
+
+
+def _refuse_maker(snapshot: Snapshot, sharing: GuestSharing, vgpu: AssignedVgpu) -> None:
+    gpu = snapshot.gpu(vgpu.gpu)
+    if gpu is not None and not maker_of(gpu).has_nvml:
+        raise HostCannot(
+            f"guest_sharing {sharing.text} is for NVIDIA's GPUs, and {gpu.address} is {gpu.model}",
+            hint="omit --guest-sharing, or choose a GPU of NVIDIA (vgpuctl list-gpus)",
+            check=_CHECK,
+            gpu=gpu.address,
+        )
+
+
+def _refuse_profile(sharing: GuestSharing, profile: str) -> None:
+    name = parse_profile_name(profile)
+    if name is not None and name.series in "AB":
+        raise HostCannot(
+            f"guest_sharing {sharing.text} needs CUDA, which {profile} does not have: it is of series {name.series}",
+            hint="choose a profile of series C or Q (vgpuctl list-profiles)",
+            check=_CHECK,
+            profile=profile,
+        )
+    if name is not None and name.mig_slices and sharing.method is SharingMethod.MPS:
+        raise HostCannot(
+            f"guest_sharing {sharing.text}: MPS takes no GPU in MIG mode, and {profile} is a part of one",
+            hint="choose a time-sliced profile (vgpuctl list-profiles), or for Kubernetes --guest-sharing "
+            f"{SharingMethod.TIME_SLICING}:{sharing.replicas or 4}",
+            check=_CHECK,
+            profile=profile,
+        )
+
+
+def _refuse_memory(sharing: GuestSharing, vgpu: AssignedVgpu) -> None:
+    limit, has = sharing.memory_mib, vgpu.framebuffer_mib
+    if limit is not None and has is not None and limit > has:
+        raise InvalidInput(
+            f"guest_sharing {sharing.text}: a program may take {format_mib(limit)}, and {vgpu.profile or vgpu.gpu} has "
+            f"{format_mib(has)}",
+            hint=f"limit it to a part of that, for example memory={format_mib(has // 2).replace(' ', '')}",
+            memory_mib=limit,
+            framebuffer_mib=has,
+        )
+
+
+def _warnings(sharing: GuestSharing, vgpus: Sequence[AssignedVgpu]) -> tuple[str, ...]:
+    """Return what the user should know: what sharing does not protect from, and what NVIDIA does not say."""
+    what = "pods" if sharing.replicas else "programs"
+    if sharing.method is SharingMethod.TIME_SLICING:
+        return (f"guest_sharing {sharing.text}: nothing limits the GPU memory that each of the pods takes",)
+    warnings = [f"guest_sharing {sharing.text}: a GPU fault of one of the {what} ends all that share the GPU"]
+    if any(vgpu.profile is not None for vgpu in vgpus):
+        warnings.append(
+            f"guest_sharing {sharing.text}: NVIDIA supports MPS in VMs with vGPUs, but does not list for which "
+            "profiles; try it with this one first"
+        )
+    return tuple(warnings)
