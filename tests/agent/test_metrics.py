@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
 from pathlib import Path
@@ -19,6 +17,7 @@ from tests.agent.conftest import ROOT
 from tests.agent.test_growth import assert_same, objects, size_of
 from tests.callers import host_of
 from tests.hosts import EagerClock, SimulatedHost, open_sim_host
+from tests.licenses import put_license, token_text
 from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.host_state import HostState
 from vgpuctl.agent.metrics import FAMILIES, render_metrics
@@ -127,27 +126,17 @@ def test_what_is_unknown_is_absent(sampled: Sampled) -> None:
         assert value(series, name, vm="a") == [], name
 
 
-def _name_token(host: SimulatedHost) -> Path:
-    """Name a token in host.yaml; return where it is to be."""
-    host_file = host.ports.host_file
-    assert host_file is not None
-    host_file.replace("version: 1\nlicense: {token: /etc/vgpuctl/license.tok}\n", host_file.read())
-    return next(host.directory.rglob("host.yaml")).parent / "license.tok"
-
-
-def _write_token(path: Path, expiry: float) -> None:
-    """Write a token that expires then."""
-    claims = base64.urlsafe_b64encode(json.dumps({"exp": expiry}).encode()).decode().rstrip("=")
-    path.write_text(f"e30.{claims}.c2ln")
+def _write_token(host: SimulatedHost, expiry: float, name: str = "cad") -> Path:
+    """Write the token of a license, which expires then; return it."""
+    return put_license(host.sim.host_file.parent, name, a_tok=token_text(exp=expiry)) / "a.tok"
 
 
 def test_a_token_that_ends_is_an_event_once_before_and_once_after(sampled: Sampled) -> None:
-    token = _name_token(sampled.host)
-    _write_token(token, sampled.clock.now() + 31 * DAY)
+    _write_token(sampled.host, sampled.clock.now() + 31 * DAY)
     sampled.next()
     assert sampled.types() == []
     expiry = sampled.clock.now() + 30 * DAY
-    _write_token(token, expiry)
+    token = _write_token(sampled.host, expiry)
     for seconds in (15, 15, 30 * DAY, 15):
         sampled.next(seconds)
         text = token.read_text()
@@ -156,26 +145,26 @@ def test_a_token_that_ends_is_an_event_once_before_and_once_after(sampled: Sampl
         token.write_text(text)
     reasons = [e.reason for e in sampled.events.since(None) if e.type is EventType.LICENSE_ENDS]
     assert reasons == [
-        f"the token expires at {format_utc(int(expiry))}",
-        f"the token expired at {format_utc(int(expiry))}",
+        f"the token of the license cad expires at {format_utc(int(expiry))}",
+        f"the token of the license cad expired at {format_utc(int(expiry))}",
     ]
-    _write_token(token, sampled.clock.now() + DAY)
+    _write_token(sampled.host, sampled.clock.now() + DAY)
     sampled.next()
     assert sampled.types()[-1] == "license-token-ends", "another token that ends is another event"
 
 
 def test_a_token_and_the_host_lock_are_told(sampled: Sampled) -> None:
     series = sampled.next()
-    assert value(series, "license_token_expiry_timestamp_seconds") == [], "host.yaml names no token"
+    assert value(series, "license_token_expiry_timestamp_seconds") == [], "there is no license"
     assert value(series, "host_lock_wait_seconds") == [0]
-    token = _name_token(sampled.host)
-    _write_token(token, 1_800_000_000)
+    token = _write_token(sampled.host, 1_800_000_000)
+    _write_token(sampled.host, 1_900_000_000, "lab")
     with sampled.host.again().ports.claims.lock(1):
         series = sampled.next()
-    assert value(series, "license_token_expiry_timestamp_seconds") == [1_800_000_000]
+    assert value(series, "license_token_expiry_timestamp_seconds") == [1_800_000_000, 1_900_000_000]
     assert value(series, "host_lock_wait_seconds") == [1]
     token.write_text("rubbish")
-    assert value(sampled.next(), "license_token_expiry_timestamp_seconds") == []
+    assert value(sampled.next(), "license_token_expiry_timestamp_seconds", license="cad") == []
 
 
 def test_every_metric_can_be_told(sampled: Sampled) -> None:
@@ -211,7 +200,7 @@ def test_every_metric_can_be_told(sampled: Sampled) -> None:
         profiles=sampled.calls.list_profiles(everything=True).data,
         counts=counts.read(),
         source_errors={"nvml": 3},
-        token_expiry=1e9,
+        token_expiries={"cad": 1e9},
         lock_wait_seconds=0.1,
     )
     names = {name.removeprefix(PREFIX) for name, _ in read(render_metrics(state))}

@@ -136,6 +136,7 @@ def test_a_refusal_names_the_line_that_would_allow_it(host: SimulatedHost) -> No
         ("move-vms", {}, "agent: {accounts: {ada: operator}}"),
         ("create-vm", {**SPEC, "networks": "lan"}, "agent: {allow: {networks: [lan]}}"),
         ("create-vm", {**SPEC, "storage_pool": "fast"}, "agent: {allow: {pools: [fast]}}"),
+        ("create-vm", {**SPEC, "license": "cad"}, "agent: {allow: {licenses: [cad]}}"),
         ("create-vm", {"mode": "passthrough", "gpu": "A100"}, "agent: {allow: {modes: [passthrough]}}"),
         ("create-vm", {**SPEC, "vgpu_params": "b=2"}, "agent: {allow: {vgpu_params: [b]}}"),
         ("create-vm", {**SPEC, "image": "/etc/shadow"}, "agent: {allow: {folders: [FOLDER]}}"),

@@ -8,15 +8,16 @@ from tests.guests.roots import STAND_INS
 from tests.lab.machine import Lab
 from vgpuctl.config.guest_rules import parse_guest_sharing
 from vgpuctl.domain.guest_setup import setup_script
+from vgpuctl.model.request import CloudInit
 
 UNIT = "vgpuctl-mps.service"
 
 
 def boot(lab: Lab, sharing: str) -> None:
     """Run the script as cloud-init does."""
-    parsed = parse_guest_sharing(sharing)
-    assert parsed is not None
-    script = setup_script(parsed).removeprefix("#cloud-boothook\n")
+    text = setup_script(CloudInit(sharing=parse_guest_sharing(sharing)))
+    assert text is not None
+    script = text.removeprefix("#cloud-boothook\n")
     lab.run("cat >/run/boothook && chmod 700 /run/boothook && /run/boothook", stdin=script)
 
 

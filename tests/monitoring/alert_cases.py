@@ -96,7 +96,7 @@ def one(name: str, values: str) -> Series:
     return INFO | {name: values}
 
 
-TOKEN = "vgpuctl_license_token_expiry_timestamp_seconds"
+TOKEN = 'vgpuctl_license_token_expiry_timestamp_seconds{license="cad"}'
 HOT = f'vgpuctl_gpu_temperature_celsius{{gpu="{GPU}",sensor="%s"}}'
 SM = f'vgpuctl_gpu_engine_utilization_ratio{{gpu="{GPU}",engine="sm"}}'
 ECC = f'vgpuctl_gpu_ecc_errors_total{{gpu="{GPU}",type="%s"}}'
@@ -174,9 +174,9 @@ ALERTS = {
     "LicenceTokenEnds": Alert(
         "warning", 90, {TOKEN: f"{20 * 86400}x120"},
         ({TOKEN: f"{40 * 86400}x120"},),
-        f"The token with which the guests of {INSTANCE} get their licences ends soon, or has ended: "
+        f"The token of licence cad for guests of {INSTANCE} ends soon, or has ended: "
         "19d 22h 30m 0s left",
-        f"{AT_HOST}vgpuctl doctor license-token", {}, early=50,
+        f"{AT_HOST}vgpuctl doctor license-token", {"license": "cad"}, early=50,
     ),
     "FramebufferFull": Alert(
         "warning", 12, used(7000, reserved=700),

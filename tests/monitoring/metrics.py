@@ -16,7 +16,7 @@ agent_last_sample_timestamp_seconds NOW
 agent_sample_duration_seconds 0.05
 agent_sample_errors_total{source="nvml"} 2
 agent_nvml_paused 0
-license_token_expiry_timestamp_seconds 1800000000
+license_token_expiry_timestamp_seconds{license="cad"} 1800000000
 host_lock_wait_seconds 0
 agent_event_subscribers 1
 agent_events_dropped_total 0

@@ -19,7 +19,7 @@ class HostState(Value):
     """All that metrics are made of, at one instant. `expected_gpus`: the GPUs that this host should have.
 
     `source_errors`: how often each source of the use of GPUs failed. `subscribers`: who follows the events.
-    `token_expiry`: when the token for licenses expires. `lock_wait_seconds`: how long the host lock let us wait.
+    `token_expiries`: when the token of each license expires. `lock_wait_seconds`: how long the host lock let us wait.
     """
 
     version: str
@@ -30,7 +30,7 @@ class HostState(Value):
     expected_gpus: frozenset[str] = frozenset()
     source_errors: Mapping[str, int] = EMPTY_MAPPING
     subscribers: int = 0
-    token_expiry: float | None = None
+    token_expiries: Mapping[str, float] = EMPTY_MAPPING
     lock_wait_seconds: float | None = None
 
 

@@ -226,7 +226,7 @@ FAMILIES = (
         ),
         (
             "license_token_expiry_timestamp_seconds", "When the token expires with which guests get their licences.",
-            lambda host: host.token_expiry,
+            lambda host: host.token_expiries, "license",
         ),
         (
             "host_lock_wait_seconds", "How long other vgpuctl let the agent wait for the host lock; at most 1.",

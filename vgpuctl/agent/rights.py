@@ -108,7 +108,7 @@ HARMLESS_FIELDS = frozenset({
 """Fields of a VM spec that name nothing of the host but GPUs and CPUs; limits bound how many vGPUs."""
 CHECKED_FIELDS = frozenset({
     "image", "disk", "cdrom", "cloud_init", "network_config", "networks", "storage_pool", "vgpu_params", "template",
-    "mode", "force_console",
+    "mode", "force_console", "license",
 })  # fmt: skip
 _CONTENT_FIELDS = ("cloud_init", "network_config")
 _MAKES_VM = frozenset({"profile", "mode", "gpus", "gpu"})
@@ -247,7 +247,7 @@ class _Check:
             texts = (paths,) if isinstance(paths, str) else tuple(paths)
             return checked | {"paths": tuple(self._files.resolve(str(path)) for path in texts)} if texts else checked
         if self._call == "attach-gpu":
-            self._check_mode("passthrough")
+            self._check_listed("mode", "passthrough", "modes")
         if arguments.get("networks"):
             self._check_networks(parse_options(networks=arguments["networks"])["networks"])
         return checked
@@ -266,13 +266,15 @@ class _Check:
             raise NotAllowed("template: a template is named, without a path", hint="omit it", rule="root")
         self._check_names(arguments, spec)
         self._check_params(spec.get("vgpu_params", {}))
-        self._check_mode(spec.get("mode", "vgpu"))
+        self._check_listed("mode", spec.get("mode", "vgpu"), "modes")
+        if "license" in spec:
+            self._check_listed("the license", spec["license"], "licenses")
         defaults = read_spec_of_host(self._host).defaults
         makes_vm = bool(spec.keys() & _MAKES_VM) or not self._call.startswith("ensure")
         if "networks" in spec or (makes_vm and getattr(defaults, "networks", None) is None):
             self._check_networks(spec.get("networks", ("default",)))
         if "storage_pool" in spec or (makes_vm and getattr(defaults, "storage_pool", None) is None):
-            self._check_pool(spec.get("storage_pool", "default"))
+            self._check_listed("the storage pool", spec.get("storage_pool", "default"), "pools")
         return self._resolve_paths(spec)
 
     def _read_spec(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,13 +316,10 @@ class _Check:
             if not {key, f"{key}={value}"} & {*self._allow.vgpu_params}:
                 raise not_allowed(f"the plugin parameter {key}={value} is not allowed", "agent.allow.vgpu_params", key)
 
-    def _check_mode(self, mode: str) -> None:
-        if mode not in self._allow.modes:
-            raise not_allowed(f"mode {mode} is not allowed", "agent.allow.modes", mode)
-
-    def _check_pool(self, pool: str) -> None:
-        if pool not in self._allow.pools:
-            raise not_allowed(f"the storage pool {pool} is not allowed", "agent.allow.pools", pool)
+    def _check_listed(self, what: str, value: str, key: str) -> None:
+        """Refuse a value that host.yaml does not list for members."""
+        if value not in getattr(self._allow, key):
+            raise not_allowed(f"{what} {value} is not allowed", f"agent.allow.{key}", value)
 
     def _check_networks(self, cards: tuple[str, ...]) -> None:
         for card in cards:
@@ -328,8 +327,7 @@ class _Check:
                 continue
             nic = parse_nic(card)
             where = Nic(network=nic.network, bridge=nic.bridge, vlan=nic.vlan).text
-            if where not in self._allow.networks:
-                raise not_allowed(f"the network {where} is not allowed", "agent.allow.networks", where)
+            self._check_listed("the network", where, "networks")
 
     def _resolve_paths(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         used: dict[str, Any] = {}

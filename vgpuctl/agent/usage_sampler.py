@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from threading import Lock
 
@@ -31,7 +32,7 @@ from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
 from vgpuctl.observe import observe, observe_devices
-from vgpuctl.operations.guest_software import read_token_expiry
+from vgpuctl.observe.licenses import read_token_expiries
 from vgpuctl.operations.queries import profile_results
 from vgpuctl.operations.usage import SCOPE, join, read_sample
 from vgpuctl.ports.devices import UsageReader
@@ -89,8 +90,8 @@ class UsageSampler:
         self._last: UsageResult | None = None
         """The last sample that all sources answered: two of those are compared."""
         self._is_paused = False
-        self._token_notice: tuple[float, bool] | None = None
-        """The expiry of a token that ends soon or has ended, and whether it has; as published last."""
+        self._token_notices: dict[str, tuple[float, bool] | None] = {}
+        """By license, the expiry of a token that ends soon or has ended, and whether it has; as published last."""
         self._text = b""
 
     async def run(self) -> None:
@@ -129,7 +130,7 @@ class UsageSampler:
         self._snapshot = snapshot
         state = self._state(snapshot, result, self._profiles)
         self._text = render_metrics(state)
-        self._report_token(state.token_expiry)
+        self._report_tokens(state.token_expiries)
         if sample.nvml_paused and not self._is_paused:
             self._events.publish(EventType.NVML_PAUSED, reason="vgpuctl changes the layout of a GPU")
         self._is_paused = sample.nvml_paused
@@ -139,16 +140,19 @@ class UsageSampler:
                 change.publish(self._events)
         self._add_to_history(result)
 
-    def _report_token(self, expiry: float | None) -> None:
-        """Publish once that the token for licenses expires soon, and once that it has expired."""
-        if expiry is None:
-            return  # perhaps it cannot be read for a moment
-        left = expiry - self._host.clock.now()
-        notice = (expiry, left < 0) if left < EXPIRY_WARNING.total_seconds() else None
-        if notice not in (None, self._token_notice):
-            word = "expired" if left < 0 else "expires"
-            self._events.publish(EventType.LICENSE_ENDS, reason=f"the token {word} at {format_utc(int(expiry))}")
-        self._token_notice = notice
+    def _report_tokens(self, expiries: Mapping[str, float]) -> None:
+        """Publish once for each license that its token expires soon, and once that it has expired.
+
+        A license that is missing here perhaps cannot be read for a moment: its notice stays.
+        """
+        for name, expiry in expiries.items():
+            left = expiry - self._host.clock.now()
+            notice = (expiry, left < 0) if left < EXPIRY_WARNING.total_seconds() else None
+            if notice not in (None, self._token_notices.get(name)):
+                word = "expired" if left < 0 else "expires"
+                reason = f"the token of the license {name} {word} at {format_utc(int(expiry))}"
+                self._events.publish(EventType.LICENSE_ENDS, reason=reason)
+            self._token_notices[name] = notice
 
     def _add_to_history(self, result: UsageResult) -> None:
         """Add a sample, and publish when the history cannot be written, and when it can again."""
@@ -192,7 +196,7 @@ class UsageSampler:
             expected_gpus=self._seen_gpus,
             source_errors=dict(self._errors),
             subscribers=self._events.reader_count,
-            token_expiry=read_token_expiry(self._host),
+            token_expiries=read_token_expiries(self._host),
             lock_wait_seconds=self._wait_for_lock(),
         )
 

@@ -24,6 +24,7 @@ from vgpuctl.config.agent_metrics import (
 from vgpuctl.config.alert_thresholds import ALERTS_SHAPE, AlertsSpec, dump_alerts, parse_alerts
 from vgpuctl.config.arguments import NONE, VM_MODES
 from vgpuctl.config.event_sinks import SINK_SHAPE, dump_sink, parse_sink
+from vgpuctl.config.licenses import LICENSE_DIRECTORY, LICENSE_PATTERN, license_name
 from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
 from vgpuctl.config.vm_fields import integer_schema, nonempty_list_schema, pattern_schema
 from vgpuctl.model.caller import Limits, Rights
@@ -44,7 +45,7 @@ class AllowSpec(Value):
     """What VMs of members may use. `networks`: libvirt's networks and bridges, as in a VM spec, without card models.
 
     `folders`: of images, disks and ISO files; `pools`: libvirt's storage pools, for new disks too. `vgpu_params`: names
-    of parameters, or `name=value`. `modes`: as in a VM spec.
+    of parameters, or `name=value`. `modes`: as in a VM spec. `licenses`: their names.
     """
 
     folders: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ class AllowSpec(Value):
     networks: tuple[str, ...] = ()
     vgpu_params: tuple[str, ...] = ()
     modes: tuple[str, ...] = ("vgpu",)
+    licenses: tuple[str, ...] = ()
 
 
 class LimitsSpec(Value):
@@ -271,6 +273,12 @@ ALLOW_SHAPE = Shape(
             nonempty_list(rules.mode),
             "vgpu (the default), sriov for plain VFs, passthrough for whole GPUs",
             nonempty_list_schema({"enum": list(VM_MODES), "type": "string"}),
+        ),
+        Key(
+            "licenses",
+            nonempty_list(license_name),
+            f"licenses for guests, by the names of their folders in {LICENSE_DIRECTORY}",
+            nonempty_list_schema(pattern_schema(LICENSE_PATTERN)),
         ),
     ),
 )

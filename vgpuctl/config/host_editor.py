@@ -281,7 +281,7 @@ def render_host_file(
     `gpu_comments`: for entries of `gpus:`; `header_comments`: at the top of the file.
     """
     document = CommentedMap(version=host.version)
-    for section in ("defaults", "placement", "boot", "license"):
+    for section in ("defaults", "placement", "boot"):
         values = _render_entry(getattr(host, section))
         if values and getattr(host, section) != BootSpec():
             document[section] = values

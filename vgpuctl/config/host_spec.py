@@ -117,17 +117,10 @@ class BootSpec(Value):
     hold_libvirt_seconds: int = 30
 
 
-class LicenseSpec(Value):
-    """NVIDIA's licenses. `token`: the path of the client configuration token that guests get."""
-
-    token: str | None = None
-
-
 class HostSpec(Value):
     """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, model or "all", `vgpus` by name.
 
     `placement`: on which GPU new vGPUs go, of those with room. `agent`: what members of the group vgpuctl may do.
-    `license`: the token of NVIDIA's license server, whose expiry doctor checks.
     """
 
     version: int
@@ -137,7 +130,6 @@ class HostSpec(Value):
     boot: BootSpec = BootSpec()
     placement: PlacementSpec = PlacementSpec()
     agent: AgentSpec = AgentSpec()
-    license: LicenseSpec = LicenseSpec()
 
 
 def parse_host_spec(text: str, path: str) -> HostSpec:
@@ -220,11 +212,6 @@ def _parse_boot(value: object) -> BootSpec:
     return BootSpec(**given)
 
 
-def _parse_license(value: object) -> LicenseSpec:
-    given: dict[str, Any] = LICENSE_SHAPE.check(value)
-    return LicenseSpec(**given)
-
-
 _TEXT_LIST_SCHEMA = {
     "anyOf": [
         {"type": "string", "minLength": 1},
@@ -294,18 +281,6 @@ BOOT_SHAPE = Shape(
         ),
     ),
 )
-LICENSE_SHAPE = Shape(
-    "License",
-    "NVIDIA's licenses for guests.",
-    (
-        Key(
-            "token",
-            rules.secret_path,
-            "the path of a client configuration token, whose expiry doctor checks",
-            {"pattern": "^/", "type": "string"},
-        ),
-    ),
-)
 HOST_SHAPE = Shape(
     "HostSpec",
     "The host file /etc/vgpuctl/host.yaml.",
@@ -321,7 +296,6 @@ HOST_SHAPE = Shape(
         Key("vgpus", _parse_vgpus, "vGPUs without a VM, by name", map_value_shape=VGPU_SHAPE),
         Key("boot", _parse_boot, "restoring after a boot", nested_shape=BOOT_SHAPE),
         Key("placement", _parse_placement, "how the GPU for a new vGPU is chosen", nested_shape=PLACEMENT_SHAPE),
-        Key("license", _parse_license, "NVIDIA's licenses for guests", nested_shape=LICENSE_SHAPE),
         Key("agent", parse_agent, "what members of the group vgpuctl may do", nested_shape=AGENT_SHAPE),
     ),
 )

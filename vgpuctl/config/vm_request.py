@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vgpuctl.config import device_rules, guest_rules, rules
+from vgpuctl.config import device_rules, guest_rules, licenses, rules
 from vgpuctl.config import labels as label_rules
 from vgpuctl.config.arguments import (
     CPU_PIN_AUTO,
@@ -357,6 +357,18 @@ class VmRequest(DeclaredFields):
         parse=guest_rules.parse_guest_sharing,
         text=lambda sharing: NONE if sharing is None else sharing.text,
         shown=lambda sharing: sharing.text,
+        recorded="given",
+    )
+    license_name: str | None = vm_field(
+        licenses.license_name,
+        pattern_schema(licenses.LICENSE_PATTERN),
+        "the guest's license for NVIDIA's vGPU software, which cloud-init gives to it: a folder in "
+        f"{licenses.LICENSE_DIRECTORY} with the token",
+        default=None,
+        name="license",
+        example="cad",
+        metavar="NAME",
+        shown=as_is,
         recorded="given",
     )
     nics: tuple[Nic, ...] = vm_field(

@@ -155,13 +155,12 @@ def with_seed(request: VmRequest, seed: CloudInit | None) -> VmRequest:
 
     What the request sets up in the guest is added to the files.
     """
-    user_data, network = (seed.user_data, seed.network_config) if seed is not None else (None, None)
-    complete = CloudInit(user_data, network, request.guest_sharing)
+    complete = replace(seed or CloudInit(), sharing=request.guest_sharing)
     return replace(
         request,
         seed=complete if complete != CloudInit() else None,
-        cloud_init=user_data.path if user_data is not None else None,
-        network_config=network.path if network is not None else None,
+        cloud_init=complete.user_data.path if complete.user_data is not None else None,
+        network_config=complete.network_config.path if complete.network_config is not None else None,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 
 from vgpuctl.doctor import agent, gpu_settings, gpus, nvidia, own_files, vgpu_software, virtualization, vms
-from vgpuctl.doctor.check import Check, Finding, Verdict
+from vgpuctl.doctor.check import Check
 from vgpuctl.errors import NotFound
 
 CHECKS: tuple[Check, ...] = (
@@ -24,7 +24,6 @@ CHECKS: tuple[Check, ...] = (
     *agent.CHECKS,
 )
 """All checks in the order in which people read them: a check comes after those that it depends on."""
-_WORST_FIRST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN, Verdict.OK, Verdict.NOT_APPLICABLE)
 
 
 def select_checks(ids: tuple[str, ...]) -> tuple[Check, ...]:
@@ -48,9 +47,3 @@ def select_checks(ids: tuple[str, ...]) -> tuple[Check, ...]:
 def find_explaining_checks(code: str, check_fact: str | None) -> tuple[Check, ...]:
     """Return the checks that may explain an error: by its code, or by its fact `check`."""
     return tuple(check for check in CHECKS if code in check.explains or check_fact in check.explains)
-
-
-def worst_verdict(findings: tuple[Finding, ...]) -> Verdict:
-    """Return the verdict of a whole host: that of its worst finding."""
-    verdicts = {finding.verdict for finding in findings}
-    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), Verdict.NOT_APPLICABLE)

@@ -7,9 +7,10 @@ something cannot be read, the verdict is `unknown` with the reason, and never `o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
+from vgpuctl.config.licenses import LicenseFiles
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import DeviceUser, EccState, FilePermissions, HypervisorCapabilities, NvmlGuest
@@ -34,6 +35,9 @@ NVIDIA_SERVICES = ("nvidia-vgpud", "nvidia-vgpu-mgr")
 """The systemd services of NVIDIA's driver for vGPUs: one reports the types and exits, the other starts each vGPU."""
 SLICE_DIRECTORIES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")
 """The cgroups of services: with cgroup v2, and in systemd's own hierarchy with v1."""
+
+
+_WORST_FIRST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN, Verdict.OK, Verdict.NOT_APPLICABLE)
 
 
 class Finding(Value):
@@ -89,14 +93,6 @@ class DisplacedVm(Value):
     fix: str | None
 
 
-class LicenseToken(Value):
-    """The token that host.yaml names: `path`, its content, and its `permissions`, None where they cannot be read."""
-
-    path: str
-    content: FileContent
-    permissions: FilePermissions | None
-
-
 class CheckContext(Value):
     """The input of all checks.
 
@@ -108,7 +104,7 @@ class CheckContext(Value):
     how MIG and mixed sizes differ from host.yaml; `instance_types`, every type of a GPU with MIG on. `host_file_hint`:
     what to do if host.yaml is broken. `displaced`: the VMs that need another slot. `absent_gpus`: addresses in
     host.yaml that are on no bus. `now`: seconds since 1970. `usage`: the use of the GPUs, None where it cannot be read.
-    `license_token`: the token that host.yaml names, None for none.
+    `licenses`: the folders of licenses for guests.
     """
 
     snapshot: Snapshot | None = None
@@ -134,7 +130,7 @@ class CheckContext(Value):
     instance_types: Mapping[str, tuple[VgpuType, ...]] = EMPTY_MAPPING
     now: float = 0.0
     usage: UsageSample | None = None
-    license_token: LicenseToken | None = None
+    licenses: tuple[LicenseFiles, ...] = ()
 
     def file(self, path: str) -> FileContent:
         """Return a file; a file that the check did not declare is a bug in the check (KeyError)."""
@@ -201,6 +197,12 @@ def unknown(*evidence: str, fix: str | None = None) -> Finding:
 def not_applicable(*evidence: str) -> Finding:
     """Return: this host has nothing to check."""
     return Finding(Verdict.NOT_APPLICABLE, evidence)
+
+
+def worst_verdict(findings: Iterable[Finding]) -> Verdict:
+    """Return the verdict of several findings together: that of the worst."""
+    verdicts = {finding.verdict for finding in findings}
+    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), Verdict.NOT_APPLICABLE)
 
 
 def require_snapshot(check: Callable[[CheckContext, Snapshot], Finding]) -> Callable[[CheckContext], Finding]:

@@ -10,12 +10,12 @@ from datetime import UTC, date, datetime, timedelta
 from shlex import quote
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.license_token import EXPIRY_WARNING, read_expiry
+from vgpuctl.config.license_token import EXPIRY_WARNING
+from vgpuctl.config.licenses import CA_FILE, FEATURE_FILE, LICENSE_DIRECTORY, LicenseFiles, parse_license
 from vgpuctl.doctor.check import (
     Check,
     CheckContext,
     Finding,
-    LicenseToken,
     Verdict,
     fail,
     not_applicable,
@@ -24,6 +24,7 @@ from vgpuctl.doctor.check import (
     shorten,
     unknown,
     warn,
+    worst_verdict,
 )
 from vgpuctl.makers import uses_nvml
 from vgpuctl.makers.nvidia_releases import (
@@ -46,7 +47,6 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import LICENSED, NVML_SOURCE
 
 NO_VGPUS = "no GPU here has vGPUs of NVIDIA's driver"
-_OTHERS = 0o077
 _WORST_FIRST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
 _VERDICTS = {
     GuestFit.SUPPORTED: Verdict.OK,
@@ -189,37 +189,47 @@ def _check_licenses(context: CheckContext, snapshot: Snapshot) -> Finding:
     return ok(f"{count_text(len(ready), 'vGPU')} with a running guest driver, all licensed")
 
 
-def _check_token(context: CheckContext) -> Finding:
-    token = context.license_token
-    if token is None:
-        return not_applicable("license: {token: FILE} in host.yaml names no token")
-    renew = f"download a new one from NVIDIA's licensing portal or the license server to {token.path}"
-    if token.content.problem is not None:
-        return unknown(token.content.problem)
-    if token.content.text is None:
-        return fail(f"{token.path} does not exist", fix=renew)
+def _check_tokens(context: CheckContext) -> Finding:
+    """Check the folder of each license; the worst verdict counts, and the fix is that of the first with it."""
+    findings = [_check_license(files, context.now) for files in context.licenses]
+    if not findings:
+        return not_applicable(f"there is no license in {LICENSE_DIRECTORY}")
+    worst = worst_verdict(findings)
+    return Finding(
+        worst,
+        tuple(line for finding in findings for line in finding.evidence),
+        next(finding.fix for finding in findings if finding.verdict is worst),
+    )
+
+
+def _check_license(files: LicenseFiles, now: float) -> Finding:
+    if files.problem is not None:
+        return unknown(files.problem)
+    renew = f"download a new one from NVIDIA's licensing portal or the license server to {files.path}"
     try:
-        expiry = read_expiry(token.content.text)
+        parsed = parse_license(files)
     except ValueError as error:
-        return fail(f"{token.path}: {error}", fix=renew)
-    if expiry is None:
-        return _warn_of_readers(token, f"{token.path} has no expiry")
-    ends = datetime.fromtimestamp(expiry, UTC)
+        return fail(
+            str(error), fix=f"keep one token there, and {CA_FILE} and {FEATURE_FILE} if guests need them; or {renew}"
+        )
+    if parsed.expiry is None:
+        return _warn_of_readers(files, f"the token in {files.path} has no expiry")
+    ends = datetime.fromtimestamp(parsed.expiry, UTC)
     text = f"{ends:%Y-%m-%d %H:%M} UTC"
-    left = ends - datetime.fromtimestamp(context.now, UTC)
+    left = ends - datetime.fromtimestamp(now, UTC)
     if left < timedelta():
-        return fail(f"{token.path} expired on {text}: guests that start get no license with it", fix=renew)
+        return fail(f"the token in {files.path} expired on {text}: guests that start get no license with it", fix=renew)
     if left < EXPIRY_WARNING:
-        return warn(f"{token.path} expires on {text}, in {count_text(left.days, 'day')}", fix=renew)
-    return _warn_of_readers(token, f"{token.path} expires on {text}")
+        return warn(f"the token in {files.path} expires on {text}, in {count_text(left.days, 'day')}", fix=renew)
+    return _warn_of_readers(files, f"the token in {files.path} expires on {text}")
 
 
-def _warn_of_readers(token: LicenseToken, line: str) -> Finding:
-    """Return a warning if others than root can read a valid token."""
-    permissions = token.permissions
-    if permissions is None or not permissions.mode & _OTHERS:
+def _warn_of_readers(files: LicenseFiles, line: str) -> Finding:
+    """Return a warning if others than root can read a valid license."""
+    if not files.open_paths:
         return ok(line)
-    return warn(line, f"its mode is {permissions.mode:04o}: others can read it", fix=f"chmod 600 {quote(token.path)}")
+    paths = ", ".join(files.open_paths)
+    return warn(line, f"others can read {paths}", fix=f"chmod go= {' '.join(map(quote, files.open_paths))}")
 
 
 CHECKS = (
@@ -247,8 +257,8 @@ CHECKS = (
     ),
     Check(
         id="license-token",
-        title="the expiry of the token for licenses",
-        looks_at="the file in `license: token:` of host.yaml",
-        run=_check_token,
+        title="the tokens for licenses, and when they expire",
+        looks_at=f"{LICENSE_DIRECTORY}/*",
+        run=_check_tokens,
     ),
 )

@@ -38,8 +38,9 @@ def build_seed_image(files: CloudInit, instance_id: str, hostname: str) -> bytes
     texts = {"user-data": files.user_data.text if files.user_data else "#cloud-config\n", "meta-data": meta}
     if files.network_config is not None:
         texts["network-config"] = files.network_config.text
-    if files.sharing is not None:
-        texts["vendor-data"] = setup_script(files.sharing)
+    script = setup_script(files)
+    if script is not None:
+        texts["vendor-data"] = script
     for name, text in texts.items():
         data = text.encode()
         short = name.upper().replace("-", "_")

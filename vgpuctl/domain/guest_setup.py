@@ -10,20 +10,27 @@ from __future__ import annotations
 
 from vgpuctl.domain.text_templates import render_text
 from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
+from vgpuctl.model.request import CloudInit
 from vgpuctl.version import __version__
 
 DIRECTORY = "guest"
 
 
-def setup_script(sharing: GuestSharing) -> str:
-    """Return the script that sets up how the programs of a guest share its GPU."""
-    labels = ["nvidia.com/gpu.present=true", f"nvidia.com/device-plugin.config={_config_name(sharing)}"]
-    if sharing.method is SharingMethod.MPS:
-        labels.append("nvidia.com/mps.capable=true")
-    values = {"version": __version__, "sharing": sharing, "config": _config_name(sharing), "labels": labels}
-    return render_text(DIRECTORY, "setup.sh.j2", values)
+def setup_script(files: CloudInit) -> str | None:
+    """Return the script that sets up a guest's license and how its programs share its GPU; None for neither."""
+    if not files.fields:
+        return None
+    values = {"version": __version__, "sources": files.fields, "license": files.license, "sharing": files.sharing}
+    node = {} if files.sharing is None else _node_values(files.sharing)
+    return render_text(DIRECTORY, "setup.sh.j2", {**values, **node})
 
 
-def _config_name(sharing: GuestSharing) -> str:
-    """Return a name for the configuration of the device plugin, the same on all nodes that share a GPU so."""
-    return f"vgpuctl-{sharing.method}-{sharing.replicas}"
+def _node_values(sharing: GuestSharing) -> dict[str, object]:
+    """Return what a node of Kubernetes gets: its labels, and the name of the device plugin's configuration.
+
+    The name is the same on all nodes whose GPUs are shared so.
+    """
+    config = f"vgpuctl-{sharing.method}-{sharing.replicas}"
+    labels = ["nvidia.com/gpu.present=true", f"nvidia.com/device-plugin.config={config}"]
+    labels += ["nvidia.com/mps.capable=true"] if sharing.method is SharingMethod.MPS else []
+    return {"config": config, "labels": labels}

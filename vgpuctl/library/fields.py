@@ -96,6 +96,7 @@ class VmFields(TypedDict, total=False):
     cloud_init: str | None
     network_config: str | Mapping[str, object] | None
     guest_sharing: str | None
+    license: str | None
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
     display: bool | None
     os: str | None

@@ -22,6 +22,7 @@ from vgpuctl.library.fields import PlacementFields, VgpuFields, VmChangeFields, 
 from vgpuctl.library.text_file import display_name, read_given_text
 from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.observe.host_file import read_host_spec
+from vgpuctl.observe.licenses import read_license
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ def _read_cloud_init(host: Host, spec: Given) -> CloudInit | None:
         user_data = parse_user_data(read_given_text(host, spec["cloud_init"], "user-data"), spec["cloud_init"])
     if "network_config" in spec:
         network_config = _read_network_config(host, spec["network_config"])
-    return CloudInit(user_data, network_config) if user_data or network_config else None
+    license_read = read_license(host, spec["license"]) if "license" in spec else None
+    if user_data is None and network_config is None and license_read is None:
+        return None
+    return CloudInit(user_data, network_config, license=license_read)
 
 
 def _read_network_config(host: Host, config: str) -> CloudInitFile:
@@ -141,7 +145,7 @@ def _with_paths(seed: CloudInit | None, spec: Given) -> CloudInit | None:
         user_data = replace(user_data, path=path)
     if network is not None and config is not None and is_path(config):
         network = replace(network, path=config)
-    return CloudInit(user_data, network)
+    return replace(seed, user_data=user_data, network_config=network)
 
 
 def _refuse_shared_address(specs: Sequence[Given], seeds: Mapping[str, CloudInit]) -> None:

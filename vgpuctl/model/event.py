@@ -21,7 +21,7 @@ class EventType(StrEnum):
     `problem-found`: what `reconcile-host` reports and the agent did not fix. `healing-stopped`: the agent fixes nothing
     by itself while there are that many problems. `autostart-failed`: a VM that should run after a boot does not.
     `planned-change-failed`: a VM is off, and what set-vm --when-off planned for it is not possible.
-    `license-token-ends`: the token of host.yaml's `license:` expires within 30 days, or has expired.
+    `license-token-ends`: the token of a license expires within 30 days, or has expired.
     `history-problem`: the history of the use of vGPUs cannot be written, or was damaged and begins again.
     `read-only-begin`: the agent cannot write its state directory, so it refuses operations until `read-only-end`.
     """

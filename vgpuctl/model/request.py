@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.model.guest_sharing import GuestSharing
+from vgpuctl.model.license import License
 from vgpuctl.model.numbers import parse_memory_size
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Nic, VmRecord
@@ -33,11 +34,15 @@ class CloudInitFile(Value):
 
 
 class CloudInit(Value):
-    """What cloud-init configures a guest with: at least one of these. `sharing`: set up by a script of vgpuctl's."""
+    """What cloud-init configures a guest with: at least one of these.
+
+    `sharing`, `license`: set up by a script of vgpuctl's.
+    """
 
     user_data: CloudInitFile | None = None
     network_config: CloudInitFile | None = None
     sharing: GuestSharing | None = None
+    license: License | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -46,8 +51,15 @@ class CloudInit(Value):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The files, and the fields of the VM from which the rest is made."""
-        return (*self.paths, *([f"guest_sharing {self.sharing.text}"] if self.sharing is not None else []))
+        """The files and the fields that it is made from."""
+        return (*self.paths, *self.fields)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the VM from which vgpuctl's own part is made, with their values."""
+        fields = [f"license {self.license.name}"] if self.license is not None else []
+        fields += [f"guest_sharing {self.sharing.text}"] if self.sharing is not None else []
+        return tuple(fields)
 
 
 class GpuConstraints(Value):

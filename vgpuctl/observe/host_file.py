@@ -115,7 +115,7 @@ def _require_utf8(text: str) -> None:
 
 
 class HostFileRead(Value):
-    """The contents of host.yaml: GPUs, vGPUs without a VM, the placement of new vGPUs and the token for licenses.
+    """The contents of host.yaml: GPUs, vGPUs without a VM, and the placement of new vGPUs.
 
     `problem`: why it cannot be used; `hint`: what helps; `warnings`: the warnings about it.
     """
@@ -123,7 +123,6 @@ class HostFileRead(Value):
     gpus: Mapping[str, GpuSpec] = EMPTY_MAPPING
     host_vgpus: tuple[HostVgpu, ...] = ()
     placement: PlacementSpec = PlacementSpec()
-    license_token: str | None = None
     problem: str | None = None
     hint: str | None = None
     warnings: tuple[str, ...] = ()
@@ -174,7 +173,7 @@ def read_host_file(host: Host) -> HostFileRead:
         return HostFileRead(problem=problem, hint=error.hint, warnings=(f"{problem}; {UNUSABLE_EFFECT}: {error.hint}",))
     if spec is None:
         return HostFileRead()
-    return HostFileRead(spec.gpus, named_vgpus(spec.vgpus), spec.placement, spec.license.token)
+    return HostFileRead(spec.gpus, named_vgpus(spec.vgpus), spec.placement)
 
 
 def named_vgpus(vgpus: Mapping[str, VgpuSpec]) -> tuple[HostVgpu, ...]:

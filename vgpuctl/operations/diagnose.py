@@ -15,7 +15,7 @@ from typing import Any
 
 from vgpuctl.config.host_spec import FORMAT_VERSION, BootSpec, GpuSpec, HostSpec
 from vgpuctl.config.vm_request import request_of_record
-from vgpuctl.doctor import find_explaining_checks, select_checks, worst_verdict
+from vgpuctl.doctor import find_explaining_checks, select_checks
 from vgpuctl.doctor.check import (
     NVIDIA_SERVICES,
     Check,
@@ -25,10 +25,10 @@ from vgpuctl.doctor.check import (
     Finding,
     FolderListing,
     Leftover,
-    LicenseToken,
     PathsToRead,
     Verdict,
     unknown,
+    worst_verdict,
 )
 from vgpuctl.errors import FileFailed, VerifyFailed, VgpuctlError, named_message
 from vgpuctl.gpu.offered_profiles import can_offer
@@ -44,6 +44,7 @@ from vgpuctl.model.usage import NVML_SOURCE
 from vgpuctl.model.vm import Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.observe.host_file import read_host_file, read_host_spec
+from vgpuctl.observe.licenses import read_all_licenses
 from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.devices import find_displaced
 from vgpuctl.operations.execute import execute_plan
@@ -136,7 +137,7 @@ def _examine_host(host: Host, checks: tuple[Check, ...]) -> CheckResults:
 
 
 def _report_data(results: CheckResults) -> DoctorResult:
-    verdict = worst_verdict(tuple(finding for _, finding in results))
+    verdict = worst_verdict(finding for _, finding in results)
     return DoctorResult(verdict, tuple(_check_result(check, finding) for check, finding in results))
 
 
@@ -252,7 +253,7 @@ def gather_check_context(host: Host, checks: tuple[Check, ...]) -> CheckContext:
         displaced=_find_displaced(host, snapshot) if any(c.needs_types and c.needs_vms for c in checks) else (),
         absent_gpus=find_absent(host.sysfs, host_file.addresses),
         now=host.clock.now(),
-        license_token=_license_token(host, host_file.license_token),
+        licenses=read_all_licenses(host),
         **nvidia,
     )
 
@@ -318,12 +319,6 @@ def _collect_nvidia(host: Host, snapshot: Snapshot | None, checks: tuple[Check, 
             g.address: read_vgpu_types(host, g) for g in gpus if g.mig is not None and g.mig.enabled
         }
     return data
-
-
-def _license_token(host: Host, path: str | None) -> LicenseToken | None:
-    if path is None:
-        return None
-    return LicenseToken(path, _read_text(host, path), _permissions(host, [PathsToRead(permissions=(path,))]).get(path))
 
 
 def _holders(host: Host) -> tuple[tuple[DeviceUser, ...] | None, str]:

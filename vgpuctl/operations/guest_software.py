@@ -7,15 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.license_token import read_expiry
-from vgpuctl.errors import VgpuctlError
 from vgpuctl.makers.nvidia_releases import GuestFit, rate_guest, release_name
 from vgpuctl.model.numbers import format_utc
 from vgpuctl.model.results.vms import GuestSoftwareResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.usage import LICENSED, NVML_SOURCE, VgpuUse
 from vgpuctl.model.vm import Vm, VmState
-from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.operations.usage import targets_of
 from vgpuctl.value import EMPTY_MAPPING, Value
 
@@ -84,15 +81,3 @@ def _software(host_driver: str | None, vgpus: Sequence[VgpuUse]) -> GuestSoftwar
         license=use.license_state,
         license_expiry=None if use.license_expiry is None else format_utc(int(use.license_expiry)),
     )
-
-
-def read_token_expiry(host: Host) -> float | None:
-    """Return when the token of host.yaml's `license:` expires, in seconds since 1970.
-
-    None: there is none, it has no expiry, or it cannot be read, for which `doctor` has the reason.
-    """
-    try:
-        spec = read_host_spec(host)
-        return None if spec is None or spec.license.token is None else read_expiry(host.sysfs.read(spec.license.token))
-    except (OSError, ValueError, VgpuctlError):
-        return None

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import os.path
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.licenses import MARKER, put_license, token_text
 from tests.unit.cli.conftest import Run
 
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
@@ -19,6 +22,13 @@ def user_data(tmp_path: Path) -> Path:
     path = tmp_path / "user-data"
     path.write_text(f"#cloud-config\npassword: {SECRET}\n")
     return path
+
+
+@pytest.fixture
+def sim_etc(sim: Run) -> Path:
+    """Where /etc/vgpuctl of the simulated host is."""
+    assert sim("list-gpus").status == 0
+    return Path(os.environ["XDG_STATE_HOME"]) / "vgpuctl/a100-40/etc/vgpuctl"
 
 
 def test_a_vm_gets_a_seed_whose_content_is_never_shown(sim: Run, user_data: Path) -> None:
@@ -176,3 +186,34 @@ def test_programs_of_the_guest_share_its_gpu(sim: Run, tmp_path: Path) -> None:
     assert (other.status, "guest_sharing: mps,threads=50 -> mps:4" in other.err) == (3, True)
     assert sim(f"create-vm 'node-{{}}' --count 2 --profile A100-4C --image {IMAGE} --guest-sharing mps:4").status == 0
     assert [sim(f"show-vm node-{n} --json").document["data"]["guest_sharing"] for n in (1, 2)] == ["mps:4"] * 2
+
+
+def test_a_license_is_given_and_never_shown(sim: Run, sim_etc: Path) -> None:
+    line = f"create-vm vdi-001 --profile A100-4C --image {IMAGE} --license cad"
+    missing = sim(line)
+    assert (missing.status, "there is no license cad on this host: there is none" in missing.err) == (2, True)
+    folder = put_license(sim_etc)
+    ran = [sim(f"{line} --dry-run"), sim(f"{line} --print-xml"), sim(f"-v {line} --json"), sim("show-vm vdi-001")]
+    assert [(one.status, MARKER in one.out + one.err) for one in ran] == [(0, False)] * 4
+    assert "license:   cad" in ran[-1].out
+    for path in sim_etc.parent.parent.rglob("*"):
+        if path.is_file() and folder not in path.parents:
+            assert MARKER.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("files", "status", "message"),
+    [
+        ({"a_tok": token_text(exp=1)}, 2, "the token of the license cad expired at 1970-01-01"),
+        ({"a_tok": MARKER}, 2, "/etc/vgpuctl/licenses/cad/a.tok: it is no JSON Web Token"),
+        ({"a_tok": token_text(), "mode": 0o640}, 3, "others than root can read the license cad: /etc/vgpuctl/licenses"),
+        ({"a_tok": token_text(), "feature": "2"}, 2, "the license cad is for a whole GPU"),
+    ],
+)
+def test_a_license_that_guests_cannot_use_is_refused(
+    sim: Run, sim_etc: Path, files: dict[str, Any], status: int, message: str
+) -> None:
+    put_license(sim_etc, **files)
+    ran = sim(f"create-vm vm --profile A100-4C --image {IMAGE} --license cad")
+    assert (ran.status, message in ran.err, MARKER in ran.err) == (status, True, False)
+    assert sim("list-vms --json").document["data"] == []

@@ -50,6 +50,7 @@ VM: dict[str, Any] = {
     "vgpus": [vgpu()], "reserve": None, "spread_group": None, "planned": {}, "image": None, "cloud_init": None,
     "network_config": None,
     "guest_sharing": None,
+    "license": None,
     "disks": [
         {"path": "/d/a.qcow2", "device": "disk", "size_bytes": 40 << 30, "base": "/d/base.qcow2", "copied_from": None,
          "made": True},

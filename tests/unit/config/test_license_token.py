@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.config.host_editor import render_host_file
-from vgpuctl.config.host_spec import HostSpec, parse_host_spec
 from vgpuctl.config.license_token import MAX_CHARACTERS, read_expiry
-from vgpuctl.errors import InvalidInput
-from vgpuctl.model.results.host import DifferenceResult
-from vgpuctl.operations.plans.host_diff import diff_settings, find_removed_entries
 
 YEAR_9999 = 253_402_300_799
 
@@ -93,19 +88,3 @@ def test_a_token_without_an_expiry_has_none() -> None:
     assert read_expiry(token("{}")) is None
     assert read_expiry(token('{"exp": null}')) is None
     assert read_expiry(token('{"exp": 1800000000.5}')) == 1800000000.5
-
-
-def test_host_yaml_names_the_token_and_differences_name_it() -> None:
-    spec = parse_host_spec("version: 1\nlicense: {token: /etc/vgpuctl/license.tok}\n", "host.yaml")
-    assert spec.license.token == "/etc/vgpuctl/license.tok"
-    assert parse_host_spec(render_host_file(spec), "host.yaml") == spec
-    assert diff_settings(spec, HostSpec(1)) == (DifferenceResult("license.token", "/etc/vgpuctl/license.tok", None),)
-    assert [removed.entry for removed in find_removed_entries(HostSpec(1), spec, ())] == ["license"]
-
-
-@pytest.mark.parametrize("value", ["license.tok", "ey.a.b", "[/a]", "7", "/etc/"])
-def test_a_path_that_is_none_is_refused_without_being_shown(value: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        parse_host_spec(f"version: 1\nlicense: {{token: {value}}}\n", "host.yaml")
-    assert "license.token: expected the absolute path of a file" in caught.value.message
-    assert "ey.a.b" not in caught.value.message

@@ -41,6 +41,7 @@ cdrom: /srv/a.iso
 cloud_init: /srv/user-data
 network_config: /srv/network-config
 guest_sharing: "mps,memory=2048,threads=025"
+license: cad
 networks: [desktops, {bridge: br0, vlan: 30, mac: 52-54-00-AA-00-01}]
 display: true
 os: generic
@@ -87,6 +88,7 @@ def test_every_field_is_read() -> None:
         "cloud_init": "/srv/user-data",
         "network_config": "/srv/network-config",
         "guest_sharing": "mps,threads=25,memory=2GiB",
+        "license": "cad",
         "networks": ("desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         "display": True,
         "os": "generic",
@@ -121,6 +123,7 @@ def test_files_and_options_agree() -> None:
         cloud_init="/srv/user-data",
         network_config="/srv/network-config",
         guest_sharing="mps,threads=25,memory=2G",
+        license="cad",
         networks=("network=desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         display=True,
         os="generic",
@@ -244,6 +247,7 @@ def test_contradictions(text: str, line: str) -> None:
         ({"cloud_init": "a"}, "--cloud-init: expected the absolute path of a file, not its content"),
         ({"hugepages": "4M"}, "--hugepages: '4M' is not a size of huge pages: write 2MiB, 1GiB or none"),
         ({"cpu_pin": "8-"}, "--cpu-pin: '8-' is not a list of CPUs like 8-15,24-31"),
+        ({"license": "../cad"}, "--license: '../cad' is not the name of a license: letters, digits"),
         (
             {"guest_sharing": "mig"},
             "--guest-sharing: 'mig' is not none, mps, mps,threads=PERCENT,memory=SIZE, mps:PODS",

@@ -11,8 +11,8 @@ import pytest
 from tests.tables import check_table
 from tests.unit.doctor.check_results import check_of
 from tests.values import snapshot
-from vgpuctl.doctor import CHECKS, find_explaining_checks, select_checks, worst_verdict
-from vgpuctl.doctor.check import CheckContext, Finding, Verdict, ok, parse_version, require_snapshot
+from vgpuctl.doctor import CHECKS, find_explaining_checks, select_checks
+from vgpuctl.doctor.check import CheckContext, Finding, Verdict, ok, parse_version, require_snapshot, worst_verdict
 from vgpuctl.errors import NotFound, VgpuctlError
 
 

@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from tests.hosts import create, open_sim_host, request
+from tests.licenses import put_license, token_text
 from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot, vm, vm_uuid
-from vgpuctl.doctor.check import FileContent, LicenseToken, Verdict
+from vgpuctl.config.licenses import LicenseFiles
+from vgpuctl.doctor.check import Verdict
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.port_values import FilePermissions, NvmlGuest, NvmlStatus
+from vgpuctl.model.port_values import NvmlGuest, NvmlStatus
 from vgpuctl.model.usage import UsageSample, VgpuUse
 from vgpuctl.model.vgpu_scheduler import GpuScheduler
 from vgpuctl.operations.diagnose import diagnose
@@ -162,15 +162,13 @@ def test_a_guest_that_has_not_booted_is_no_alarm_and_unread_licenses_are_unknown
     assert run_check("licenses", snapshot(GPU)).verdict is Verdict.UNKNOWN
 
 
-def token_text(**claims: object) -> str:
-    parts = (json.dumps({"alg": "RS256"}), json.dumps(claims), "signature")
-    return ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts)
+FOLDER = "/etc/vgpuctl/licenses/cad"
 
 
-def token(text: str | None, *, mode: int = 0o600, problem: str | None = None):
-    content = FileContent(text, problem)
-    given = LicenseToken("/etc/vgpuctl/license.tok", content, FilePermissions(mode, 0, 0))
-    return run_check("license-token", None, license_token=given, now=NOW.timestamp())
+def token(text: str | None, *, open_paths: tuple[str, ...] = (), problem: str | None = None, **others: str):
+    given = {**({} if text is None else {"a.tok": text}), **others}
+    files = LicenseFiles("cad", given, open_paths, problem)
+    return run_check("license-token", None, licenses=(files,), now=NOW.timestamp())
 
 
 @pytest.mark.parametrize(
@@ -196,25 +194,36 @@ def test_a_token_that_is_none_says_why_and_shows_nothing_of_it():
         assert finding.verdict is Verdict.FAIL
         assert words in finding_text(finding)
         assert "secret" not in finding_text(finding)
-    assert token(None).evidence == ("/etc/vgpuctl/license.tok does not exist",)
-    assert token(None, problem="/etc/vgpuctl/license.tok: Permission denied").verdict is Verdict.UNKNOWN
+    assert token(None).evidence == (f"{FOLDER} has no token: it needs one, *.tok",)
+    assert token(None, problem=f"{FOLDER}: Permission denied").verdict is Verdict.UNKNOWN
     assert run_check("license-token").verdict is Verdict.NOT_APPLICABLE
 
 
-def test_a_token_that_others_can_read_is_told():
+def test_a_license_that_others_can_read_is_told():
     text = token_text(exp=NOW.timestamp() + 1e7)
     assert token(text).verdict is Verdict.OK
-    assert token(text, mode=0o644).fix == "chmod 600 /etc/vgpuctl/license.tok"
-    assert token(token_text(), mode=0o640).verdict is Verdict.WARN
-    assert token(token_text()).evidence == ("/etc/vgpuctl/license.tok has no expiry",)
+    assert token(text, open_paths=(f"{FOLDER}/a.tok", FOLDER)).fix == f"chmod go= {FOLDER}/a.tok {FOLDER}"
+    assert token(token_text(), open_paths=(FOLDER,)).verdict is Verdict.WARN
+    assert token(token_text()).evidence == (f"the token in {FOLDER} has no expiry",)
 
 
-def test_doctor_reads_the_token_that_host_yaml_names_and_the_licenses(tmp_path):
+def test_the_worst_of_several_licenses_counts():
+    good = LicenseFiles("a", {"a.tok": token_text(exp=NOW.timestamp() + 1e7)})
+    ended = LicenseFiles("b", {"b.tok": token_text(exp=1)})
+    finding = run_check("license-token", None, licenses=(good, ended), now=NOW.timestamp())
+    assert finding.verdict is Verdict.FAIL
+    assert [line.partition(" exp")[0] for line in finding.evidence] == [f"the token in {f.path}" for f in (good, ended)]
+    assert str(finding.fix).endswith("to /etc/vgpuctl/licenses/b")
+
+
+def test_doctor_reads_the_folders_of_licenses_and_the_licenses_of_guests(tmp_path):
     host = open_sim_host(tmp_path, text=SCENARIO % "580.159.03")
     create(host.ports, request("H100-10C", name="desk"))
-    assert host.ports.host_file is not None
-    host.ports.host_file.replace("version: 1\nlicense: {token: /etc/vgpuctl/license.tok}\n", None)
+    put_license(host.sim.host_file.parent, mode=0o644)
     rows = {row.id: row for row in diagnose(host.ports, ("licenses", "license-token", "vgpu-release")).checks}
     assert rows["licenses"].evidence == ("1 vGPU with a running guest driver, all licensed",)
-    assert rows["license-token"].evidence == ("/etc/vgpuctl/license.tok does not exist",)
+    assert rows["license-token"].evidence == (
+        f"the token in {FOLDER} has no expiry",
+        f"others can read {FOLDER}/client.tok",
+    )
     assert rows["vgpu-release"].evidence[0].startswith("host: 580.105.06: vGPU 19 (long-term support")

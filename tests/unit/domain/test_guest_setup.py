@@ -10,9 +10,11 @@ from pycdlib import PyCdlib
 from ruamel.yaml import YAML
 
 from tests.guests.roots import GuestRoot
+from tests.licenses import CERTIFICATE
 from vgpuctl.config.guest_rules import parse_guest_sharing
 from vgpuctl.domain.cloud_init_seed import build_seed_image
 from vgpuctl.domain.guest_setup import setup_script
+from vgpuctl.model.license import License
 from vgpuctl.model.request import CloudInit, CloudInitFile
 
 START = ("ExecStartPre", "ExecStart", "ExecStartPost")
@@ -26,8 +28,8 @@ def root(tmp_path):
     return GuestRoot(tmp_path / "guest")
 
 
-def script(text):
-    return setup_script(parse_guest_sharing(text))
+def script(text, license=None):
+    return setup_script(CloudInit(sharing=parse_guest_sharing(text), license=license))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_a_guest_without_systemd_is_told_so(root):
     assert result.returncode == 1
     assert result.stderr.splitlines() == [
         "vgpuctl: this guest has no systemd, which runs the MPS daemon",
-        "vgpuctl: the setup of this guest failed: guest_sharing mps is not complete",
+        "vgpuctl: the setup of this guest failed: guest_sharing mps",
     ]
     assert not list((root.path / "etc").rglob("*mps*"))
 
@@ -126,6 +128,50 @@ def test_a_node_of_kubernetes_gets_files_and_no_daemon(root, text, name, section
     helm = (root.path / "run/helm").read_text().splitlines()
     assert f"config.map.{name}=/etc/vgpuctl/kubernetes/{name}.yaml" in helm
     assert "config.fallbackStrategies={named,empty}" in helm
+
+
+TOKENS = "etc/nvidia/ClientConfigToken"
+GRIDD = "etc/nvidia/gridd.conf"
+OURS = "client_configuration_token_vgpuctl.tok"
+
+
+def test_a_license_takes_the_place_of_an_older_one(root):
+    (root.path / TOKENS).mkdir(parents=True)
+    (root.path / TOKENS / "client_configuration_token_01-02-2024.tok").write_text("old")
+    (root.path / GRIDD).write_text("# mine\nFeatureType=2\nEnableUI=TRUE\n")
+    text = script("none", License("cad", "a.b.c"))
+    for _ in range(2):
+        root.run_script(text)
+        (token,) = (root.path / TOKENS).iterdir()
+        assert (token.name, token.read_text(), token.stat().st_mode & 0o777) == (OURS, "a.b.c\n", 0o600)
+        assert (root.path / GRIDD).read_text() == "# mine\nEnableUI=TRUE\nFeatureType=1\n"
+    assert "--no-block try-restart nvidia-gridd.service" in (root.path / "run/systemctl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("tool", "folder"),
+    [
+        ("update-ca-certificates", "usr/local/share/ca-certificates"),
+        ("update-ca-trust", "etc/pki/ca-trust/source/anchors"),
+    ],
+)
+def test_the_license_servers_certificates_are_trusted(root, tool, folder):
+    root.put_program(tool, '#!/bin/sh\necho "${0##*/}" >/run/trust\n')
+    root.run_script(script("none", License("cad", "a.b.c", CERTIFICATE, 4)))
+    assert (root.path / folder / "vgpuctl-license.crt").read_text() == CERTIFICATE + "\n"
+    assert (root.path / "run/trust").read_text() == f"{tool}\n"
+    assert (root.path / GRIDD).read_text() == "FeatureType=4\n"
+
+
+def test_a_license_needs_no_systemd_and_no_driver(root):
+    root.put_program("systemctl", "#!/bin/sh\nexit 5\n")
+    result = root.run_script(script("none", License("cad", "a.b.c")))
+    assert result.stderr == "vgpuctl: nvidia-gridd was not restarted\n"
+    assert (root.path / TOKENS / OURS).exists()
+
+
+def test_nothing_to_set_up_is_no_script():
+    assert setup_script(CloudInit(CloudInitFile("/ud", "#cloud-config\n"))) is None
 
 
 @pytest.mark.parametrize("text", ["mps", "mps:2", "time-slicing:2"])

@@ -29,7 +29,7 @@ from vgpuctl.operations.plans.guest_devices import (
     check_windows,
     refuse_bios_image,
 )
-from vgpuctl.operations.plans.guest_sharing import check_guest_sharing
+from vgpuctl.operations.plans.guest_setup import check_guest_setup
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def check_facts(
     refuse_excess_memory(request.memory_mib, facts.host_memory_mib)
     check_guest_devices(snapshot, request, vgpus, facts.guest, vms)
     _check_cloud_init(request)
-    sharing_warnings = check_guest_sharing(snapshot, request, vgpus)
+    setup_warnings = check_guest_setup(snapshot, request, vgpus)
     disks = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     warnings = check_files(
         facts.chains, facts.files, facts.image_hints, bases=[request.image] if request.image else [], disks=disks
@@ -109,7 +109,7 @@ def check_facts(
         check_pool(request.storage_pool, facts.pool)
         check_full_size(facts.pool, _disk_sizes(request, facts), vms=vms)
     _check_sizes(request, facts)
-    return (*warnings, *sharing_warnings)
+    return (*warnings, *setup_warnings)
 
 
 def refuse_excess_memory(requested_mib: int, host_mib: int | None) -> None:

@@ -266,7 +266,7 @@ def gpu_settings(spec: GpuSpec) -> HostGpuResult:
     )
 
 
-_SECTIONS = ("defaults", "placement", "boot", "license")
+_SECTIONS = ("defaults", "placement", "boot")
 
 
 def describe_removed(removed: RemovedResult) -> str:

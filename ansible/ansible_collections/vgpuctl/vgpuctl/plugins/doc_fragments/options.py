@@ -125,6 +125,12 @@ options:
         memory; mps:N, time-slicing:N: the guest is a node of Kubernetes, and N pods share each GPU.'
       - 'Without it, V(none).'
       - 'For example V(mps,threads=25,memory=4GiB).'
+  license:
+    type: str
+    description:
+      - 'The guest''s license for NVIDIA''s vGPU software, which cloud-init gives to it: a folder in
+        /etc/vgpuctl/licenses with the token.'
+      - 'For example V(cad).'
   networks:
     type: raw
     description:

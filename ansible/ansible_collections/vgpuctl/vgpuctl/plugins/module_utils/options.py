@@ -24,6 +24,7 @@ VM = {
     "cloud_init": {"type": "str"},
     "network_config": {"type": "str"},
     "guest_sharing": {"type": "str"},
+    "license": {"type": "str"},
     "networks": {"type": "raw"},
     "display": {"type": "bool"},
     "os": {"type": "str", "choices": ["linux", "generic", "windows11"]},

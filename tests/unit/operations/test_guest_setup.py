@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""guest_sharing of a new VM: refused where the programs of a guest cannot share its GPU so, before anything is made."""
+"""license and guest_sharing of a new VM: what its guest cannot be set up with is refused before anything is made."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from tests.hosts import create, open_sim_host, picture, request
 from vgpuctl.config.guest_rules import parse_guest_sharing
 from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.errors import HostCannot, InvalidInput
+from vgpuctl.model.license import License
+from vgpuctl.model.request import CloudInit
 from vgpuctl.value import replace
 
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
@@ -71,13 +73,13 @@ def test_mps_is_refused_with_mig(tmp_path, sharing, instead):
 
 def test_windows_is_refused(host):
     error = refusal(host, InvalidInput, wanted("A100-4C", "mps", os="windows11", memory_mib=4096, vcpus=2))
-    assert error.message == "guest_sharing mps is for guests with Linux, and os is windows11"
+    assert error.message == "guest_sharing mps: vgpuctl sets up guests with Linux, and os is windows11"
 
 
 def test_another_makers_gpu_is_refused(tmp_path):
     host = open_sim_host(tmp_path, "ascend")
     error = refusal(host, HostCannot, wanted("vir04", "mps"))
-    assert "guest_sharing mps is for NVIDIA's GPUs" in error.message
+    assert "guest_sharing mps: that is for NVIDIA's GPUs" in error.message
 
 
 def test_a_program_cannot_have_more_memory_than_the_vgpu(host):
@@ -97,3 +99,32 @@ def test_without_a_system_there_is_nothing_that_cloud_init_could_set_up(host):
     error = refusal(host, InvalidInput, wanted("A100-4C", "mps", image=None))
     assert error.message == "cloud-init needs an operating system, but the VM's disk would be empty"
     assert error.facts["needed_for"] == ["guest_sharing mps"]
+
+
+def licensed(feature=1, **changes):
+    license = License("cad", "a.b.c", feature=feature)
+    fields = {"name": "vm", "image": IMAGE, "license_name": "cad", **changes}
+    return with_seed(request("A100-4C", **fields), CloudInit(license=license))
+
+
+def test_a_license_is_in_the_record_by_its_name(host):
+    made = create(host.ports, licensed())
+    assert (made.data.license, made.warnings) == ("cad", ())
+    assert any(step.endswith("from license cad") for step in made.steps)
+
+
+@pytest.mark.parametrize("feature", [2, 4])
+def test_a_license_for_a_whole_gpu_is_refused_for_vgpus_and_the_other_way_round(tmp_path, feature):
+    host = open_sim_host(tmp_path, "mixed")
+    whole = {"mode": "passthrough", "gpu": ("0000:d8:00.0",), "profiles": ()}
+    error = refusal(host, InvalidInput, licensed(feature))
+    assert error.message.startswith(f"the license cad is for a whole GPU: its feature is {feature} (")
+    assert create(host.ports, replace(licensed(feature), **whole), dry_run=True).changed
+    error = refusal(host, InvalidInput, replace(licensed(), **whole))
+    assert error.message.startswith("the license cad is for vGPUs: its feature is 1 (vGPU), and mode is passthrough")
+
+
+def test_a_license_is_refused_for_windows_and_another_maker(tmp_path, host):
+    refusal(host, InvalidInput, licensed(os="windows11", memory_mib=4096, vcpus=2))
+    ascend = open_sim_host(tmp_path / "ascend", "ascend")
+    refusal(ascend, HostCannot, replace(licensed(), profiles=(("vir04", 1),)))

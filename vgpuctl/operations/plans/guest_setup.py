@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the programs of a guest can share its GPU as a VM's `guest_sharing` says.
+"""Whether a guest can be set up as a VM's `license` and `guest_sharing` say.
 
 NVIDIA supports MPS in VMs with a vGPU or a whole GPU (GPU Operator's documentation, "MPS") and lists no vGPU types that
 take it. A and B types have no CUDA; the compute mode EXCLUSIVE_PROCESS, with which MPS begins, cannot be set with MIG,
@@ -10,53 +10,79 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vgpuctl.config.licenses import FEATURE_FILE, FEATURES, LICENSE_DIRECTORY
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.makers import maker_of
 from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
+from vgpuctl.model.license import VGPU_FEATURE
 from vgpuctl.model.names import parse_profile_name
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.operations.plans.guest_devices import WINDOWS_11
 
-_CHECK = "guest-sharing"
+_CHECK = "guest-setup"
 
 
-def check_guest_sharing(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[AssignedVgpu]) -> tuple[str, ...]:
-    """Check a new VM's `guest_sharing`, and return warnings.
+def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[AssignedVgpu]) -> tuple[str, ...]:
+    """Check what vgpuctl is to set up in the guest of a new VM, and return warnings.
 
     Raises:
-        InvalidInput: it is for Windows, or a program may take more memory than a vGPU has.
+        InvalidInput: it is for Windows; a program may take more memory than a vGPU has; the license is for other GPUs.
         HostCannot: a GPU of the VM is not NVIDIA's, or cannot be shared so.
     """
-    sharing = request.guest_sharing
-    if sharing is None:
+    fields = request.seed.fields if request.seed is not None else ()
+    if not fields:
         return ()
+    what = " and ".join(fields)
     if request.os == WINDOWS_11:
         raise InvalidInput(
-            f"guest_sharing {sharing.text} is for guests with Linux, and os is {WINDOWS_11}",
-            hint="omit --guest-sharing: programs of Windows take turns on the GPU without any setting",
-            guest_sharing=sharing.text,
+            f"{what}: vgpuctl sets up guests with Linux, and os is {WINDOWS_11}",
+            hint="put the license into the golden image; programs of Windows take turns on the GPU without any setting",
+            fields=list(fields),
             os=request.os,
         )
     for vgpu in vgpus:
-        _refuse_maker(snapshot, sharing, vgpu)
+        _refuse_maker(snapshot, what, vgpu)
+    _refuse_other_license(request)
+    sharing = request.guest_sharing
+    if sharing is None:
+        return ()
+    for vgpu in vgpus:
         if vgpu.profile is not None:
             _refuse_profile(sharing, vgpu.profile)
         _refuse_memory(sharing, vgpu)
     return _warnings(sharing, vgpus)
 
 
-def _refuse_maker(snapshot: Snapshot, sharing: GuestSharing, vgpu: AssignedVgpu) -> None:
+def _refuse_maker(snapshot: Snapshot, what: str, vgpu: AssignedVgpu) -> None:
     gpu = snapshot.gpu(vgpu.gpu)
     if gpu is not None and not maker_of(gpu).has_nvml:
         raise HostCannot(
-            f"guest_sharing {sharing.text} is for NVIDIA's GPUs, and {gpu.address} is {gpu.model}",
-            hint="omit --guest-sharing, or choose a GPU of NVIDIA (vgpuctl list-gpus)",
+            f"{what}: that is for NVIDIA's GPUs, and {gpu.address} is {gpu.model}",
+            hint="omit it, or choose a GPU of NVIDIA (vgpuctl list-gpus)",
             check=_CHECK,
             gpu=gpu.address,
         )
+
+
+def _refuse_other_license(request: VmRequest) -> None:
+    """Refuse a license for whole GPUs in a VM with vGPUs, and the other way round: the guest would get none."""
+    given = request.seed.license if request.seed is not None else None
+    whole = request.mode == "passthrough"
+    if given is None or whole is (given.feature != VGPU_FEATURE):
+        return
+    fitting = [n for n in FEATURES if (n != VGPU_FEATURE) is whole]
+    raise InvalidInput(
+        f"the license {given.name} is for {'a whole GPU' if not whole else 'vGPUs'}: its feature is {given.feature} "
+        f"({FEATURES[given.feature]}), and mode is {request.mode}",
+        hint=f"make a license with {' or '.join(f'{n} ({FEATURES[n]})' for n in fitting)} in "
+        f"{LICENSE_DIRECTORY}/NAME/{FEATURE_FILE}",
+        license=given.name,
+        feature=given.feature,
+        mode=request.mode,
+    )
 
 
 def _refuse_profile(sharing: GuestSharing, profile: str) -> None:
