@@ -73,6 +73,7 @@ CASES = {
     "detach-vgpu": CommandCase("{off} --vgpu 0000:3b:00.5", (VM,), kills=(Kill("--vgpu {carrier}", 2),)),
     "attach-gpu": CommandCase("{off} --gpus 2", host="h100-pcie-x8"),
     "detach-gpu": CommandCase("{off} --gpu 0000:3d:00.0", host="h100-pcie-x8"),
+    "refresh-license": CommandCase(VM),
     "resize-disk": CommandCase("{cloned} 300GiB", kills=(Kill("{larger} --disk vda"),)),
     "set-vm": CommandCase(
         "{vm} --profile A100-4C:2 --memory 8GiB --label a=b --drain",

@@ -76,6 +76,7 @@ CHANGING = {
     "storage.start_pool",
     "storage.create_volume",
     "storage.create_private_volume",
+    "storage.rewrite_private_volume",
     "storage.copy_image",
     "storage.resize_volume",
     "storage.remove_volume",

@@ -62,6 +62,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "purge-deleted": {"names": ["cad-07"]},
     "reboot-vm": {"name": "runs"},
     "reconcile-host": {},
+    "refresh-license": {"name": "runs", "clear": True},
     "refresh-vm": {"name": "cloned", "image": IMAGE, "drain": True},
     "resize-disk": {"name": "cloned", "size": "300GiB"},
     "restore-disk": {"name": "cad-07"},

@@ -89,8 +89,12 @@ def test_a_private_volume_holds_the_bytes_and_only_root_can_read_it(site: Site) 
             storage.create_private_volume("default", name, b"other")
         with pytest.raises(Exists):
             storage.create_volume("default", name, 64 << 20)
+        assert storage.read_private_volume("default", name) == data
+        other = data[::-1]
+        storage.rewrite_private_volume("default", name, other)
+        assert storage.read_private_volume("default", name) == other
         if site.real:
-            assert Path(volume.path).read_bytes() == data
+            assert Path(volume.path).read_bytes() == other
             assert Path(volume.path).stat().st_mode & 0o777 == 0o600
     finally:
         storage.remove_volume("default", name)

@@ -67,7 +67,7 @@ GUEST_READS = ("guest-processes", "show-address", "show-console", "wait")
 """Consoles, what a guest's agent tells, and what runs in a guest: the operations show those of one's own VMs alone."""
 VM_CHANGES = (
     "attach-gpu", "attach-vgpu", "create-vm", "create-vms", "delete-vm", "detach-gpu", "detach-vgpu", "ensure-vm",
-    "ensure-vms", "reboot-vm", "refresh-vm", "resize-disk", "set-vm", "start-vm", "stop-vm",
+    "ensure-vms", "reboot-vm", "refresh-license", "refresh-vm", "resize-disk", "set-vm", "start-vm", "stop-vm",
 )  # fmt: skip
 OPERATORS_CHANGES = ("move-vms",)
 """It stops and starts VMs of whatever account, as the plan needs."""
@@ -94,10 +94,11 @@ ROOTS_ARGUMENTS = frozenset({"when_off"})  # the agent makes the change later, w
 CHECKED_ARGUMENTS = frozenset({"file", "force_console", "keep_disks", "name", "networks", "pattern"})
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
-    "by", "check", "checks", "code", "count", "defragment", "disk", "disks", "drain", "dry_run", "error", "event",
-    "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "labels", "lines", "managed_only",
-    "max_moves", "names", "owner", "parallel", "pool", "profile", "profiles", "sets", "since", "size", "start", "state",
-    "targets", "timeout_seconds", "unassigned", "user", "vgpus", "vm", "wait_for", "wait_timeout", "workload",
+    "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks", "drain", "dry_run", "error",
+    "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "labels", "lines",
+    "managed_only", "max_moves", "names", "owner", "parallel", "pool", "profile", "profiles", "sets", "since", "size",
+    "start", "state", "targets", "timeout_seconds", "unassigned", "user", "vgpus", "vm", "wait_for", "wait_timeout",
+    "workload",
 })  # fmt: skip
 """Arguments with names, numbers and choices, which the library checks: none of them is a path that something opens."""
 HARMLESS_FIELDS = frozenset({

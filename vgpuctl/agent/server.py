@@ -25,6 +25,7 @@ from vgpuctl.agent.boot_starts import BootStarter
 from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.healing import HostHealer
 from vgpuctl.agent.http_server import PeerProtocol, make_server
+from vgpuctl.agent.license_seeds import LicenseSeeds
 from vgpuctl.agent.metrics_server import MetricsServer
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
 from vgpuctl.agent.operations import AgentOperations, OpenHost
@@ -237,6 +238,7 @@ def _begin_work(
         starter = BootStarter(agent.ports, operations, events, agent.state)
         purger = BinPurger(agent.ports, operations)
         changer = PlannedChanger(agent.ports, operations, events)
+        tasks += [] if sampler is None else [asyncio.create_task(LicenseSeeds(sampler, operations).run())]
         tasks += [asyncio.create_task(one.run()) for one in (healer, starter, purger, changer)]
     return tasks
 

@@ -30,7 +30,7 @@ from vgpuctl.model.numbers import format_utc
 from vgpuctl.model.results.gpus import ProfileResult
 from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
+from vgpuctl.model.usage import LICENSED, ProcessUse, ReaderProgram, UsageSample, UsageTarget
 from vgpuctl.observe import observe, observe_devices
 from vgpuctl.observe.licenses import read_token_expiries
 from vgpuctl.operations.queries import profile_results
@@ -104,6 +104,20 @@ class UsageSampler:
     def metrics(self) -> bytes:
         """The metrics of the last sample; empty before the first one."""
         return self._text
+
+    def licensed_vms(self) -> dict[str, str]:
+        """Return the VMs, uuid and name, whose record names a license and whose guest had one at the last sample."""
+        sample, snapshot = self._last, self._snapshot
+        if sample is None or snapshot is None:
+            return {}
+        states: dict[str | None, set[str | None]] = {}
+        for row in sample.vgpus:
+            states.setdefault(row.vm_uuid, set()).add(None if row.use is None else row.use.license_state)
+        return {
+            vm.uuid: vm.name
+            for vm in snapshot.vms
+            if vm.record is not None and "license" in vm.record.request_fields and states.get(vm.uuid) == {LICENSED}
+        }
 
     def sample(self) -> None:
         """Read the use of the GPUs once. It never raises: the next sample may succeed."""

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 
 from pycdlib import PyCdlib
+from pycdlib.pycdlibexception import PyCdlibException, PyCdlibInvalidInput
 
 from vgpuctl.domain.guest_setup import setup_script
 from vgpuctl.model.request import CloudInit
 
 VOLUME_LABEL = "cidata"
+SETUP_FILE = "vendor-data"
+_FILES = ("user-data", "meta-data", "network-config", SETUP_FILE)
+_ROOM_BYTES, _UNIT_BYTES = 128 << 10, 1 << 20
+"""An image has room for a token and certificates that come later, and is a multiple of the unit."""
 _ROOT_ONLY_MODE = 0o100400
 """A file that only root may read, even in a guest whose desktop mounts CD-ROMs by itself."""
 
@@ -30,18 +37,62 @@ def hostname_of_vm(vm_name: str) -> str:
 def build_seed_image(files: CloudInit, instance_id: str, hostname: str) -> bytes:
     """Return the ISO image; meta-data is JSON, a part of the YAML that cloud-init reads.
 
-    Without user-data the image has an empty cloud-config, because that file must exist.
+    Without user-data the image has an empty cloud-config, because that file must exist. It has room for a larger script
+    of vgpuctl's: `with_setup` keeps its size.
     """
     meta = json.dumps({"instance-id": instance_id, "local-hostname": hostname}) + "\n"
-    image = PyCdlib()
-    image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=VOLUME_LABEL)
     texts = {"user-data": files.user_data.text if files.user_data else "#cloud-config\n", "meta-data": meta}
     if files.network_config is not None:
         texts["network-config"] = files.network_config.text
-    script = setup_script(files)
-    if script is not None:
-        texts["vendor-data"] = script
-    for name, text in texts.items():
+    image = _build(texts, setup_script(files))
+    return image.ljust(-(-(len(image) + _ROOM_BYTES) // _UNIT_BYTES) * _UNIT_BYTES, b"\0")
+
+
+def with_setup(image: bytes, files: CloudInit) -> bytes:
+    """Return a seed of the same size with the script for the license and the sharing in `files`, and all else as it is.
+
+    Raises:
+        ValueError: it is no seed, or too small for the script.
+    """
+    texts = _read(image)
+    texts.pop(SETUP_FILE, None)
+    changed = _build(texts, setup_script(files))
+    if len(changed) > len(image):
+        raise ValueError(f"it has {len(image)} bytes and needs {len(changed)}")
+    return changed.ljust(len(image), b"\0")
+
+
+def read_setup(image: bytes) -> str | None:
+    """Return the script of vgpuctl's in a seed; None if it has none.
+
+    Raises:
+        ValueError: it is no seed.
+    """
+    return _read(image).get(SETUP_FILE)
+
+
+def _read(image: bytes) -> dict[str, str]:
+    """Return the texts of a seed by name."""
+    disc, texts = PyCdlib(), {}
+    try:
+        disc.open_fp(io.BytesIO(image))
+        for name in _FILES:
+            with suppress(PyCdlibInvalidInput):  # it has no such file
+                buffer = io.BytesIO()
+                disc.get_file_from_iso_fp(buffer, rr_path=f"/{name}")
+                texts[name] = buffer.getvalue().decode()
+        disc.close()
+    except (PyCdlibException, UnicodeDecodeError) as error:
+        raise ValueError(f"it is no seed of vgpuctl's: {error}") from error
+    if not texts.keys() >= {"user-data", "meta-data"}:
+        raise ValueError("it is no seed of vgpuctl's: it has no user-data")
+    return texts
+
+
+def _build(texts: Mapping[str, str], script: str | None) -> bytes:
+    image = PyCdlib()
+    image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=VOLUME_LABEL)
+    for name, text in {**texts, **({SETUP_FILE: script} if script is not None else {})}.items():
         data = text.encode()
         short = name.upper().replace("-", "_")
         image.add_fp(

@@ -200,6 +200,14 @@ class AbsentStorage(_Absent):
         """Raise HostCannot."""
         self._raise_absent()
 
+    def read_private_volume(self, pool: str, name: str) -> bytes:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def rewrite_private_volume(self, pool: str, name: str, data: bytes) -> None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
     def remove_volume(self, pool: str, name: str) -> None:
         """Raise HostCannot."""
         self._raise_absent()

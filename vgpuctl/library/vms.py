@@ -354,41 +354,6 @@ class VmCalls(Calls):
             raise InvalidInput("gpus: the list is empty", hint=f"vgpuctl show-vm {name} shows the VM's GPUs")
         return attach.detach(self._ports, self._context(dry_run=dry_run), name, gpus=addresses)
 
-    @change("resize-disk", "vm")
-    def resize_disk(
-        self, name: str, size: str | int, *, disk: str | None = None, dry_run: bool = False
-    ) -> Outcome[VmReport]:
-        """Grow a VM's disk to `size` ("60GiB"; a bare number is GiB); it never shrinks. `disk`: None, its only one."""
-        from vgpuctl.config import rules
-        from vgpuctl.operations import resize_disk
-
-        try:
-            size_mib = rules.disk_size_mib(size)
-        except ValueError as error:
-            raise InvalidInput(f"size: {error}", value=str(size)) from error
-        return resize_disk.resize_disk(self._ports, self._context(dry_run=dry_run), name, size_mib, disk)
-
-    @change("refresh-vm", "vm")
-    def refresh_vm(
-        self, name: str, image: str, *, from_image: str | None = None, drain: bool = False, dry_run: bool = False
-    ) -> Outcome[VmReport]:
-        """Rebuild a VM from a base image; what is on its first disk is lost. `drain`: a running VM may be stopped.
-
-        `from_image`: a VM whose first disk was not made from this image is left alone.
-        """
-        from vgpuctl.library import requests
-        from vgpuctl.operations import refresh
-
-        request = requests.for_vm(self._ports, name, {"image": image})
-        return refresh.refresh_vm(
-            self._ports,
-            self._context(dry_run=dry_run),
-            name,
-            request.image or image,
-            from_image=from_image,
-            drain=drain,
-        )
-
 
 def _state_call(state: str, *, dry_run: bool) -> Callable[[VmCalls, str], Outcome[VmReport]]:
     """Return the call that brings a VM to a state."""

@@ -49,7 +49,8 @@ from vgpuctl.operations.plans.vm_diff import ADDRESSES_FIELD, request_fields_jso
 from vgpuctl.operations.plans.whole_gpus import topology_notes
 from vgpuctl.operations.report_vm import add_to_vm, report_vm
 from vgpuctl.operations.steps.domain import DefineDomain, SetRecordState, StartDomain
-from vgpuctl.operations.steps.storage import CreatePool, CreateSeed, CreateVolume, StartPool
+from vgpuctl.operations.steps.seed import CreateSeed
+from vgpuctl.operations.steps.storage import CreatePool, CreateVolume, StartPool
 from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace

@@ -38,6 +38,7 @@ from vgpuctl.operations.guards import (
     refuse_vgpus_in_other_vms,
     require_writable,
 )
+from vgpuctl.operations.guest_license import license_step
 from vgpuctl.operations.images import find_backing_chains, image_hints
 from vgpuctl.operations.limits import count_removal
 from vgpuctl.operations.plans.chains import BackingChains, find_moved_disk, how_to_merge, refuse_shared_disks
@@ -157,11 +158,13 @@ def disk_switch_plan(
     image: ImageInfo,
     pool: PoolInfo | None,
     spare: ManagedDisk,
+    license: Step | None = None,
 ) -> Plan:
-    """Return the steps up to and including the switch; they can be undone."""
+    """Return the steps up to and including the switch; they can be undone. `license`: writes it into the seed again."""
     record_with_both = _record_with_spare(record, old, replace(new, role=DiskRole.SPARE), own=old)
     new_record = record_after_switch(record, old, new, spare)
     steps: list[Step] = [] if pool is None or pool.active else [StartPool(pool.name)]
+    steps += [] if license is None else [license]
     steps += [
         WriteRecord(vm.name, vm.uuid, record_with_both, record, f"record {new.path} for VM {vm.name}"),
         CreateSpareDisk(vm.name, vm.uuid, new, image.backing_chain),
@@ -340,7 +343,7 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
         old_disk,
         spare,
         added_disk,
-        disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool, spare),
+        disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool, spare, license_step(host, vm, record)),
         drop_plan,
     )
 

@@ -223,6 +223,12 @@ class Storage(Protocol):
     def create_private_volume(self, pool: str, name: str, data: bytes) -> VolumeInfo:
         """Create a raw volume of mode 0600 with these bytes; an existing name is an error. A failure leaves none."""
 
+    def read_private_volume(self, pool: str, name: str) -> bytes:
+        """Return the content of a volume that `create_private_volume` made; libvirt's error 50 if it is missing."""
+
+    def rewrite_private_volume(self, pool: str, name: str, data: bytes) -> None:
+        """Replace its content by bytes of the same number; a running VM may have it open to read."""
+
     def remove_volume(self, pool: str, name: str) -> None:
         """Delete a volume; a missing one is no error. A small one of a logical pool (a seed) is overwritten first."""
 

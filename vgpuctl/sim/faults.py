@@ -53,6 +53,7 @@ CALLS = (
     "volume",
     "make-volume",
     "put-volume",
+    "rewrite-volume",
     "remove-volume",
     "prepare-bin",
     "bin-volume",

@@ -54,6 +54,8 @@ _LIBVIRT_CALLS = {
     "volume": ("virStorageVolLookupByName", "cannot look up volume {}"),
     "make-volume": ("virStorageVolCreateXML", "cannot create volume {}"),
     "put-volume": ("virStorageVolCreateXML", "cannot create volume {}"),
+    "read-volume": ("virStorageVolDownload", "cannot read volume {}"),
+    "rewrite-volume": ("virStorageVolUpload", "cannot write volume {}"),
     "copy-image": ("qemu-img convert", "cannot copy an image to {}"),
     "resize-volume": ("virStorageVolResize", "cannot resize volume {}"),
     "resize-disk": ("virDomainBlockResize", "cannot resize a disk of VM {}"),

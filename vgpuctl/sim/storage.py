@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from pathlib import Path
 
 from vgpuctl.errors import Exists, NoSpace
 from vgpuctl.model.deleted_disk import BIN_FOLDER, LOGICAL_NAME
@@ -185,7 +186,7 @@ class SimStorage:
         return _volume_info(pool, grown)
 
     def create_private_volume(self, pool: str, name: str, data: bytes) -> VolumeInfo:
-        """Create a raw volume with this content, exclusively. The simulator stores only the content's digest.
+        """Create a raw volume with this content, exclusively.
 
         Raises:
             Exists: the name is taken.
@@ -197,9 +198,39 @@ class SimStorage:
             else:
                 path = self._new_volume_path(self._core.state, pool, name, len(data))
                 file = SimFile(path, len(data), "raw", None, len(data))
-            file.digest = hashlib.sha256(data).hexdigest()
+            self._keep_content(file, data)
             change.add(*file_record(file))
         return _volume_info(pool, file)
+
+    def read_private_volume(self, pool: str, name: str) -> bytes:
+        """Return the content of a volume that `create_private_volume` made."""
+        with read_call(self._core, "read-volume", name) as state:
+            return self._content_path(self._private_volume(state, pool, name)).read_bytes()
+
+    def rewrite_private_volume(self, pool: str, name: str, data: bytes) -> None:
+        """Replace its content."""
+        with write_call(self._core, "rewrite-volume", name) as change:
+            file = replace(self._private_volume(self._core.state, pool, name))
+            self._keep_content(file, data)
+            change.add(*file_record(file))
+
+    def _private_volume(self, state: State, pool: str, name: str) -> SimFile:
+        file = state.files.get(posixpath.join(self._require_pool(pool).path, name))
+        if file is None or file.digest is None:
+            problem = f"Storage volume not found: no storage vol with matching name '{name}'"
+            raise VirError(VirErrorNumber.NO_STORAGE_VOL, problem)
+        return file
+
+    def _keep_content(self, file: SimFile, data: bytes) -> None:
+        """Store a volume's content in a file of its own, which only the user can read, and its digest with the rest."""
+        file.digest = hashlib.sha256(data).hexdigest()
+        path = self._content_path(file)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_bytes(data)
+
+    def _content_path(self, file: SimFile) -> Path:
+        return self._core.directory / "volumes" / hashlib.sha256(file.path.encode()).hexdigest()
 
     def remove_volume(self, pool: str, name: str) -> None:
         """Delete a volume. It is no error if the volume or its pool does not exist."""
@@ -207,7 +238,9 @@ class SimStorage:
             if pool not in self._core.state.pools:
                 return
             path = posixpath.join(self._require_pool(pool).path, name)
-            if path in self._core.state.files:
+            file = self._core.state.files.get(path)
+            if file is not None:
+                self._content_path(file).unlink(missing_ok=True)
                 change.add("unfile", path)
 
     def resolve(self, path: str) -> ResolvedPath | None:

@@ -188,6 +188,12 @@ def test_programs_of_the_guest_share_its_gpu(sim: Run, tmp_path: Path) -> None:
     assert [sim(f"show-vm node-{n} --json").document["data"]["guest_sharing"] for n in (1, 2)] == ["mps:4"] * 2
 
 
+def holders_of_marker(etc: Path) -> list[Path]:
+    """Return the files of the simulated host that have the token in them."""
+    files = (path for path in etc.parent.parent.rglob("*") if path.is_file())
+    return [path for path in files if MARKER.encode() in path.read_bytes()]
+
+
 def test_a_license_is_given_and_never_shown(sim: Run, sim_etc: Path) -> None:
     line = f"create-vm vdi-001 --profile A100-4C --image {IMAGE} --license cad"
     missing = sim(line)
@@ -196,9 +202,15 @@ def test_a_license_is_given_and_never_shown(sim: Run, sim_etc: Path) -> None:
     ran = [sim(f"{line} --dry-run"), sim(f"{line} --print-xml"), sim(f"-v {line} --json"), sim("show-vm vdi-001")]
     assert [(one.status, MARKER in one.out + one.err) for one in ran] == [(0, False)] * 4
     assert "license:   cad" in ran[-1].out
-    for path in sim_etc.parent.parent.rglob("*"):
-        if path.is_file() and folder not in path.parents:
-            assert MARKER.encode() not in path.read_bytes(), path
+    holders = holders_of_marker(sim_etc)
+    assert sorted(path.parent.name for path in holders) == ["cad", "volumes"]
+    assert sim("refresh-license vdi-001 --clear").status == 0
+    assert [path.parent for path in holders_of_marker(sim_etc)] == [folder]
+    again = sim("refresh-license vdi-001")
+    assert (again.status, "note: the guest of vdi-001 gets it at its next boot" in again.err) == (0, True)
+    assert len(holders_of_marker(sim_etc)) == 2
+    assert sim("create-vm vdi-002 --profile A100-4C").status == 0
+    assert "left alone" in sim("refresh-license 'vdi-*'").err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,10 @@ import json
 import pytest
 from pycdlib import PyCdlib
 
-from vgpuctl.domain.cloud_init_seed import build_seed_image, hostname_of_vm
+from vgpuctl.domain.cloud_init_seed import build_seed_image, hostname_of_vm, read_setup, with_setup
+from vgpuctl.domain.guest_setup import setup_script
+from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
+from vgpuctl.model.license import License
 from vgpuctl.model.request import CloudInit, CloudInitFile
 
 TEXT = "#cloud-config\npassword: pässword\n"
@@ -56,3 +59,35 @@ def test_the_volume_is_named_cidata():
 )
 def test_a_vms_name_becomes_a_host_name(name, host):
     assert hostname_of_vm(name) == host
+
+
+NETWORK = "version: 2\nethernets: {lan: {dhcp4: true}}\n"
+SHARING = CloudInit(sharing=GuestSharing(SharingMethod.MPS))
+
+
+@pytest.mark.parametrize("network", [None, CloudInitFile("/nc", NETWORK)])
+def test_the_script_of_a_seed_changes_and_nothing_else(network):
+    user = CloudInit(CloudInitFile("/ud", TEXT), network)
+    first = build_seed_image(user, "some-id", "vdi-001")
+    assert read_setup(first) is None
+    shared = with_setup(first, SHARING)
+    assert read_setup(shared) == setup_script(SHARING)
+    licensed = with_setup(shared, CloudInit(license=License("cad", "a.b." + "c" * 60_000)))
+    last = with_setup(licensed, CloudInit())
+    assert read_setup(last) is None
+    assert b"c" * 99 not in last
+    names = ("user-data", "meta-data", *(["network-config"] if network else []))
+    assert all(files(one, names, rr_path="") == files(first, names, rr_path="") for one in (shared, licensed, last))
+    assert {len(one) for one in (first, shared, licensed, last)} == {1 << 20}
+
+
+@pytest.mark.parametrize("image", [b"", b"x" * 100_000, build_seed_image(CloudInit(), "a", "b")[:40_000]])
+def test_what_is_no_seed_is_refused(image):
+    with pytest.raises(ValueError, match="it is no seed of vgpuctl's"):
+        read_setup(image)
+
+
+def test_a_script_that_does_not_fit_is_refused():
+    image = build_seed_image(CloudInit(), "a", "b")
+    with pytest.raises(ValueError, match="it has 1048576 bytes and needs "):
+        with_setup(image, CloudInit(license=License("cad", "c" * 2_000_000)))

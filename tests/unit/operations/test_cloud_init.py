@@ -62,8 +62,8 @@ def test_the_text_is_not_in_the_record_the_simulated_host_or_the_output(tmp_path
     output = f"{planned}{made}{only_vm(host)}{render_xml(host.ports, wanted(name='other'))}{wanted()}"
     assert SECRET not in output
     host.sim.close()
-    for path in tmp_path.rglob("*"):
-        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+    holders = [path for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert [(path.parent.name, path.stat().st_mode & 0o777) for path in holders] == [("volumes", 0o600)]
     assert any(DATA.paths[0] in step for step in planned.steps)
     assert planned.data.sources["cloud_init"].value == DATA.paths[0]
 

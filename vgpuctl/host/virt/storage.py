@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from vgpuctl.host import commands, images
 from vgpuctl.host.backing_chain import read_image_files
 from vgpuctl.host.qemu_access import read_qemu_user
 from vgpuctl.host.trusted_path import resolve_path
-from vgpuctl.host.virt import constants, libvirt_xml
+from vgpuctl.host.virt import constants, libvirt_xml, streams
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
 from vgpuctl.model.deleted_disk import BIN_FOLDER, LOGICAL_NAME
 from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, ResolvedPath, VolumeInfo
@@ -41,8 +41,6 @@ _NAME_TAKEN_ERRORS = (
 _BUSY_ERRORS = frozenset({constants.VIR_ERR_INTERNAL_ERROR, constants.VIR_ERR_OPERATION_INVALID})
 _REFRESH_TRIES = 20
 _REFRESH_PAUSE_SECONDS = 0.05
-_SEND_BYTES = 256 << 10
-"""The maximum in one message of libvirt's remote protocol."""
 _MAX_FILES = 10_000
 _LVEXTEND_SECONDS = 60.0
 _WIPED_BYTES = 16 << 20
@@ -187,11 +185,23 @@ class LibvirtStorage:
             text = libvirt_xml.private_volume_xml(name, len(data))
             volume = connect.storagePoolLookupByName(pool).createXML(text, 0)
             try:
-                _upload(connect, volume, data)
+                streams.upload(connect, volume, data)
             except BaseException:
                 self._connection.attempt(None, partial(volume.delete, 0))
                 raise
             return _read_volume(pool, name, volume)
+
+    def read_private_volume(self, pool: str, name: str) -> bytes:
+        """Download a volume's content through a libvirt stream."""
+        failure = f"cannot read volume {name} in pool {pool}"
+        with self._connection.call("virStorageVolDownload", failure, pool=pool, volume=name) as connect:
+            return streams.download(connect, connect.storagePoolLookupByName(pool).storageVolLookupByName(name))
+
+    def rewrite_private_volume(self, pool: str, name: str, data: bytes) -> None:
+        """Upload these bytes over a volume's content."""
+        failure = f"cannot write volume {name} in pool {pool}"
+        with self._connection.call("virStorageVolUpload", failure, pool=pool, volume=name) as connect:
+            streams.upload(connect, connect.storagePoolLookupByName(pool).storageVolLookupByName(name), data)
 
     @contextmanager
     def _create_in_pool(self, pool: str, name: str) -> Iterator[virConnect]:
@@ -341,21 +351,6 @@ def _as_no_space(error: LibvirtFailed, pool: str) -> LibvirtFailed | NoSpace:
     if any(text in error.message.lower() for text in _NO_SPACE):
         return NoSpace(error.message, hint=f"virsh pool-info {pool}", **error.facts)
     return error
-
-
-def _upload(connect: virConnect, volume: virStorageVol, data: bytes) -> None:
-    """Write bytes into a volume; `finish` waits until libvirt has received them."""
-    stream = connect.newStream(0)
-    try:
-        volume.upload(stream, 0, len(data), 0)
-        sent = 0
-        while sent < len(data):
-            sent += stream.send(data[sent : sent + _SEND_BYTES])
-    except BaseException:
-        with suppress(Exception):  # it may never have started; the volume is deleted anyway
-            stream.abort()
-        raise
-    stream.finish()
 
 
 def _file_system_sizes(path: str) -> tuple[int, int] | None:

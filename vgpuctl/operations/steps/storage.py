@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import Busy, Exists, HostCannot, InUse, LibvirtFailed, VerifyFailed
 from vgpuctl.model.numbers import format_bytes
 from vgpuctl.model.port_values import ImageFile
-from vgpuctl.model.request import CloudInit
 from vgpuctl.model.vm import DiskRole, ManagedDisk
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.ports.step import LongStep, Removal, Step
@@ -233,40 +232,6 @@ class DeleteVolume(Removal):
                 hint=f"virsh vol-list {self.disk.pool}; ls -l {self.disk.path}",
                 path=self.disk.path,
             )
-
-
-class CreateSeed(Step):
-    """Create the CD-ROM from which cloud-init configures a guest."""
-
-    disk: ManagedDisk
-    files: CloudInit
-    instance_id: str
-    hostname: str
-
-    def describe(self) -> str:
-        """Say where it is and what it is built from."""
-        return f"create cloud-init seed {self.disk.path} from {' and '.join(self.files.sources)}"
-
-    def perform(self, host: Host) -> None:
-        """Create it; raises Exists if the name is taken."""
-        from vgpuctl.domain.cloud_init_seed import build_seed_image
-
-        data = build_seed_image(self.files, self.instance_id, self.hostname)
-        host.storage.create_private_volume(self.disk.pool, self.disk.volume, data)
-
-    def verify(self, host: Host) -> None:
-        """Check that it is at its path and not empty."""
-        volume = host.storage.volume(self.disk.pool, self.disk.volume)
-        if volume is None or volume.path != self.disk.path or not volume.capacity_bytes:
-            raise VerifyFailed(
-                f"the cloud-init seed {self.disk.path} reads back as {volume.path if volume else 'nothing'}",
-                hint=f"virsh vol-info --pool {self.disk.pool} {self.disk.volume}",
-                path=self.disk.path,
-            )
-
-    def undo(self, host: Host) -> None:
-        """Delete it if it is still at its path."""
-        CreateVolume(self.disk).undo(host)
 
 
 class GrowDisk(Step):

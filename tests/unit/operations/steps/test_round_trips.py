@@ -21,7 +21,8 @@ from vgpuctl.operations.create import prepare_vm
 from vgpuctl.operations.steps.attach import AttachDevice, RedefineDomain, WriteRecord
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.steps.domain import DefineDomain, SetRecordState, StartDomain
-from vgpuctl.operations.steps.storage import CreateSeed, CreateVolume
+from vgpuctl.operations.steps.seed import CreateSeed
+from vgpuctl.operations.steps.storage import CreateVolume
 from vgpuctl.ports.step import Step
 from vgpuctl.value import replace
 

@@ -11,7 +11,8 @@ from tests.hosts import SimulatedHost, open_sim_host, picture
 from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, VerifyFailed
 from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.model.vm import DiskRole, ManagedDisk
-from vgpuctl.operations.steps.storage import CreatePool, CreateSeed, CreateVolume, DeleteVolume, StartPool
+from vgpuctl.operations.steps.seed import CreateSeed
+from vgpuctl.operations.steps.storage import CreatePool, CreateVolume, DeleteVolume, StartPool
 from vgpuctl.value import field_names, replace
 
 POOL = "/var/lib/libvirt/images"

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of the seed that cloud-init reads in a guest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from vgpuctl.errors import HostCannot, VerifyFailed
+from vgpuctl.model.request import CloudInit
+from vgpuctl.model.vm import ManagedDisk
+from vgpuctl.operations.steps.storage import CreateVolume
+from vgpuctl.ports.step import Step
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+T = TypeVar("T")
+
+
+class CreateSeed(Step):
+    """Create the CD-ROM from which cloud-init configures a guest."""
+
+    disk: ManagedDisk
+    files: CloudInit
+    instance_id: str
+    hostname: str
+
+    def describe(self) -> str:
+        """Say where it is and what it is built from."""
+        return f"create cloud-init seed {self.disk.path} from {' and '.join(self.files.sources)}"
+
+    def perform(self, host: Host) -> None:
+        """Create it; raises Exists if the name is taken."""
+        from vgpuctl.domain.cloud_init_seed import build_seed_image
+
+        data = build_seed_image(self.files, self.instance_id, self.hostname)
+        host.storage.create_private_volume(self.disk.pool, self.disk.volume, data)
+
+    def verify(self, host: Host) -> None:
+        """Check that it is at its path and not empty."""
+        volume = host.storage.volume(self.disk.pool, self.disk.volume)
+        if volume is None or volume.path != self.disk.path or not volume.capacity_bytes:
+            raise VerifyFailed(
+                f"the cloud-init seed {self.disk.path} reads back as {volume.path if volume else 'nothing'}",
+                hint=f"virsh vol-info --pool {self.disk.pool} {self.disk.volume}",
+                path=self.disk.path,
+            )
+
+    def undo(self, host: Host) -> None:
+        """Delete it if it is still at its path."""
+        CreateVolume(self.disk).undo(host)
+
+
+class WriteSetup(Step):
+    """Write what vgpuctl sets up in a guest into its seed, or take it out; what the user put there stays.
+
+    A running guest reads it at its next boot.
+    """
+
+    name: str
+    disk: ManagedDisk
+    files: CloudInit
+
+    def describe(self) -> str:
+        """Say what the seed has afterwards."""
+        what = " and ".join(self.files.fields)
+        return f"write {what or 'nothing but the files of its user'} into the cloud-init seed {self.disk.path}"
+
+    def perform(self, host: Host) -> None:
+        """Read the seed and write it, with the same size.
+
+        Raises:
+            HostCannot: it is no seed of vgpuctl's, or too small.
+        """
+        from vgpuctl.domain.cloud_init_seed import with_setup
+
+        changed = self._try(partial(with_setup, self._read(host), self.files))
+        host.storage.rewrite_private_volume(self.disk.pool, self.disk.volume, changed)
+
+    def verify(self, host: Host) -> None:
+        """Check that the guest's script is in it."""
+        if not self.is_done(host):
+            raise VerifyFailed(f"the seed {self.disk.path} of {self.name} reads back differently", path=self.disk.path)
+
+    def undo(self, host: Host) -> None:
+        """Leave it: what it has is what the VM's record says."""
+
+    def is_done(self, host: Host) -> bool:
+        """Return whether the seed has just this.
+
+        Raises:
+            HostCannot: it is no seed of vgpuctl's.
+        """
+        from vgpuctl.domain.cloud_init_seed import read_setup
+        from vgpuctl.domain.guest_setup import setup_script
+
+        return self._try(partial(read_setup, self._read(host))) == setup_script(self.files)
+
+    def _read(self, host: Host) -> bytes:
+        return host.storage.read_private_volume(self.disk.pool, self.disk.volume)
+
+    def _try(self, work: Callable[[], T]) -> T:
+        """Return what the work on the seed returns; raised outside `except`, where it has no `__context__` to show."""
+        problem = ""
+        try:
+            return work()
+        except ValueError as error:
+            problem = str(error)
+        raise HostCannot(f"the seed {self.disk.path} of {self.name} cannot be changed: {problem}", check="seed")
