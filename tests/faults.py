@@ -151,6 +151,7 @@ READING = {
     "storage.list_files",
     "storage.pool",
     "storage.pools",
+    "storage.read_private_volume",
     "storage.resolve",
     "storage.volume",
     "storage.volumes",

@@ -38,6 +38,7 @@ from tests.schedulers import small as one_card
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.model.caller import Caller, Limits, Rights
+from vgpuctl.model.license import License
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import CloudInit, CloudInitFile, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
@@ -47,6 +48,7 @@ from vgpuctl.operations.attach import attach, detach
 from vgpuctl.operations.desired_state import read_desired_state
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
+from vgpuctl.operations.guest_setup import refresh_license
 from vgpuctl.operations.moves import carry_out, make_room
 from vgpuctl.operations.plans.move_order import VmLeave, VmMove
 from vgpuctl.operations.power import delete_vm, reboot_vm
@@ -196,6 +198,10 @@ def _delete_to_bin(ports: Host) -> Outcome:
 
 def _refresh(ports: Host, *, drain: bool) -> Outcome:
     return refresh_vm(ports, context(wait_seconds=5), "vm", "/new.qcow2", drain=drain)
+
+
+def _clear_license(ports: Host) -> Outcome:
+    return refresh_license(ports, context(wait_seconds=5), "vm", clear=True)
 
 
 def _resize(ports: Host) -> Outcome:
@@ -364,6 +370,11 @@ def _of_kind(kind: str) -> Iterator[Case]:
     yield Case("resize-disk (on)", kind, on, _resize)
     yield Case("resize-disk (off)", kind, off, _resize)
     yield Case("restore-host", kind, partial(off, reboot=True), _restore)
+    if kind == "vendor-vf":
+        seed = CloudInit(CloudInitFile("/user-data", "#cloud-config\n"), license=License("cad", "a.b.c"))
+        for state, prepare in (("on", on), ("off", off)):
+            licensed = partial(prepare, seed=seed, license_name="cad")
+            yield Case(f"refresh-license --clear ({state})", kind, licensed, _clear_license)
     create_one = partial(_create, kind=kind)
     for call, act, before in (
         ("storage.create_volume", create_one, empty),

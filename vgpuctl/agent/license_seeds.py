@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent takes a license out of a VM's seed once the guest is licensed: no secret lies there longer than needed.
 
-It does so when a guest becomes licensed, and for those that are licensed when the agent starts. Where that fails, it
-tries again at the next look.
+Licensed is not enough: a license that was written while the guest ran waits for its next boot. So the agent looks for
+guests that had no driver a while ago, which means that they booted, and are licensed now. When it starts it does not
+know who has booted; then it leaves seeds alone that say that the guest has not read them.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from vgpuctl.agent.operation import failure_text, wait_for_end
+from vgpuctl.agent.operation import failure_text, may_succeed_later, wait_for_end
 from vgpuctl.agent.operations import ROOT, AgentOperations
 from vgpuctl.agent.protocol import RequestOptions
 from vgpuctl.agent.request import CallRequest
 from vgpuctl.agent.usage_sampler import UsageSampler
+from vgpuctl.domain.guest_setup import has_license, is_unread
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.library.call_table import CALLS
+from vgpuctl.model.vm import Vm
+from vgpuctl.operations.guest_setup import read_setup_of_vm
+from vgpuctl.ports.host import Host
 
 log = logging.getLogger("vgpuctl.agent")
 
@@ -24,13 +29,17 @@ LOOK_SECONDS = 15.0
 
 
 class LicenseSeeds:
-    """Looks at the agent's last sample again and again."""
+    """Looks at each of the agent's samples."""
 
-    def __init__(self, sampler: UsageSampler, operations: AgentOperations) -> None:
+    def __init__(self, host: Host, sampler: UsageSampler, operations: AgentOperations) -> None:
+        self._host = host
         self._sampler = sampler
         self._operations = operations
-        self._done: frozenset[str] = frozenset()
-        """The uuids of licensed guests with whose seeds nothing is left to do."""
+        self._last_time = 0.0
+        self._booting: set[str] = set()
+        """The uuids of VMs whose guest had no driver when they were seen last."""
+        self._done: set[str] = set()
+        """The uuids of licensed guests with whose seeds nothing is left to do before their next boot."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -42,24 +51,47 @@ class LicenseSeeds:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def check(self) -> None:
-        """Look once, and take the licenses of guests that are licensed now out of their seeds."""
-        licensed = self._sampler.licensed_vms()
-        self._done &= licensed.keys()
-        for uuid in sorted(licensed.keys() - self._done):
-            if await self._clear(uuid, licensed[uuid]):
-                self._done |= {uuid}
+        """Look at the last sample, if it is a new one, and clear the seeds of the guests that need them no more."""
+        time, guests = self._sampler.read_licenses()
+        if time <= self._last_time:
+            return
+        self._last_time = time
+        known = {guest.vm.uuid for guest in guests}
+        self._done &= known
+        self._booting &= known
+        for guest in guests:
+            if not guest.has_driver:
+                self._booting.add(guest.vm.uuid)
+                self._done.discard(guest.vm.uuid)
+            elif guest.is_licensed and guest.vm.uuid not in self._done:
+                await self._handle(guest.vm)
 
-    async def _clear(self, uuid: str, name: str) -> bool:
-        request = CallRequest(
-            CALLS["refresh-license"], {"name": uuid, "clear": True}, RequestOptions(), ROOT, vm_name=name
-        )
+    async def _handle(self, vm: Vm) -> None:
         try:
+            script = await asyncio.to_thread(read_setup_of_vm, self._host, vm)
+        except VgpuctlError as error:
+            log.warning("whether the seed of VM %s has a license is not known: %s", vm.name, error)
+            self._done.add(vm.uuid)
+            return
+        waits = is_unread(script) and vm.uuid not in self._booting
+        if not has_license(script) or waits or await self._clear(vm):
+            self._done.add(vm.uuid)
+            self._booting.discard(vm.uuid)
+
+    async def _clear(self, vm: Vm) -> bool:
+        """Take the license out; return whether that is done, or will not be possible."""
+        generation = None if vm.record is None else vm.record.generation
+        options = RequestOptions(if_generation=generation)
+        arguments = {"name": vm.uuid, "clear": True}
+        try:
+            request = CallRequest(CALLS["refresh-license"], arguments, options, ROOT, vm_name=vm.name)
             operation = self._operations.begin(request)
         except (OSError, VgpuctlError) as error:
-            log.warning("the license stays in the seed of VM %s: %s", name, error)
+            log.warning("the license stays in the seed of VM %s for now: %s", vm.name, error)
             return False
         await wait_for_end(operation)
-        failure = failure_text(operation.stored.document)
+        document = operation.stored.document
+        failure = failure_text(document)
         if failure is not None:
-            log.warning("the license stays in the seed of VM %s: %s", name, failure)
-        return failure is None
+            log.warning("the license stays in the seed of VM %s: %s", vm.name, failure)
+        return failure is None or not may_succeed_later(document)

@@ -162,7 +162,8 @@ def caller_of(uid: int, policy: AgentSpec, users: Users) -> Caller | None:
     groups = users.groups_of(name)
     if OPERATORS_GROUP in groups:
         rights = Rights(policy.accounts.get(name, Rights.MEMBER))
-        return Caller(uid, name, rights, policy.limits.of_account(name), policy.limits.all_accounts)
+        limits = policy.limits
+        return Caller(uid, name, rights, limits.of_account(name), limits.all_accounts, policy.allow.licenses)
     return Caller(uid, name, Rights.VIEWER) if VIEWERS_GROUP in groups else None
 
 

@@ -238,7 +238,7 @@ def _begin_work(
         starter = BootStarter(agent.ports, operations, events, agent.state)
         purger = BinPurger(agent.ports, operations)
         changer = PlannedChanger(agent.ports, operations, events)
-        tasks += [] if sampler is None else [asyncio.create_task(LicenseSeeds(sampler, operations).run())]
+        tasks += [] if sampler is None else [asyncio.create_task(LicenseSeeds(agent.ports, sampler, operations).run())]
         tasks += [asyncio.create_task(one.run()) for one in (healer, starter, purger, changer)]
     return tasks
 

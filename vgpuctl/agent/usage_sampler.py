@@ -30,14 +30,15 @@ from vgpuctl.model.numbers import format_utc
 from vgpuctl.model.results.gpus import ProfileResult
 from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.usage import LICENSED, ProcessUse, ReaderProgram, UsageSample, UsageTarget
+from vgpuctl.model.usage import LICENSED, ProcessUse, ReaderProgram, UsageSample, UsageTarget, VgpuUse
+from vgpuctl.model.vm import Vm
 from vgpuctl.observe import observe, observe_devices
 from vgpuctl.observe.licenses import read_token_expiries
 from vgpuctl.operations.queries import profile_results
 from vgpuctl.operations.usage import SCOPE, join, read_sample
 from vgpuctl.ports.devices import UsageReader
 from vgpuctl.ports.host import Host
-from vgpuctl.value import replace
+from vgpuctl.value import Value, replace
 from vgpuctl.version import __version__
 
 log = logging.getLogger("vgpuctl.agent")
@@ -46,6 +47,23 @@ LOCK_SECONDS = 1.0
 """So long it waits for the host lock, to tell how long others hold it."""
 SAMPLE_SECONDS = 15.0
 """Prometheus scrapes about as often; a sample of 4,096 vGPUs can take half of it (monitoring.md, measured)."""
+
+
+class LicensedGuest(Value):
+    """A VM whose guest is to have a license, and the use of its vGPUs; None where that is not known."""
+
+    vm: Vm
+    uses: tuple[VgpuUse | None, ...]
+
+    @property
+    def has_driver(self) -> bool:
+        """Whether NVIDIA's driver runs in the guest."""
+        return any(use is not None and use.guest_driver is not None for use in self.uses)
+
+    @property
+    def is_licensed(self) -> bool:
+        """Whether all its vGPUs have a license."""
+        return bool(self.uses) and all(use is not None and use.license_state == LICENSED for use in self.uses)
 
 
 class SampledUsage:
@@ -105,19 +123,16 @@ class UsageSampler:
         """The metrics of the last sample; empty before the first one."""
         return self._text
 
-    def licensed_vms(self) -> dict[str, str]:
-        """Return the VMs, uuid and name, whose record names a license and whose guest had one at the last sample."""
+    def read_licenses(self) -> tuple[float, tuple[LicensedGuest, ...]]:
+        """Return the VMs whose record names a license, as they were at the last sample, and when that was; 0: none."""
         sample, snapshot = self._last, self._snapshot
         if sample is None or snapshot is None:
-            return {}
-        states: dict[str | None, set[str | None]] = {}
+            return 0.0, ()
+        uses: dict[str | None, list[VgpuUse | None]] = {}
         for row in sample.vgpus:
-            states.setdefault(row.vm_uuid, set()).add(None if row.use is None else row.use.license_state)
-        return {
-            vm.uuid: vm.name
-            for vm in snapshot.vms
-            if vm.record is not None and "license" in vm.record.request_fields and states.get(vm.uuid) == {LICENSED}
-        }
+            uses.setdefault(row.vm_uuid, []).append(row.use)
+        vms = [vm for vm in snapshot.vms if vm.record is not None and "license" in vm.record.request_fields]
+        return sample.time, tuple(LicensedGuest(vm, tuple(uses.get(vm.uuid, ()))) for vm in vms)
 
     def sample(self) -> None:
         """Read the use of the GPUs once. It never raises: the next sample may succeed."""
@@ -157,9 +172,11 @@ class UsageSampler:
     def _report_tokens(self, expiries: Mapping[str, float]) -> None:
         """Publish once for each license that its token expires soon, and once that it has expired.
 
-        A license that is missing here perhaps cannot be read for a moment: its notice stays.
+        A license that is missing here, or cannot be used, perhaps gets a new token at this moment: its notice stays.
         """
         for name, expiry in expiries.items():
+            if not expiry:
+                continue
             left = expiry - self._host.clock.now()
             notice = (expiry, left < 0) if left < EXPIRY_WARNING.total_seconds() else None
             if notice not in (None, self._token_notices.get(name)):

@@ -57,9 +57,7 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "detach-vgpu": Entry("vm_changes", "Remove vGPUs from VMs, also while they run.", "detach detach-device"),
         "attach-gpu": Entry("vm_changes", "Add whole GPUs to VMs that are off.", "add-gpu"),
         "detach-gpu": Entry("vm_changes", "Remove whole GPUs from VMs.", "remove-gpu"),
-        "refresh-license": Entry(
-            "vm_license", "Bring a new token for NVIDIA's license into the seeds of VMs.", "license renew-license"
-        ),
+        "refresh-license": Entry("vm_license", "Give VMs a new token for NVIDIA's license.", "license renew-license"),
         "resize-disk": Entry("vm_changes", "Grow disks of VMs, also while they run.", "blockresize grow-disk"),
         "set-vm": Entry("vm_changes", "Change memory, vCPUs, profile, labels and more of VMs."),
         "wait": Entry("vm_access", "Wait until VMs run, are off, or can be reached."),

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's licenses for guests: a folder of secrets for each, /etc/vgpuctl/licenses/NAME.
 
-In it are the client configuration token that NVIDIA's portal or license server gave (any name, ending in `.tok`), and
-where they are needed the license server's own certificate authority (`ca.pem`) and the kind of license (`feature`, the
-number of FeatureType in gridd.conf: NVIDIA's Licensing User Guide). No error quotes what is in a file.
+In it are the client configuration token that NVIDIA's portal or license server gave (any name, ending in `.tok`; of
+several, guests get the one that expires last), and where they are needed the license server's own certificate authority
+(`ca.pem`) and the kind of license (`feature`, the number of FeatureType in gridd.conf: NVIDIA's Licensing User Guide).
+No error quotes what is in a file.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import inf
 
 from vgpuctl.config.license_token import read_expiry
 from vgpuctl.config.rules import as_text
@@ -25,7 +27,7 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----\r?\n[A-Za-z0-9+/=\r\n]+-
 
 
 class LicenseFiles(Value):
-    """What is in a license's folder. `texts`: the files by name. `open_paths`: what others than root can read.
+    """What is in a license's folder. `texts`: the files by name. `open_paths`: what is not root's alone.
 
     `problem`: why the folder, or a file in it, cannot be read; None if it can.
     """
@@ -64,20 +66,21 @@ def parse_license(files: LicenseFiles) -> License:
     others = sorted(files.texts.keys() - {CA_FILE, FEATURE_FILE, *tokens})
     if others:
         known = f"a token (*{TOKEN_SUFFIX}) nor {CA_FILE} nor {FEATURE_FILE}"
-        raise ValueError(f"{files.path}/{others[0]} is neither {known}")
-    if len(tokens) != 1:
-        what = f"has {len(tokens)} tokens ({', '.join(tokens)})" if tokens else "has no token"
-        raise ValueError(f"{files.path} {what}: it needs one, *{TOKEN_SUFFIX}")
-    token = files.texts[tokens[0]].strip()
+        raise ValueError(f"{files.path}/{others[0]!a} is neither {known}")
+    if not tokens:
+        raise ValueError(f"{files.path} has no token, a file *{TOKEN_SUFFIX}")
+    token, expiry = max((_token(files, name) for name in tokens), key=lambda one: inf if one[1] is None else one[1])
+    return License(files.name, token, _certificates(files), _feature(files.path, files.texts.get(FEATURE_FILE)), expiry)
+
+
+def _token(files: LicenseFiles, name: str) -> tuple[str, float | None]:
+    """Return a token and when it expires; raised outside `except`, where it has no `__context__` to show."""
+    token, problem = files.texts[name].strip(), ""
     try:
-        expiry = read_expiry(token)
+        return token, read_expiry(token)
     except ValueError as error:
         problem = str(error)
-    else:
-        problem = ""
-    if problem:
-        raise ValueError(f"{files.path}/{tokens[0]}: {problem}")
-    return License(files.name, token, _certificates(files), _feature(files.path, files.texts.get(FEATURE_FILE)), expiry)
+    raise ValueError(f"{files.path}/{name!a}: {problem}")
 
 
 def _certificates(files: LicenseFiles) -> str:

@@ -357,6 +357,8 @@ class VmRequest(DeclaredFields):
         parse=guest_rules.parse_guest_sharing,
         text=lambda sharing: NONE if sharing is None else sharing.text,
         shown=lambda sharing: sharing.text,
+        changes="any",
+        change_help="how the programs of the guest share its GPU, from its next boot on; as create-vm has it",
         recorded="given",
     )
     license_name: str | None = vm_field(
@@ -369,6 +371,8 @@ class VmRequest(DeclaredFields):
         example="cad",
         metavar="NAME",
         shown=as_is,
+        changes="any",
+        change_help="give the guest this license at its next boot; '' gives it none any more, and it keeps what it has",
         recorded="given",
     )
     nics: tuple[Nic, ...] = vm_field(
@@ -591,6 +595,8 @@ UPDATABLE_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes
 """The fields of a VM that can change while it is off, without creating it again."""
 LABEL_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes == "any")
 """The fields that only a VM's record has: they can change at any time."""
+GUEST_FIELDS = ("guest_sharing", "license")
+"""The fields that set up the guest by its seed for cloud-init: a change counts from its next boot on."""
 RECORDED_FIELDS = tuple(name for name, field in FIELDS.items() if field.recorded == "given")
 """The fields that a VM's record has if they are given."""
 CHANGE_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes != "new")

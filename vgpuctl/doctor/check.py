@@ -172,6 +172,7 @@ class Check(Value):
     needs_guests: bool = False
     needs_partitions: bool = False
     needs_usage: bool = False
+    needs_licenses: bool = False
 
 
 def ok(*evidence: str) -> Finding:

@@ -205,12 +205,12 @@ def _check_tokens(context: CheckContext) -> Finding:
 def _check_license(files: LicenseFiles, now: float) -> Finding:
     if files.problem is not None:
         return unknown(files.problem)
-    renew = f"download a new one from NVIDIA's licensing portal or the license server to {files.path}"
+    renew = f"download a new one from NVIDIA's licensing portal or the license server, and put it into {files.path}"
     try:
         parsed = parse_license(files)
     except ValueError as error:
         return fail(
-            str(error), fix=f"keep one token there, and {CA_FILE} and {FEATURE_FILE} if guests need them; or {renew}"
+            str(error), fix=f"keep tokens there, and {CA_FILE} and {FEATURE_FILE} if guests need them; or {renew}"
         )
     if parsed.expiry is None:
         return _warn_of_readers(files, f"the token in {files.path} has no expiry")
@@ -228,8 +228,8 @@ def _warn_of_readers(files: LicenseFiles, line: str) -> Finding:
     """Return a warning if others than root can read a valid license."""
     if not files.open_paths:
         return ok(line)
-    paths = ", ".join(files.open_paths)
-    return warn(line, f"others can read {paths}", fix=f"chmod go= {' '.join(map(quote, files.open_paths))}")
+    paths = " ".join(map(quote, files.open_paths))
+    return warn(line, f"not root's alone: {paths}", fix=f"chown root: {paths} && chmod go= {paths}")
 
 
 CHECKS = (
@@ -260,5 +260,6 @@ CHECKS = (
         title="the tokens for licenses, and when they expire",
         looks_at=f"{LICENSE_DIRECTORY}/*",
         run=_check_tokens,
+        needs_licenses=True,
     ),
 )

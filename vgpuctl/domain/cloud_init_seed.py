@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from pycdlib import PyCdlib
-from pycdlib.pycdlibexception import PyCdlibException, PyCdlibInvalidInput
+from pycdlib.pycdlibexception import PyCdlibInvalidInput
 
 from vgpuctl.domain.guest_setup import setup_script
 from vgpuctl.model.request import CloudInit
@@ -48,15 +48,17 @@ def build_seed_image(files: CloudInit, instance_id: str, hostname: str) -> bytes
     return image.ljust(-(-(len(image) + _ROOM_BYTES) // _UNIT_BYTES) * _UNIT_BYTES, b"\0")
 
 
-def with_setup(image: bytes, files: CloudInit) -> bytes:
+def with_setup(image: bytes, files: CloudInit, *, unread: bool = False) -> bytes:
     """Return a seed of the same size with the script for the license and the sharing in `files`, and all else as it is.
+
+    `unread`: as `setup_script` has it.
 
     Raises:
         ValueError: it is no seed, or too small for the script.
     """
     texts = _read(image)
-    texts.pop(SETUP_FILE, None)
-    changed = _build(texts, setup_script(files))
+    before = texts.pop(SETUP_FILE, None)
+    changed = _build(texts, setup_script(files, replaces=before is not None, unread=unread))
     if len(changed) > len(image):
         raise ValueError(f"it has {len(image)} bytes and needs {len(changed)}")
     return changed.ljust(len(image), b"\0")
@@ -72,8 +74,8 @@ def read_setup(image: bytes) -> str | None:
 
 
 def _read(image: bytes) -> dict[str, str]:
-    """Return the texts of a seed by name."""
-    disc, texts = PyCdlib(), {}
+    """Return the texts of a seed by name; raised outside `except`: its `__context__` would have the texts in it."""
+    disc, texts, problem = PyCdlib(), {}, ""
     try:
         disc.open_fp(io.BytesIO(image))
         for name in _FILES:
@@ -82,10 +84,12 @@ def _read(image: bytes) -> dict[str, str]:
                 disc.get_file_from_iso_fp(buffer, rr_path=f"/{name}")
                 texts[name] = buffer.getvalue().decode()
         disc.close()
-    except (PyCdlibException, UnicodeDecodeError) as error:
-        raise ValueError(f"it is no seed of vgpuctl's: {error}") from error
-    if not texts.keys() >= {"user-data", "meta-data"}:
-        raise ValueError("it is no seed of vgpuctl's: it has no user-data")
+    except Exception as error:  # noqa: BLE001 - a damaged image fails in many ways
+        problem = type(error).__name__
+    if not problem and not texts.keys() >= {"user-data", "meta-data"}:
+        problem = "it has no user-data"
+    if problem:
+        raise ValueError(f"it is no seed of vgpuctl's, or damaged ({problem})")
     return texts
 
 

@@ -11,18 +11,46 @@ from __future__ import annotations
 from vgpuctl.domain.text_templates import render_text
 from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
 from vgpuctl.model.request import CloudInit
-from vgpuctl.version import __version__
 
 DIRECTORY = "guest"
+_LICENSE_PATH = "/etc/nvidia/ClientConfigToken/client_configuration_token_vgpuctl.tok"
+_UNREAD = "# Written while the guest ran: it has not read this yet."
 
 
-def setup_script(files: CloudInit) -> str | None:
-    """Return the script that sets up a guest's license and how its programs share its GPU; None for neither."""
-    if not files.fields:
+def setup_script(files: CloudInit, *, replaces: bool = False, unread: bool = False) -> str | None:
+    """Return the script that sets up a guest's license and how its programs share its GPU; None for neither.
+
+    `replaces`: the guest has had such a script, and this one takes back what is not wanted any more, but no license.
+    `unread`: it is written while the guest runs, which reads it at its next boot.
+    """
+    if not files.fields and not replaces:
         return None
-    values = {"version": __version__, "sources": files.fields, "license": files.license, "sharing": files.sharing}
-    node = {} if files.sharing is None else _node_values(files.sharing)
+    license, sharing = files.license, files.sharing
+    values = {
+        "what": " and ".join(files.fields) or "guest_sharing none",
+        "license": license,
+        "certificates": () if license is None else _certificates(license.ca),
+        "sharing": sharing,
+        "unread": unread,
+    }
+    node = {} if sharing is None else _node_values(sharing)
     return render_text(DIRECTORY, "setup.sh.j2", {**values, **node})
+
+
+def has_license(script: str | None) -> bool:
+    """Return whether a script has a license in it."""
+    return script is not None and _LICENSE_PATH in script
+
+
+def is_unread(script: str | None) -> bool:
+    """Return whether a script was written while the guest ran."""
+    return script is not None and _UNREAD in script
+
+
+def _certificates(ca: str) -> tuple[str, ...]:
+    """Return the certificates one by one: a file with several is read as its first by some tools."""
+    end = "-----END CERTIFICATE-----"
+    return tuple(f"{part.strip()}\n{end}" for part in ca.split(end) if part.strip())
 
 
 def _node_values(sharing: GuestSharing) -> dict[str, object]:

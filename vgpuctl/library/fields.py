@@ -37,9 +37,9 @@ class WholeGpuFields(TypedDict, total=False):
 class VmChangeFields(TypedDict, total=False):
     """What can change in a VM that exists; what is not given stays.
 
-    At any time: autostart, autostart_storage, start_order, labels, owner; the others while the VM is off.
-    `labels` are set, or removed by None or `key-`; the VM's other labels stay. Of the others that can change at any
-    time an empty text sets the default.
+    At any time: guest_sharing, license, autostart, autostart_storage, start_order, labels, owner; the
+    others while the VM is off. `labels` are set, or removed by None or `key-`; the VM's other labels stay. Of the
+    others that can change at any time an empty text sets the default.
     """
 
     profile: Texts
@@ -52,6 +52,8 @@ class VmChangeFields(TypedDict, total=False):
     vcpus: int | str | None
     hugepages: str | None
     cpu_pin: str | None
+    guest_sharing: str | None
+    license: str | None
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
     display: bool | None
     reserve: str | None

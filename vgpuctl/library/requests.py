@@ -17,9 +17,10 @@ from vgpuctl.config.rules import is_path, split_profile
 from vgpuctl.config.shape import Shape
 from vgpuctl.config.vm_request import CHANGE_FIELDS, CONSTRAINT_FIELDS, FIELDS, LABEL_FIELDS, OTHER_COMMANDS
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, Given, with_seed
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.library.fields import PlacementFields, VgpuFields, VmChangeFields, WholeGpuFields
 from vgpuctl.library.text_file import display_name, read_given_text
+from vgpuctl.model.license import License
 from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.observe.licenses import read_license
@@ -49,10 +50,18 @@ def _read_cloud_init(host: Host, spec: Given) -> CloudInit | None:
         user_data = parse_user_data(read_given_text(host, spec["cloud_init"], "user-data"), spec["cloud_init"])
     if "network_config" in spec:
         network_config = _read_network_config(host, spec["network_config"])
-    license_read = read_license(host, spec["license"]) if "license" in spec else None
-    if user_data is None and network_config is None and license_read is None:
+    seed = CloudInit(user_data, network_config, license=_find_license(host, spec.get("license")))
+    return seed if seed != CloudInit() else None
+
+
+def _find_license(host: Host, name: str | None) -> License | None:
+    """Return a license; why it cannot be read is for the command that gives it to a guest."""
+    if name is None:
         return None
-    return CloudInit(user_data, network_config, license=license_read)
+    try:
+        return read_license(host, name)
+    except VgpuctlError as error:
+        return License(name, "", problem=error)
 
 
 def _read_network_config(host: Host, config: str) -> CloudInitFile:

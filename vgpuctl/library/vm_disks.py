@@ -57,6 +57,6 @@ class DiskCalls(Calls):
 
         `clear`: take it out of the seed instead; the guest keeps the one that it has.
         """
-        from vgpuctl.operations import guest_license
+        from vgpuctl.operations import guest_setup
 
-        return guest_license.refresh_license(self._ports, self._context(dry_run=dry_run), name, clear=clear)
+        return guest_setup.refresh_license(self._ports, self._context(dry_run=dry_run), name, clear=clear)

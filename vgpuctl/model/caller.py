@@ -42,7 +42,8 @@ class Limits(Value):
 class Caller(Value):
     """A user of the host agent. `uid`: from the socket's peer credentials; `account`: the name of that user.
 
-    `limits`: for the VMs of this account; `group_limits`: for those of all accounts together. Root has none. `via`: the
+    `limits`: for the VMs of this account; `group_limits`: for those of all accounts together. Root has none.
+    `licenses`: those that guests of its VMs may get, by name. `via`: the
     interface that the request came through. `address`, `on_behalf_of`: where the request came from and for whom, as the
     client says; nothing proves them, and no right follows from them.
     """
@@ -52,6 +53,7 @@ class Caller(Value):
     rights: Rights
     limits: Limits = Limits()
     group_limits: Limits = Limits()
+    licenses: tuple[str, ...] = ()
     via: str = "agent"
     address: str | None = None
     on_behalf_of: str | None = None

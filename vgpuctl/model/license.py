@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from vgpuctl.errors import VgpuctlError
 from vgpuctl.value import Value
 
 VGPU_FEATURE = 1
@@ -13,7 +14,8 @@ class License(Value):
     """A license: a secret, of which only the name is ever shown.
 
     `token`: NVIDIA's client configuration token; `expiry`: when it expires, in seconds since 1970, None for never.
-    `ca`: the license server's certificates in PEM, "" for none. `feature`: FeatureType in gridd.conf.
+    `ca`: the license server's certificates in PEM, "" for none. `feature`: FeatureType in gridd.conf. `problem`: why no
+    guest can have it now; a command that gives it to none goes on.
     """
 
     name: str
@@ -21,6 +23,7 @@ class License(Value):
     ca: str = ""
     feature: int = VGPU_FEATURE
     expiry: float | None = None
+    problem: VgpuctlError | None = None
 
     def __repr__(self) -> str:
         return f"License(name={self.name!r})"

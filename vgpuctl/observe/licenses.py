@@ -3,20 +3,26 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.licenses import LICENSE_DIRECTORY, LicenseFiles, parse_license
-from vgpuctl.errors import InvalidInput, NotFound, Refused
+from vgpuctl.config.licenses import LICENSE_DIRECTORY, LICENSE_PATTERN, LicenseFiles, parse_license
+from vgpuctl.errors import InvalidInput, NotFound, Refused, unreadable_error
 from vgpuctl.model.license import License
 from vgpuctl.model.numbers import format_utc
+from vgpuctl.model.port_values import FilePermissions
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
-_OTHERS = 0o077
+_OTHERS, _OTHERS_WRITE = 0o077, 0o022
 """The permission bits of everybody but the owner."""
+
+
+def _is_roots(permissions: FilePermissions, forbidden: int) -> bool:
+    """Return whether nobody but root has a file or folder in hand."""
+    return permissions.owner == 0 and not permissions.mode & forbidden
 
 
 def list_licenses(host: Host) -> tuple[str, ...]:
@@ -26,7 +32,8 @@ def list_licenses(host: Host) -> tuple[str, ...]:
         OSError: the folder of all licenses exists and cannot be read.
     """
     try:
-        return host.sysfs.listdir(LICENSE_DIRECTORY)
+        names = host.sysfs.listdir(LICENSE_DIRECTORY)
+        return tuple(name for name in names if re.fullmatch(LICENSE_PATTERN, name, re.ASCII))
     except (FileNotFoundError, NotADirectoryError):
         return ()
 
@@ -42,14 +49,19 @@ def read_all_licenses(host: Host) -> tuple[LicenseFiles, ...]:
 def read_token_expiries(host: Host) -> dict[str, float]:
     """Return when the token of each license expires, in seconds since 1970, by the license's name.
 
-    Left out: one without an expiry, or that cannot be read, for which `doctor` has the reason.
+    0: no guest can use it, for which `doctor` has the reason. Left out: one without an expiry, or that cannot be read
+    now.
     """
-    expiries = {}
+    expiries: dict[str, float] = {}
     for files in read_all_licenses(host):
-        with suppress(ValueError):
+        if files.problem is not None:
+            continue
+        try:
             expiry = parse_license(files).expiry
-            if expiry is not None:
-                expiries[files.name] = expiry
+        except ValueError:
+            expiry = 0.0
+        if expiry is not None:
+            expiries[files.name] = expiry
     return expiries
 
 
@@ -59,8 +71,10 @@ def read_license_files(host: Host, name: str) -> LicenseFiles:
     texts, open_paths = {}, []
     try:
         paths = {folder: None, **{f"{folder}/{file}": file for file in host.sysfs.listdir(folder)}}
+        if not _is_roots(host.sysfs.permissions(LICENSE_DIRECTORY), _OTHERS_WRITE):
+            open_paths.append(LICENSE_DIRECTORY)
         for path, file in paths.items():
-            if host.sysfs.permissions(path).mode & _OTHERS:
+            if not _is_roots(host.sysfs.permissions(path), _OTHERS):
                 open_paths.append(path)
             if file is not None:
                 texts[file] = host.sysfs.read(path)
@@ -74,10 +88,14 @@ def read_license(host: Host, name: str) -> License:
 
     Raises:
         NotFound: there is no such license.
+        FileFailed: the folder of all licenses cannot be read.
         InvalidInput: its folder is not as it should be, or its token has expired.
-        Refused: others than root can read it.
+        Refused: others than root can read or change it.
     """
-    known = list_licenses(host)
+    try:
+        known = list_licenses(host)
+    except OSError as error:
+        raise unreadable_error(LICENSE_DIRECTORY, error) from error
     if name not in known:
         there_are = f"there are {', '.join(known)}" if known else "there is none"
         raise NotFound(
@@ -97,14 +115,14 @@ def read_license(host: Host, name: str) -> License:
     if files.open_paths:
         paths = " ".join(map(quote, files.open_paths))
         raise Refused(
-            f"others than root can read the license {name}: {', '.join(files.open_paths)}",
-            hint=f"chmod go= {paths}",
+            f"the license {name} is not root's alone: {', '.join(files.open_paths)}",
+            hint=f"sudo chown root: {paths} && sudo chmod go= {paths}",
             license=name,
         )
     if read.expiry is not None and read.expiry < host.clock.now():
         raise InvalidInput(
             f"the token of the license {name} expired at {format_utc(int(read.expiry))}: guests get no license with it",
-            hint=f"download a new one from NVIDIA's licensing portal or the license server to {files.path}",
+            hint=f"download a new one from NVIDIA's licensing portal or license server, and put it into {files.path}",
             license=name,
         )
     return read

@@ -11,11 +11,13 @@ one that is changed to reserve them always gets both.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.vm_request import (
     CONSTRAINT_FIELDS,
     FIELDS,
+    GUEST_FIELDS,
     LABEL_FIELDS,
     VmRequest,
     request_of_record,
@@ -45,6 +47,7 @@ from vgpuctl.operations.guards import (
     require_system_libvirt,
     require_writable,
 )
+from vgpuctl.operations.guest_setup import changed_setup
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles, with_recorded_fields
 from vgpuctl.operations.plans.facts import refuse_excess_memory
@@ -67,7 +70,7 @@ from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
-from vgpuctl.ports.step import Plan
+from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -127,7 +130,8 @@ def _change_labels(host: Host, context: Context, request: VmRequest, fields: Set
         changes = describe_differences({name: before[name] for name in fields}, after)
         return with_recorded_fields(vm, record, whole, fields), f"change VM {vm.name}: {changes}"
 
-    return change_record(host, context, snapshot, vm.name, build)
+    setup = partial(changed_setup, host, context, snapshot, vm) if fields & {*GUEST_FIELDS} else None
+    return change_record(host, context, snapshot, vm.name, build, setup)
 
 
 def change_record(
@@ -136,8 +140,11 @@ def change_record(
     snapshot: Snapshot,
     name: str,
     build: Callable[[VmRecord], tuple[VmRecord, str]],
+    setup: Callable[[VmRecord], tuple[Step, tuple[str, ...]]] | None = None,
 ) -> Outcome[VmReport]:
     """Change only the record of a VM, whatever its state. `build` returns the new one, and the step in words.
+
+    `setup`: returns what sets up the guest as the new record says, and warnings.
 
     Raises:
         Unmanaged: vgpuctl has no record of the VM.
@@ -150,11 +157,15 @@ def change_record(
     new_record, what = build(record)
     if new_record == record:
         return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
-    step = WriteRecord(vm.name, vm.uuid, new_record, record, what)
-    steps = (step.describe(),)
+    plan = Plan((WriteRecord(vm.name, vm.uuid, new_record, record, what),))
+    warnings: tuple[str, ...] = ()
+    if setup is not None:
+        first, warnings = setup(new_record)
+        plan = replace(plan, steps=(first, *plan.steps))  # the record last: the same command again finishes a crash
+    steps = tuple(step.describe() for step in plan.steps)
     result = vm_result(snapshot, replace(vm, record=new_record))
     if context.dry_run:
-        return Outcome(True, result, steps, snapshot.warnings, dry_run=True)
+        return Outcome(True, result, steps, (*snapshot.warnings, *warnings), dry_run=True)
     with Transaction(host, context) as tx:
         tx.note(vm.name, vm.uuid)
         refuse_busy_vm(host, vm)
@@ -162,8 +173,8 @@ def change_record(
             held = replace(record, vgpus=with_slot(snapshot, vm, record))
             tx.take_over(claims_of_record(host, vm.name, held), include_missing=False)
             refuse_changed_vm(host, context, vm)
-        tx.carry_out(Plan((step,)))
-    return report_vm(host, result, steps)
+        tx.carry_out(plan)
+    return report_vm(host, result, steps, (), warnings)
 
 
 def move_vgpu(host: Host, context: Context, name: str, carrier: str, target: MoveTarget) -> Outcome[VmReport]:
@@ -290,7 +301,11 @@ def _build_update(
     reserve = request.reserve if "reserve" in fields else record.reserve
     frees_slots = "reserve" in fields and reserve == "running" and not read_domain_leftovers(host, vm).managed_save
     freed = changes.kept if frees_slots else ()
-    return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, freed, topology=topology)
+    setup = None
+    if fields & {*GUEST_FIELDS}:
+        new_record = with_recorded_fields(vm, record, request, fields)
+        setup, _ = changed_setup(host, context, snapshot, vm, new_record)
+    return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, freed, None, topology, setup)
 
 
 def allowed_addresses(snapshot: Snapshot, constraints: GpuConstraints) -> set[str]:

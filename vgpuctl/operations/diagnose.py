@@ -253,7 +253,7 @@ def gather_check_context(host: Host, checks: tuple[Check, ...]) -> CheckContext:
         displaced=_find_displaced(host, snapshot) if any(c.needs_types and c.needs_vms for c in checks) else (),
         absent_gpus=find_absent(host.sysfs, host_file.addresses),
         now=host.clock.now(),
-        licenses=read_all_licenses(host),
+        licenses=read_all_licenses(host) if any(c.needs_licenses for c in checks) else (),
         **nvidia,
     )
 

@@ -38,7 +38,7 @@ from vgpuctl.operations.guards import (
     refuse_vgpus_in_other_vms,
     require_writable,
 )
-from vgpuctl.operations.guest_license import license_step
+from vgpuctl.operations.guest_setup import setup_for_new_disk
 from vgpuctl.operations.images import find_backing_chains, image_hints
 from vgpuctl.operations.limits import count_removal
 from vgpuctl.operations.plans.chains import BackingChains, find_moved_disk, how_to_merge, refuse_shared_disks
@@ -158,13 +158,13 @@ def disk_switch_plan(
     image: ImageInfo,
     pool: PoolInfo | None,
     spare: ManagedDisk,
-    license: Step | None = None,
+    setup: Step | None = None,
 ) -> Plan:
-    """Return the steps up to and including the switch; they can be undone. `license`: writes it into the seed again."""
+    """Return the steps up to and including the switch; they can be undone. `setup` writes the license."""
     record_with_both = _record_with_spare(record, old, replace(new, role=DiskRole.SPARE), own=old)
     new_record = record_after_switch(record, old, new, spare)
     steps: list[Step] = [] if pool is None or pool.active else [StartPool(pool.name)]
-    steps += [] if license is None else [license]
+    steps += [] if setup is None else [setup]
     steps += [
         WriteRecord(vm.name, vm.uuid, record_with_both, record, f"record {new.path} for VM {vm.name}"),
         CreateSpareDisk(vm.name, vm.uuid, new, image.backing_chain),
@@ -243,6 +243,7 @@ class RefreshPlan(Value):
     new_disk: ManagedDisk
     make_plan: Plan
     drop_plan: Plan
+    warnings: tuple[str, ...]
 
 
 def refresh_vm(
@@ -277,12 +278,13 @@ def refresh_vm(
     if plan.old_disk.image == image:
         loss += f", and {vm.name} already is made from {image}"
     if context.dry_run:
-        return Outcome(True, vm_result(plan.snapshot, vm), steps, plan.snapshot.warnings, (loss,), dry_run=True)
+        warnings = (*plan.snapshot.warnings, *plan.warnings)
+        return Outcome(True, vm_result(plan.snapshot, vm), steps, warnings, (loss,), dry_run=True)
     context.confirm(f"Rebuild VM {vm.name} from {image}? {loss[0].upper()}{loss[1:]}.", steps)
     count_removal(host, context)  # the old disk goes, as with a deletion
     whole = replace(context, progress=WholeProgress(context.progress, steps))
     with_vm_stopped(host, whole, vm, partial(_replace_disk, host, whole, plan, image), "refreshed")
-    return report_vm(host, vm_result(plan.snapshot, vm), steps)
+    return report_vm(host, vm_result(plan.snapshot, vm), steps, (), plan.warnings)
 
 
 def _running_error(vm: Vm) -> InUse:
@@ -335,6 +337,7 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
     added_disk = new_disk(old_disk, image_info, free_name)
     spare = replace(with_bin_entry(host, context, vm, old_disk), role=DiskRole.SPARE)
     switched = record_after_switch(record, old_disk, added_disk, spare)
+    setup, warnings = setup_for_new_disk(host, context, snapshot, vm, record)
     drop_plan = spare_removal_plan(vm, record_after(switched, record_after(record, record)))  # two writes before it
     return RefreshPlan(
         snapshot,
@@ -343,8 +346,9 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
         old_disk,
         spare,
         added_disk,
-        disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool, spare, license_step(host, vm, record)),
+        disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool, spare, setup),
         drop_plan,
+        warnings,
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import vgpuctl
+from tests.licenses import put_license
 from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import Run
 from vgpuctl.config.vm_request import CHANGE_FIELDS, CONSTRAINT_FIELDS, LABEL_FIELDS, UPDATABLE_FIELDS, VmRequest
@@ -24,6 +26,8 @@ FIELDS: dict[str, tuple[str, str, Any]] = {
     "reserve": ("--reserve running", "reserve", "running"),
     "labels": ("--label team=cad", "labels", {"team": "cad"}),
     "owner": ("--owner ada", "owner", "ada"),
+    "guest_sharing": ("--guest-sharing mps", "guest_sharing", "mps"),
+    "license": ("--license cad", "license", "cad"),
     "autostart": ("--autostart enabled", "autostart", "enabled"),
     "autostart_storage": ("--autostart-storage any", "autostart_storage", "any"),
     "start_order": ("--start-order 7", "start_order", 7),
@@ -33,7 +37,9 @@ FIELDS: dict[str, tuple[str, str, Any]] = {
 @pytest.fixture
 def off(sim: Run) -> Run:
     """Return the program on a host with a VM that is off."""
-    assert sim("create-vm vdi-1 --profile A100-4C --no-start").status == 0
+    made = "create-vm vdi-1 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2 --guest-sharing time-slicing:2"
+    assert sim(f"{made} --no-start").status == 0
+    put_license(Path(os.environ["XDG_STATE_HOME"]) / "vgpuctl/a100-40/etc/vgpuctl")
     return sim
 
 

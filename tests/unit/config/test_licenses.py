@@ -21,6 +21,12 @@ def test_a_token_alone_is_a_license_for_vgpus() -> None:
     assert MARKER not in f"{parse(a_tok=TOKEN)}{LicenseFiles('cad', {'a.tok': TOKEN})}"
 
 
+def test_of_several_tokens_the_one_that_expires_last_counts() -> None:
+    """The names of NVIDIA's tokens have dates in them: a new one does not take the place of the old one."""
+    assert parse(a_tok=token_text(exp=3), b_tok=token_text(exp=2)).expiry == 3
+    assert parse(a_tok=token_text(exp=3), b_tok=token_text()).expiry is None
+
+
 @pytest.mark.parametrize(("text", "feature"), [("1", 1), ("2\n", 2), (" 4 ", 4)])
 def test_the_kind_of_license_is_a_number(text: str, feature: int) -> None:
     assert parse(a_tok=TOKEN, feature=text).feature == feature
@@ -34,14 +40,11 @@ def test_only_the_certificates_go_to_guests() -> None:
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        ({}, "/etc/vgpuctl/licenses/cad has no token: it needs one, *.tok"),
-        (
-            {"a_tok": TOKEN, "b_tok": TOKEN},
-            "/etc/vgpuctl/licenses/cad has 2 tokens (a.tok, b.tok)",
-        ),
-        ({"a_tok": MARKER}, "/etc/vgpuctl/licenses/cad/a.tok: it is no JSON Web Token"),
-        ({"a_tok": f"{TOKEN}\nEND\nreboot"}, "/etc/vgpuctl/licenses/cad/a.tok: it is no JSON Web Token"),
-        ({"a_tok": TOKEN, "ca_crt": "x"}, "/etc/vgpuctl/licenses/cad/ca.crt is neither a token"),
+        ({}, "/etc/vgpuctl/licenses/cad has no token, a file *.tok"),
+        ({"a_tok": TOKEN, "b_tok": MARKER}, "/etc/vgpuctl/licenses/cad/'b.tok': it is no JSON Web Token"),
+        ({"a_tok": MARKER}, "/etc/vgpuctl/licenses/cad/'a.tok': it is no JSON Web Token"),
+        ({"a_tok": f"{TOKEN}\nEND\nreboot"}, "/etc/vgpuctl/licenses/cad/'a.tok': it is no JSON Web Token"),
+        ({"a_tok": TOKEN, "ca_crt": "x"}, "/etc/vgpuctl/licenses/cad/'ca.crt' is neither a token"),
         ({"a_tok": TOKEN, "ca_pem": MARKER}, "/etc/vgpuctl/licenses/cad/ca.pem has no certificate in PEM"),
         (
             {"a_tok": TOKEN, "ca_pem": f"{CERTIFICATE}\n-----BEGIN PRIVATE KEY-----"},

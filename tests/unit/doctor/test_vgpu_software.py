@@ -194,7 +194,7 @@ def test_a_token_that_is_none_says_why_and_shows_nothing_of_it():
         assert finding.verdict is Verdict.FAIL
         assert words in finding_text(finding)
         assert "secret" not in finding_text(finding)
-    assert token(None).evidence == (f"{FOLDER} has no token: it needs one, *.tok",)
+    assert token(None).evidence == (f"{FOLDER} has no token, a file *.tok",)
     assert token(None, problem=f"{FOLDER}: Permission denied").verdict is Verdict.UNKNOWN
     assert run_check("license-token").verdict is Verdict.NOT_APPLICABLE
 
@@ -202,7 +202,9 @@ def test_a_token_that_is_none_says_why_and_shows_nothing_of_it():
 def test_a_license_that_others_can_read_is_told():
     text = token_text(exp=NOW.timestamp() + 1e7)
     assert token(text).verdict is Verdict.OK
-    assert token(text, open_paths=(f"{FOLDER}/a.tok", FOLDER)).fix == f"chmod go= {FOLDER}/a.tok {FOLDER}"
+    assert token(text, open_paths=(f"{FOLDER}/a.tok", FOLDER)).fix == (
+        f"chown root: {FOLDER}/a.tok {FOLDER} && chmod go= {FOLDER}/a.tok {FOLDER}"
+    )
     assert token(token_text(), open_paths=(FOLDER,)).verdict is Verdict.WARN
     assert token(token_text()).evidence == (f"the token in {FOLDER} has no expiry",)
 
@@ -213,7 +215,7 @@ def test_the_worst_of_several_licenses_counts():
     finding = run_check("license-token", None, licenses=(good, ended), now=NOW.timestamp())
     assert finding.verdict is Verdict.FAIL
     assert [line.partition(" exp")[0] for line in finding.evidence] == [f"the token in {f.path}" for f in (good, ended)]
-    assert str(finding.fix).endswith("to /etc/vgpuctl/licenses/b")
+    assert str(finding.fix).endswith("into /etc/vgpuctl/licenses/b")
 
 
 def test_doctor_reads_the_folders_of_licenses_and_the_licenses_of_guests(tmp_path):
@@ -224,6 +226,6 @@ def test_doctor_reads_the_folders_of_licenses_and_the_licenses_of_guests(tmp_pat
     assert rows["licenses"].evidence == ("1 vGPU with a running guest driver, all licensed",)
     assert rows["license-token"].evidence == (
         f"the token in {FOLDER} has no expiry",
-        f"others can read {FOLDER}/client.tok",
+        f"not root's alone: {FOLDER}/client.tok",
     )
     assert rows["vgpu-release"].evidence[0].startswith("host: 580.105.06: vGPU 19 (long-term support")

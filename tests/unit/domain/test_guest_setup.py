@@ -138,7 +138,7 @@ OURS = "client_configuration_token_vgpuctl.tok"
 def test_a_license_takes_the_place_of_an_older_one(root):
     (root.path / TOKENS).mkdir(parents=True)
     (root.path / TOKENS / "client_configuration_token_01-02-2024.tok").write_text("old")
-    (root.path / GRIDD).write_text("# mine\nFeatureType=2\nEnableUI=TRUE\n")
+    (root.path / GRIDD).write_text("# mine\n\tFeatureType = 2\nEnableUI=TRUE")
     text = script("none", License("cad", "a.b.c"))
     for _ in range(2):
         root.run_script(text)
@@ -156,10 +156,11 @@ def test_a_license_takes_the_place_of_an_older_one(root):
     ],
 )
 def test_the_license_servers_certificates_are_trusted(root, tool, folder):
-    root.put_program(tool, '#!/bin/sh\necho "${0##*/}" >/run/trust\n')
-    root.run_script(script("none", License("cad", "a.b.c", CERTIFICATE, 4)))
-    assert (root.path / folder / "vgpuctl-license.crt").read_text() == CERTIFICATE + "\n"
-    assert (root.path / "run/trust").read_text() == f"{tool}\n"
+    root.put_program(tool, '#!/bin/sh\necho "${0##*/}" >>/run/trust\n')
+    root.run_script(script("none", License("cad", "a.b.c", f"{CERTIFICATE}\n{CERTIFICATE}", 4)))
+    assert [(root.path / folder / f"vgpuctl-license-{n}.crt").read_text() for n in (1, 2)] == [CERTIFICATE + "\n"] * 2
+    root.run_script(script("none", License("cad", "a.b.c", f"{CERTIFICATE}\n{CERTIFICATE}", 4)))
+    assert (root.path / "run/trust").read_text() == f"{tool}\n", "once: nothing changed at the second boot"
     assert (root.path / GRIDD).read_text() == "FeatureType=4\n"
 
 
@@ -168,6 +169,23 @@ def test_a_license_needs_no_systemd_and_no_driver(root):
     result = root.run_script(script("none", License("cad", "a.b.c")))
     assert result.stderr == "vgpuctl: nvidia-gridd was not restarted\n"
     assert (root.path / TOKENS / OURS).exists()
+
+
+@pytest.mark.parametrize("later", ["none", "mps:4"])
+def test_what_is_not_wanted_any_more_goes(root, later):
+    root.run_script(script("mps"))
+    root.run_script(setup_script(CloudInit(sharing=parse_guest_sharing(later)), replaces=True))
+    parts = (
+        "etc/systemd/system/vgpuctl-mps.service",
+        "etc/tmpfiles.d/vgpuctl-mps.conf",
+        "usr/local/sbin/vgpuctl-mps-limits",
+    )
+    assert not [part for part in parts if (root.path / part).exists()]
+    lines = (root.path / "run/systemctl").read_text().splitlines()
+    assert lines[-2:] == ["--quiet disable vgpuctl-mps.service", "--no-block stop vgpuctl-mps.service"]
+    root.run_script(script("mps"))
+    assert not (root.path / "etc/vgpuctl/kubernetes").exists()
+    assert not list((root.path / "etc").rglob("60-vgpuctl*"))
 
 
 def test_nothing_to_set_up_is_no_script():

@@ -119,7 +119,10 @@ def test_a_license_for_a_whole_gpu_is_refused_for_vgpus_and_the_other_way_round(
     whole = {"mode": "passthrough", "gpu": ("0000:d8:00.0",), "profiles": ()}
     error = refusal(host, InvalidInput, licensed(feature))
     assert error.message.startswith(f"the license cad is for a whole GPU: its feature is {feature} (")
-    assert create(host.ports, replace(licensed(feature), **whole), dry_run=True).changed
+    made = create(host.ports, replace(licensed(feature), **whole), dry_run=True)
+    assert [warning.partition(": then ")[2] for warning in made.warnings] == [
+        "vgpuctl refresh-license vm --clear takes the token out"
+    ]
     error = refusal(host, InvalidInput, replace(licensed(), **whole))
     assert error.message.startswith("the license cad is for vGPUs: its feature is 1 (vGPU), and mode is passthrough")
 

@@ -206,8 +206,9 @@ class VmResult(Value):
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
     console. `owner`, `account`, `generation`, `ownership`, `image`: as in `VmRowResult`. `cloud_init`,
     `network_config`: the files that its seed for cloud-init was made from, null without one. `guest_sharing`: how the
-    programs of its guest share its GPU, null where nothing is set up for that. `license`: the name of the license that
-    its guest was given, null for none; whether NVIDIA's driver there has one now is in `guest_software`. `autostart`,
+    programs of its guest share its GPU, "none" where nothing is set up for that, null without a record. `license`: the
+    name of the license that its guest is given, null for none; whether NVIDIA's driver there has one now is in
+    `guest_software`. `autostart`,
     `autostart_storage`, `start_order`: whether, with which disks and in which order the host agent starts it after a
     boot; null without a record. `should_run`: whether the last request was to start it; null unless `autostart` is
     last-state. `planned`: the fields that the host agent changes when the VM is next off, as text. `libvirt_autostart`:

@@ -15,7 +15,7 @@ from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.makers import maker_of
 from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
-from vgpuctl.model.license import VGPU_FEATURE
+from vgpuctl.model.license import VGPU_FEATURE, License
 from vgpuctl.model.names import parse_profile_name
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.snapshot import Snapshot
@@ -30,12 +30,16 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
 
     Raises:
         InvalidInput: it is for Windows; a program may take more memory than a vGPU has; the license is for other GPUs.
+        VgpuctlError: the license cannot be read, or is none that a guest can use now.
         HostCannot: a GPU of the VM is not NVIDIA's, or cannot be shared so.
     """
     fields = request.seed.fields if request.seed is not None else ()
     if not fields:
         return ()
     what = " and ".join(fields)
+    license = request.seed.license if request.seed is not None else None
+    if license is not None and license.problem is not None:
+        raise license.problem
     if request.os == WINDOWS_11:
         raise InvalidInput(
             f"{what}: vgpuctl sets up guests with Linux, and os is {WINDOWS_11}",
@@ -48,12 +52,12 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
     _refuse_other_license(request)
     sharing = request.guest_sharing
     if sharing is None:
-        return ()
+        return _unseen_license(request, license)
     for vgpu in vgpus:
         if vgpu.profile is not None:
             _refuse_profile(sharing, vgpu.profile)
         _refuse_memory(sharing, vgpu)
-    return _warnings(sharing, vgpus)
+    return (*_unseen_license(request, license), *_warnings(sharing, vgpus))
 
 
 def _refuse_maker(snapshot: Snapshot, what: str, vgpu: AssignedVgpu) -> None:
@@ -114,6 +118,14 @@ def _refuse_memory(sharing: GuestSharing, vgpu: AssignedVgpu) -> None:
             memory_mib=limit,
             framebuffer_mib=has,
         )
+
+
+def _unseen_license(request: VmRequest, license: License | None) -> tuple[str, ...]:
+    """Return a warning where the host cannot see that the guest has its license, and so leaves it in the seed."""
+    if license is None or request.mode != "passthrough":
+        return ()
+    command = f"vgpuctl refresh-license {request.name or 'VM'} --clear"
+    return (f"the host does not see when a guest with a whole GPU is licensed: then {command} takes the token out",)
 
 
 def _warnings(sharing: GuestSharing, vgpus: Sequence[AssignedVgpu]) -> tuple[str, ...]:

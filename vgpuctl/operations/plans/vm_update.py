@@ -77,6 +77,7 @@ class VmUpdate(Value):
 
     `reserve` is the VM's setting afterwards. `topology`: the host's, when CPUs or huge pages change. `freed_vgpus` stay
     in its record and give up their slots. `move_target` is set when the added vGPU is the removed one at another slot.
+    `setup` sets up the guest, where that changes.
     """
 
     snapshot: Snapshot
@@ -90,6 +91,7 @@ class VmUpdate(Value):
     freed_vgpus: tuple[AssignedVgpu, ...]
     move_target: MoveTarget | None = None
     topology: HostTopology = HostTopology()
+    setup: Step | None = None
 
     @property
     def reserves_slots(self) -> bool:
@@ -227,7 +229,8 @@ def update_steps(
     """Return the steps after the claims; `old_claims` are the claims on the removed vGPUs."""
     unproven = unproven_carriers(update.snapshot, update.vm, update.record)
     freed_snapshot = with_freed(snapshot, [v for v in update.vgpu_changes.removed if v.carrier not in unproven])
-    steps: list[Step] = [*device_removal_steps(update)]
+    steps: list[Step] = [] if update.setup is None else [update.setup]
+    steps += device_removal_steps(update)
     for vgpu in new if update.reserves_slots else ():
         steps += make_steps(freed_snapshot, vgpu)
     steps.append(redefine_step(update, new))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -56,12 +57,13 @@ class CreateSeed(Step):
 class WriteSetup(Step):
     """Write what vgpuctl sets up in a guest into its seed, or take it out; what the user put there stays.
 
-    A running guest reads it at its next boot.
+    A guest reads it at its next boot. `unread`: it runs now.
     """
 
     name: str
     disk: ManagedDisk
     files: CloudInit
+    unread: bool = False
 
     def describe(self) -> str:
         """Say what the seed has afterwards."""
@@ -69,15 +71,21 @@ class WriteSetup(Step):
         return f"write {what or 'nothing but the files of its user'} into the cloud-init seed {self.disk.path}"
 
     def perform(self, host: Host) -> None:
-        """Read the seed and write it, with the same size.
+        """Read the seed and write it, with the same size; where that fails, write what was there.
 
         Raises:
             HostCannot: it is no seed of vgpuctl's, or too small.
         """
         from vgpuctl.domain.cloud_init_seed import with_setup
 
-        changed = self._try(partial(with_setup, self._read(host), self.files))
-        host.storage.rewrite_private_volume(self.disk.pool, self.disk.volume, changed)
+        before = host.storage.read_private_volume(self.disk.pool, self.disk.volume)
+        changed = self._try(partial(with_setup, before, self.files, unread=self.unread))
+        try:
+            host.storage.rewrite_private_volume(self.disk.pool, self.disk.volume, changed)
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to report
+                host.storage.rewrite_private_volume(self.disk.pool, self.disk.volume, before)
+            raise
 
     def verify(self, host: Host) -> None:
         """Check that the guest's script is in it."""
@@ -87,19 +95,30 @@ class WriteSetup(Step):
     def undo(self, host: Host) -> None:
         """Leave it: what it has is what the VM's record says."""
 
-    def is_done(self, host: Host) -> bool:
-        """Return whether the seed has just this.
+    def read_script(self, host: Host) -> str | None:
+        """Return the script that the seed has, None for none.
 
         Raises:
             HostCannot: it is no seed of vgpuctl's.
         """
         from vgpuctl.domain.cloud_init_seed import read_setup
+
+        return self._try(partial(read_setup, host.storage.read_private_volume(self.disk.pool, self.disk.volume)))
+
+    def is_done(self, host: Host) -> bool:
+        """Return whether the seed has just this, whenever it was written.
+
+        Raises:
+            HostCannot: it is no seed of vgpuctl's.
+        """
         from vgpuctl.domain.guest_setup import setup_script
 
-        return self._try(partial(read_setup, self._read(host))) == setup_script(self.files)
-
-    def _read(self, host: Host) -> bytes:
-        return host.storage.read_private_volume(self.disk.pool, self.disk.volume)
+        script = self.read_script(host)
+        replaces = script is not None
+        return script in (
+            setup_script(self.files, replaces=replaces, unread=True),
+            setup_script(self.files, replaces=replaces),
+        )
 
     def _try(self, work: Callable[[], T]) -> T:
         """Return what the work on the seed returns; raised outside `except`, where it has no `__context__` to show."""

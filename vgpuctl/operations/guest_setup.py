@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vgpuctl sets up in a guest that exists, by its seed for cloud-init: the license, and how programs share its GPU.
+
+The guest keeps what it has got: the seed is what it gets at its next boot. So the host agent takes the license out
+once the guest is licensed, and a secret that nobody needs any more lies nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.config.vm_request import request_of_record
+from vgpuctl.domain.guest_setup import has_license
+from vgpuctl.errors import NotAllowed, Refused, VgpuctlError
+from vgpuctl.model.caller import Rights
+from vgpuctl.model.license import License
+from vgpuctl.model.outcome import Context, Outcome
+from vgpuctl.model.request import CloudInit
+from vgpuctl.model.results.vms import VmReport
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import DiskRole, Vm, VmRecord
+from vgpuctl.observe import observe, scope_of_vm
+from vgpuctl.observe.licenses import read_license
+from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, require_writable
+from vgpuctl.operations.plans.guest_setup import check_guest_setup
+from vgpuctl.operations.plans.remove import own_record
+from vgpuctl.operations.plans.reserve import request_from_record, with_slot
+from vgpuctl.operations.plans.results import vm_result
+from vgpuctl.operations.report_vm import report_vm
+from vgpuctl.operations.steps.domain import STOPPED_STATES
+from vgpuctl.operations.steps.seed import WriteSetup
+from vgpuctl.operations.transaction import Transaction
+from vgpuctl.ports.step import Plan
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+
+def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> Outcome[VmReport]:
+    """Write a VM's license into its seed, or take it out (`clear`); a VM without a license is left alone.
+
+    Raises:
+        Refused: the VM has a license and no seed.
+        HostCannot: the seed cannot be read or written.
+        NotAllowed: the caller's guests may not get this license.
+        VgpuctlError: the license cannot be read, or is none that this guest can use now.
+    """
+    require_writable(host, context)
+    snapshot = observe(host, scope_of_vm(name))
+    vm = find_vm_to_change(context, snapshot, name)
+    record = own_record(vm, "change the license of")
+    refuse_unfinished(vm, record)
+    before = vm_result(snapshot, vm)
+    if request_of_record(record.request_fields).license_name is None:
+        note = "VMs that were created without --license are left alone"
+        return Outcome(False, before, (), snapshot.warnings, (note,), dry_run=context.dry_run)
+    if clear:
+        step = _setup_step(vm, record, None)
+        is_done = not has_license(step.read_script(host))
+    else:
+        step, _ = changed_setup(host, context, snapshot, vm, record)
+        is_done = step.is_done(host)
+    if is_done:
+        return Outcome(False, before, (), snapshot.warnings, dry_run=context.dry_run)
+    steps = (step.describe(),)
+    notes = (f"the guest of {vm.name} gets it at its next boot",) if step.unread and not clear else ()
+    if context.dry_run:
+        return Outcome(True, before, steps, snapshot.warnings, notes, dry_run=True)
+    held = replace(record, vgpus=with_slot(snapshot, vm, record))
+    with Transaction(host, context) as tx:
+        tx.take_over_vm(vm, held, scope_of_vm(vm.uuid))
+        if not held.vgpus:
+            tx.note(vm.name, vm.uuid)
+        tx.carry_out(Plan((step,)))
+    return report_vm(host, before, steps, notes)
+
+
+def changed_setup(
+    host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord
+) -> tuple[WriteSetup, tuple[str, ...]]:
+    """Return the step that writes what a VM's new record says of its guest into its seed, and warnings.
+
+    Raises:
+        Refused: the VM has no seed.
+        InvalidInput, HostCannot: the guest cannot be set up so.
+        NotAllowed: the caller's guests may not get this license.
+        VgpuctlError: the license cannot be read, or is none that a guest can use now.
+    """
+    name = request_of_record(record.request_fields).license_name
+    _refuse_others_license(context, name)
+    step = _setup_step(vm, record, None if name is None else read_license(host, name))
+    request = replace(request_from_record(vm, record, record.vgpus), seed=step.files)
+    return step, check_guest_setup(snapshot, request, record.vgpus)
+
+
+def setup_for_new_disk(
+    host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord
+) -> tuple[WriteSetup | None, tuple[str, ...]]:
+    """Return the step that writes the license for the guest on a new disk; None for a VM without one.
+
+    A license that the guest cannot get now is a warning: the new disk is wanted all the same.
+    """
+    if request_of_record(record.request_fields).license_name is None:
+        return None, ()
+    try:
+        step, _ = changed_setup(host, context, snapshot, vm, record)
+    except VgpuctlError as error:
+        return None, (f"{vm.name} has a new disk, whose guest gets no license: {error.message}",)
+    return replace(step, unread=False), ()
+
+
+def read_setup_of_vm(host: Host, vm: Vm) -> str | None:
+    """Return the script in a VM's seed; None for none.
+
+    Raises:
+        Refused, HostCannot: it has no seed, or one that cannot be read.
+    """
+    return _setup_step(vm, own_record(vm, "read the seed of"), None).read_script(host)
+
+
+def _setup_step(vm: Vm, record: VmRecord, license: License | None) -> WriteSetup:
+    seed = next((disk for disk in record.disks if disk.role is DiskRole.SEED), None)
+    if seed is None:
+        raise Refused(
+            f"{vm.name} has no seed for cloud-init, by which its guest would be set up",
+            hint=f"set it up in the guest by hand, or make {vm.name} anew: --license and --guest-sharing make a seed",
+            vm=vm.name,
+        )
+    sharing = request_of_record(record.request_fields).guest_sharing
+    runs = vm.state not in STOPPED_STATES
+    return WriteSetup(vm.name, seed, CloudInit(sharing=sharing, license=license), unread=runs)
+
+
+def _refuse_others_license(context: Context, name: str | None) -> None:
+    """Refuse a license that host.yaml does not list for members: a record says what a VM was given, not what may be."""
+    caller = context.caller
+    if name is not None and caller is not None and caller.rights is not Rights.ROOT and name not in caller.licenses:
+        raise NotAllowed(
+            f"the license {name} is not allowed",
+            hint=f"agent: {{allow: {{licenses: [{name}]}}}} in host.yaml allows it",
+            rule="agent.allow.licenses",
+        )
