@@ -50,8 +50,8 @@ def has_token(volumes: Path) -> bool:
     return any(MARKER.encode() in path.read_bytes() for path in volumes.iterdir())
 
 
-class Looks:
-    """An agent's sampler and what looks at its samples, on a host whose guests' licenses a test can take away."""
+class StartedAgent:
+    """An agent's sampler and what agent at its samples, on a host whose guests' licenses a test can take away."""
 
     def __init__(self, parts: Parts, host_name: str) -> None:
         assert parts.ports.usage is not None
@@ -72,7 +72,7 @@ class Looks:
             return sample
         return replace(sample, vgpus=tuple(replace(v, license_state=self.license_state) for v in sample.vgpus))
 
-    async def look(self, *actions: str) -> None:
+    async def take_sample(self, *actions: str) -> None:
         """Start and stop VM a, and look at a sample after each."""
         for action in actions or ("",):
             if action:
@@ -84,14 +84,14 @@ class Looks:
 
 def test_it_is_taken_out_once_the_guest_is_licensed(tmp_path: Path, host_name: str, volumes: Path) -> None:
     async def act(parts: Parts) -> None:
-        looks = Looks(parts, host_name)
-        await looks.look()
+        agent = StartedAgent(parts, host_name)
+        await agent.take_sample()
         assert parts.done() == [], "it is off"
-        looks.license_state = "unlicensed"
-        await looks.look("start_vm")
+        agent.license_state = "unlicensed"
+        await agent.take_sample("start_vm")
         assert (parts.done(), has_token(volumes)) == ([], True)
-        looks.license_state = None
-        await looks.look("", "")
+        agent.license_state = None
+        await agent.take_sample("", "")
         assert [(done.call, done.vm) for done in parts.operations.list()] == [("refresh-license", "a")]
         assert not has_token(volumes)
 
@@ -100,20 +100,20 @@ def test_it_is_taken_out_once_the_guest_is_licensed(tmp_path: Path, host_name: s
 
 def test_what_is_written_for_the_next_boot_stays_until_then(tmp_path: Path, host_name: str, volumes: Path) -> None:
     async def act(parts: Parts) -> None:
-        looks = Looks(parts, host_name)
-        await looks.look("start_vm")
+        agent = StartedAgent(parts, host_name)
+        await agent.take_sample("start_vm")
         assert not has_token(volumes)
-        await looks.look("refresh_license", "")
+        await agent.take_sample("refresh_license", "")
         assert has_token(volumes), "the guest has not read it"
-        looks.license_state = "unlicensed"
-        await looks.look()
-        looks.license_state = None
-        await looks.look()
+        agent.license_state = "unlicensed"
+        await agent.take_sample()
+        agent.license_state = None
+        await agent.take_sample()
         assert has_token(volumes), "the license server was away for a moment"
-        looks.restart()
-        await looks.look("", "")
+        agent.restart()
+        await agent.take_sample("", "")
         assert has_token(volumes), "the agent was started again"
-        await looks.look("stop_vm", "start_vm")
+        await agent.take_sample("stop_vm", "start_vm")
         assert not has_token(volumes)
 
     on_host(tmp_path, act, host_name)
@@ -122,7 +122,7 @@ def test_what_is_written_for_the_next_boot_stays_until_then(tmp_path: Path, host
 def test_an_agent_that_starts_later_takes_it_out(tmp_path: Path, host_name: str, volumes: Path) -> None:
     async def act(parts: Parts) -> None:
         vgpuctl.open_host(host_name).start_vm("a")
-        await Looks(parts, host_name).look()
+        await StartedAgent(parts, host_name).take_sample()
         assert not has_token(volumes)
 
     on_host(tmp_path, act, host_name)
@@ -135,15 +135,15 @@ def test_a_seed_that_cannot_be_read_is_left_until_the_next_boot(
     content = seed.read_bytes()
 
     async def act(parts: Parts) -> None:
-        looks = Looks(parts, host_name)
+        agent = StartedAgent(parts, host_name)
         seed.write_bytes(b"rubbish")
-        await looks.look("start_vm", "", "")
+        await agent.take_sample("start_vm", "", "")
         assert parts.done() == []
         assert caplog.text.count("it is no seed of vgpuctl's") == 1
         seed.write_bytes(content)
-        await looks.look()
+        await agent.take_sample()
         assert has_token(volumes)
-        await looks.look("stop_vm", "start_vm")
+        await agent.take_sample("stop_vm", "start_vm")
         assert not has_token(volumes)
 
     on_host(tmp_path, act, host_name)
@@ -151,7 +151,7 @@ def test_a_seed_that_cannot_be_read_is_left_until_the_next_boot(
 
 def test_while_somebody_works_on_the_vm_it_waits(tmp_path: Path, host_name: str, volumes: Path) -> None:
     async def act(parts: Parts) -> None:
-        looks = Looks(parts, host_name)
+        agent = StartedAgent(parts, host_name)
         vgpuctl.open_host(host_name).start_vm("a")
         other = for_another_operation(parts.ports)
         other.operations.begin()
@@ -160,10 +160,10 @@ def test_while_somebody_works_on_the_vm_it_waits(tmp_path: Path, host_name: str,
         busy = replace(claim, process=HostProcesses().current_process(), command="refresh-vm a", operation=operation)
         with other.claims.lock(1):
             other.claims.replace(busy)
-        await looks.look()
+        await agent.take_sample()
         assert has_token(volumes)
         other.operations.end()
-        await looks.look()
+        await agent.take_sample()
         assert not has_token(volumes)
 
     on_host(tmp_path, act, host_name)

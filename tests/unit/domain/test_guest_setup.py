@@ -123,11 +123,12 @@ def test_a_node_of_kubernetes_gets_files_and_no_daemon(root, text, name, section
     assert not (root.path / "etc/systemd/system").exists()
     for tool in ("kubectl", "helm"):
         root.put_program(tool, '#!/bin/sh\nfor word; do printf "%s\\n" "$word"; done >"/run/${0##*/}"\n')
-    root.run("/etc/vgpuctl/kubernetes/install-device-plugin", "node-7")
+    root.run("/etc/vgpuctl/kubernetes/install-device-plugin", "node-7", "--set", "runtimeClassName=nvidia")
     assert (root.path / "run/kubectl").read_text().splitlines() == ["label", "--overwrite", "node", "node-7", *labels]
     helm = (root.path / "run/helm").read_text().splitlines()
     assert f"config.map.{name}=/etc/vgpuctl/kubernetes/{name}.yaml" in helm
     assert "config.fallbackStrategies={named,empty}" in helm
+    assert helm[-2:] == ["--set", "runtimeClassName=nvidia"]
 
 
 TOKENS = "etc/nvidia/ClientConfigToken"

@@ -70,6 +70,8 @@ VMS = Listing(
         Column("vgpus", "VGPUS", _vm_vgpus),
         Column("reserve", "RESERVE", lambda vm: vm.reserve, level="wide"),
         Column("image", "IMAGE", lambda vm: vm.image, level="wide"),
+        Column("license", "LICENSE", lambda vm: vm.license, level="wide"),
+        Column("sharing", "SHARING", lambda vm: vm.guest_sharing, level="wide"),
         Column("labels", "LABELS", lambda vm: _label_texts(vm.labels), level="wide"),
         Column("uuid", "UUID", lambda vm: vm.uuid, level="wide"),
         Column("profile", "PROFILE", lambda vm: known_texts([v.profile for v in vm.vgpus]), level="named"),

@@ -219,6 +219,8 @@ def vm_row(snapshot: Snapshot, vm: Vm) -> VmRowResult:
         vcpus=vm.vcpus,
         reserve=vm.record.reserve if vm.record else None,
         image=image_of(vm),
+        license=vm.record.requested("license", str) if vm.record else None,
+        guest_sharing=vm.record.requested("guest_sharing", str) if vm.record else None,
         vgpus=_vgpus_of(snapshot, vm),
     )
 
