@@ -178,7 +178,7 @@ class VmRowResult(Value):
     `ownership`: whether vgpuctl manages it. `owner`: the person or team that uses it, null if none is set. `account`:
     the user of the host agent who made it, null if root did. `generation`: grows with each change that vgpuctl makes of
     its record or definition, null without a record. `image`: the image that its first disk is a clone or a full copy
-    of, null without one. `license`: as in `VmResult`. `guest_sharing`: the same, but null for none.
+    of, null without one. `license`, `guest_sharing`: as in `VmResult`.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """

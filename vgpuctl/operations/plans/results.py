@@ -160,12 +160,16 @@ def planned_texts(record: VmRecord | None) -> dict[str, str]:
 def _values_by_name(vm: Vm) -> dict[str, Any]:
     """Return the fields of a VM's result that its record has, None without one, and its domain's settings."""
     settings = dict(vm.settings)
-    recorded: dict[str, Any] = dict.fromkeys(_RECORDED_TYPES)
-    if vm.record is not None:
-        for name, kind in _RECORDED_TYPES.items():
-            value = vm.record.requested(name, kind)
-            recorded[name] = FIELDS[name].default if value is None else value
+    recorded = {name: _recorded_value(vm, name) for name in _RECORDED_TYPES}
     return recorded | {name: settings.get(name, NONE) for name in SETTINGS if name in _DECLARED}
+
+
+def _recorded_value(vm: Vm, name: str) -> Any:
+    """Return a field as a VM's record has it, or its default; None without a record."""
+    if vm.record is None:
+        return None
+    value = vm.record.requested(name, _RECORDED_TYPES[name])
+    return FIELDS[name].default if value is None else value
 
 
 def network_result(nic: Nic) -> NetworkResult:
@@ -219,8 +223,8 @@ def vm_row(snapshot: Snapshot, vm: Vm) -> VmRowResult:
         vcpus=vm.vcpus,
         reserve=vm.record.reserve if vm.record else None,
         image=image_of(vm),
-        license=vm.record.requested("license", str) if vm.record else None,
-        guest_sharing=vm.record.requested("guest_sharing", str) if vm.record else None,
+        license=_recorded_value(vm, "license"),
+        guest_sharing=_recorded_value(vm, "guest_sharing"),
         vgpus=_vgpus_of(snapshot, vm),
     )
 
