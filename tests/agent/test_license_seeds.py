@@ -163,6 +163,8 @@ def test_while_somebody_works_on_the_vm_it_waits(tmp_path: Path, host_name: str,
         await agent.take_sample()
         assert has_token(volumes)
         other.operations.end()
+        await agent.seeds.check()
+        assert has_token(volumes), "what was seen before the other command ended says nothing about the VM now"
         await agent.take_sample()
         assert not has_token(volumes)
 
