@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vgpuctl.agent.allowed_files import AllowedFiles, not_allowed
 from vgpuctl.config.agent_spec import AgentSpec
-from vgpuctl.config.arguments import MAX_VMS
+from vgpuctl.config.arguments import MAX_VMS, NONE
 from vgpuctl.config.device_rules import parse_nic
 from vgpuctl.config.rules import TEMPLATE_PATTERN, is_path
 from vgpuctl.config.vm_request import FIELDS
@@ -269,7 +269,7 @@ class _Check:
         self._check_names(arguments, spec)
         self._check_params(spec.get("vgpu_params", {}))
         self._check_listed("mode", spec.get("mode", "vgpu"), "modes")
-        if "license" in spec:
+        if spec.get("license", NONE) != NONE:
             self._check_listed("the license", spec["license"], "licenses")
         defaults = read_spec_of_host(self._host).defaults
         makes_vm = bool(spec.keys() & _MAKES_VM) or not self._call.startswith("ensure")

@@ -131,7 +131,7 @@ class UsageSampler:
         uses: dict[str | None, list[VgpuUse | None]] = {}
         for row in sample.vgpus:
             uses.setdefault(row.vm_uuid, []).append(row.use)
-        vms = [vm for vm in snapshot.vms if vm.record is not None and "license" in vm.record.request_fields]
+        vms = [vm for vm in snapshot.vms if vm.record is not None and vm.record.requested("license", str) is not None]
         return sample.time, tuple(LicensedGuest(vm, tuple(uses.get(vm.uuid, ()))) for vm in vms)
 
     def sample(self) -> None:

@@ -47,7 +47,7 @@ class LicenseFiles(Value):
 
 
 def license_name(value: object) -> str:
-    """Check the name of a license: that of its folder."""
+    """Check the name of a license, that of its folder; or `none`."""
     text = as_text(value)
     if not re.fullmatch(LICENSE_PATTERN, text, re.ASCII):
         raise ValueError(f"{text!a} is not the name of a license: letters, digits, '_' and '-' only")
@@ -66,7 +66,7 @@ def parse_license(files: LicenseFiles) -> License:
     others = sorted(files.texts.keys() - {CA_FILE, FEATURE_FILE, *tokens})
     if others:
         known = f"a token (*{TOKEN_SUFFIX}) nor {CA_FILE} nor {FEATURE_FILE}"
-        raise ValueError(f"{files.path}/{others[0]!a} is neither {known}")
+        raise ValueError(f"{files.path}/{_plain(others[0])} is neither {known}")
     if not tokens:
         raise ValueError(f"{files.path} has no token, a file *{TOKEN_SUFFIX}")
     token, expiry = max((_token(files, name) for name in tokens), key=lambda one: inf if one[1] is None else one[1])
@@ -80,7 +80,12 @@ def _token(files: LicenseFiles, name: str) -> tuple[str, float | None]:
         return token, read_expiry(token)
     except ValueError as error:
         problem = str(error)
-    raise ValueError(f"{files.path}/{name!a}: {problem}")
+    raise ValueError(f"{files.path}/{_plain(name)}: {problem}")
+
+
+def _plain(name: str) -> str:
+    """Return a file's name without control characters."""
+    return ascii(name)[1:-1]
 
 
 def _certificates(files: LicenseFiles) -> str:

@@ -366,13 +366,15 @@ class VmRequest(DeclaredFields):
         pattern_schema(licenses.LICENSE_PATTERN),
         "the guest's license for NVIDIA's vGPU software, which cloud-init gives to it: a folder in "
         f"{licenses.LICENSE_DIRECTORY} with the token",
-        default=None,
+        default=NONE,
         name="license",
         example="cad",
-        metavar="NAME",
+        metavar="none|NAME",
+        parse=lambda name: None if name == NONE else name,
+        text=lambda name: name or NONE,
         shown=as_is,
         changes="any",
-        change_help="give the guest this license at its next boot; '' gives it none any more, and it keeps what it has",
+        change_help="give the guest this license at its next boot; none: no more, and it keeps what it has",
         recorded="given",
     )
     nics: tuple[Nic, ...] = vm_field(

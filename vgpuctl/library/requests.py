@@ -10,6 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from vgpuctl.config import vm_spec
+from vgpuctl.config.arguments import NONE
 from vgpuctl.config.cloud_init_files import parse_network_config, parse_user_data, static_addresses
 from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
 from vgpuctl.config.labels import parse_changes
@@ -56,7 +57,7 @@ def _read_cloud_init(host: Host, spec: Given) -> CloudInit | None:
 
 def _find_license(host: Host, name: str | None) -> License | None:
     """Return a license; why it cannot be read is for the command that gives it to a guest."""
-    if name is None:
+    if name in (None, NONE):
         return None
     try:
         return read_license(host, name)

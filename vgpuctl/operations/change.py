@@ -68,9 +68,10 @@ from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES
+from vgpuctl.operations.steps.seed import WriteSetup
 from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
-from vgpuctl.ports.step import Plan, Step
+from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ def _change_labels(host: Host, context: Context, request: VmRequest, fields: Set
         changes = describe_differences({name: before[name] for name in fields}, after)
         return with_recorded_fields(vm, record, whole, fields), f"change VM {vm.name}: {changes}"
 
-    setup = partial(changed_setup, host, context, snapshot, vm) if fields & {*GUEST_FIELDS} else None
+    setup = None
+    if fields & {*GUEST_FIELDS}:
+        setup = partial(changed_setup, host, context, snapshot, vm, keeps_license="license" not in fields)
     return change_record(host, context, snapshot, vm.name, build, setup)
 
 
@@ -140,7 +143,7 @@ def change_record(
     snapshot: Snapshot,
     name: str,
     build: Callable[[VmRecord], tuple[VmRecord, str]],
-    setup: Callable[[VmRecord], tuple[Step, tuple[str, ...]]] | None = None,
+    setup: Callable[[VmRecord], tuple[WriteSetup, tuple[str, ...]]] | None = None,
 ) -> Outcome[VmReport]:
     """Change only the record of a VM, whatever its state. `build` returns the new one, and the step in words.
 
@@ -159,13 +162,15 @@ def change_record(
         return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
     plan = Plan((WriteRecord(vm.name, vm.uuid, new_record, record, what),))
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if setup is not None:
         first, warnings = setup(new_record)
+        notes = (f"the guest of {vm.name} gets it at its next boot",) if first.unread else ()
         plan = replace(plan, steps=(first, *plan.steps))  # the record last: the same command again finishes a crash
     steps = tuple(step.describe() for step in plan.steps)
     result = vm_result(snapshot, replace(vm, record=new_record))
     if context.dry_run:
-        return Outcome(True, result, steps, (*snapshot.warnings, *warnings), dry_run=True)
+        return Outcome(True, result, steps, (*snapshot.warnings, *warnings), notes, dry_run=True)
     with Transaction(host, context) as tx:
         tx.note(vm.name, vm.uuid)
         refuse_busy_vm(host, vm)
@@ -174,7 +179,7 @@ def change_record(
             tx.take_over(claims_of_record(host, vm.name, held), include_missing=False)
             refuse_changed_vm(host, context, vm)
         tx.carry_out(plan)
-    return report_vm(host, result, steps, (), warnings)
+    return report_vm(host, result, steps, notes, warnings)
 
 
 def move_vgpu(host: Host, context: Context, name: str, carrier: str, target: MoveTarget) -> Outcome[VmReport]:
@@ -304,7 +309,7 @@ def _build_update(
     setup = None
     if fields & {*GUEST_FIELDS}:
         new_record = with_recorded_fields(vm, record, request, fields)
-        setup, _ = changed_setup(host, context, snapshot, vm, new_record)
+        setup, _ = changed_setup(host, context, snapshot, vm, new_record, keeps_license="license" not in fields)
     return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, freed, None, topology, setup)
 
 

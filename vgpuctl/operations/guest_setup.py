@@ -53,7 +53,7 @@ def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> 
     refuse_unfinished(vm, record)
     before = vm_result(snapshot, vm)
     if request_of_record(record.request_fields).license_name is None:
-        note = "VMs that were created without --license are left alone"
+        note = "VMs without a license are left alone"
         return Outcome(False, before, (), snapshot.warnings, (note,), dry_run=context.dry_run)
     if clear:
         step = _setup_step(vm, record, None)
@@ -77,9 +77,12 @@ def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> 
 
 
 def changed_setup(
-    host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord
+    host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord, *, keeps_license: bool = False
 ) -> tuple[WriteSetup, tuple[str, ...]]:
     """Return the step that writes what a VM's new record says of its guest into its seed, and warnings.
+
+    `keeps_license`: something else changes. A seed without the license stays so, and a license that cannot be read is
+    only a warning.
 
     Raises:
         Refused: the VM has no seed.
@@ -88,10 +91,18 @@ def changed_setup(
         VgpuctlError: the license cannot be read, or is none that a guest can use now.
     """
     name = request_of_record(record.request_fields).license_name
-    _refuse_others_license(context, name)
-    step = _setup_step(vm, record, None if name is None else read_license(host, name))
+    step = _setup_step(vm, record, None)
+    warnings: tuple[str, ...] = ()
+    if name is not None and not (keeps_license and not has_license(step.read_script(host))):
+        try:
+            _refuse_others_license(context, name)
+            step = _setup_step(vm, record, read_license(host, name))
+        except VgpuctlError as error:
+            if not keeps_license:
+                raise
+            warnings = (f"the seed of {vm.name} has no license any more: {error.message}",)
     request = replace(request_from_record(vm, record, record.vgpus), seed=step.files)
-    return step, check_guest_setup(snapshot, request, record.vgpus)
+    return step, (*warnings, *check_guest_setup(snapshot, request, record.vgpus))
 
 
 def setup_for_new_disk(

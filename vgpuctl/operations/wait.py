@@ -271,6 +271,8 @@ def _describe(seen: _Seen, target: str) -> str:
     name = seen.vm.name
     if target in _STATES:
         return f"{name} is still {seen.state}"
+    if target == "license" and seen.software is None:
+        return f"the guest of {name} has no license: no NVIDIA driver of it is seen"
     if target == "license" and seen.software is not None and seen.software.license != LICENSED:
         return f"the guest of {name} has no license: {seen.software.license or 'unknown'}"
     return f"the guest of {name} {_EVENTS[target].missing}"

@@ -217,7 +217,7 @@ def test_a_license_is_given_and_never_shown(sim: Run, sim_etc: Path) -> None:
     ("files", "status", "message"),
     [
         ({"a_tok": token_text(exp=1)}, 2, "the token of the license cad expired at 1970-01-01"),
-        ({"a_tok": MARKER}, 2, "/etc/vgpuctl/licenses/cad/'a.tok': it is no JSON Web Token"),
+        ({"a_tok": MARKER}, 2, "/etc/vgpuctl/licenses/cad/a.tok: it is no JSON Web Token"),
         (
             {"a_tok": token_text(), "mode": 0o640},
             3,

@@ -41,10 +41,10 @@ def test_only_the_certificates_go_to_guests() -> None:
     ("files", "problem"),
     [
         ({}, "/etc/vgpuctl/licenses/cad has no token, a file *.tok"),
-        ({"a_tok": TOKEN, "b_tok": MARKER}, "/etc/vgpuctl/licenses/cad/'b.tok': it is no JSON Web Token"),
-        ({"a_tok": MARKER}, "/etc/vgpuctl/licenses/cad/'a.tok': it is no JSON Web Token"),
-        ({"a_tok": f"{TOKEN}\nEND\nreboot"}, "/etc/vgpuctl/licenses/cad/'a.tok': it is no JSON Web Token"),
-        ({"a_tok": TOKEN, "ca_crt": "x"}, "/etc/vgpuctl/licenses/cad/'ca.crt' is neither a token"),
+        ({"a_tok": TOKEN, "b_tok": MARKER}, "/etc/vgpuctl/licenses/cad/b.tok: it is no JSON Web Token"),
+        ({"a_tok": MARKER}, "/etc/vgpuctl/licenses/cad/a.tok: it is no JSON Web Token"),
+        ({"a_tok": f"{TOKEN}\nEND\nreboot"}, "/etc/vgpuctl/licenses/cad/a.tok: it is no JSON Web Token"),
+        ({"a_tok": TOKEN, "ca_crt": "x"}, "/etc/vgpuctl/licenses/cad/ca.crt is neither a token"),
         ({"a_tok": TOKEN, "ca_pem": MARKER}, "/etc/vgpuctl/licenses/cad/ca.pem has no certificate in PEM"),
         (
             {"a_tok": TOKEN, "ca_pem": f"{CERTIFICATE}\n-----BEGIN PRIVATE KEY-----"},

@@ -7,7 +7,7 @@ import pytest
 
 from tests.callers import host_of
 from tests.hosts import open_sim_host
-from tests.licenses import MARKER, put_license
+from tests.licenses import MARKER, put_license, token_text
 from tests.meanwhile import unchanged
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound, Refused
 from vgpuctl.model.vm import DiskRole
@@ -38,6 +38,7 @@ def test_sharing_changes_while_the_vm_runs_and_the_license_stays(host, calls):
     assert [step.split(" ")[0] for step in done.steps] == ["write", "change"]
     assert "license cad and guest_sharing mps" in done.steps[0]
     assert (done.data.guest_sharing, done.data.license, len(done.warnings)) == ("mps", "cad", WARNINGS)
+    assert done.notes == ("the guest of vm gets it at its next boot",)
     image = seed(host)
     assert (MARKER.encode() in image, b"vgpuctl-mps.service" in image) == (True, True)
     with unchanged(host):
@@ -49,9 +50,9 @@ def test_sharing_changes_while_the_vm_runs_and_the_license_stays(host, calls):
 
 def test_together_with_what_needs_the_vm_off(host, calls):
     calls.stop_vm("vm", force=True)
-    done = calls.set_vm("vm", guest_sharing="mps:4", memory="6GiB", license="")
-    assert (done.data.guest_sharing, done.data.license, done.data.memory_mib) == ("mps:4", None, 6144)
-    assert done.steps[0].startswith("write guest_sharing mps:4 into the cloud-init seed")
+    done = calls.set_vm("vm", guest_sharing="mps:4", memory="6GiB", license="none")
+    assert (done.data.guest_sharing, done.data.license, done.data.memory_mib) == ("mps:4", "none", 6144)
+    assert done.steps[0].startswith("write no license and guest_sharing mps:4 into the cloud-init seed")
     assert MARKER.encode() not in seed(host)
 
 
@@ -106,3 +107,22 @@ def test_mps_is_refused_where_the_vms_own_profile_has_no_cuda(tmp_path):
     calls.create_vm("vm", profile="T4-2B", image=IMAGE, license="cad")
     with unchanged(host), pytest.raises(HostCannot, match="needs CUDA, which T4-2B does not have"):
         calls.set_vm("vm", guest_sharing="mps")
+
+
+def test_a_seed_from_which_the_license_was_taken_stays_without_it(host, calls):
+    calls.refresh_license("vm", clear=True)
+    calls.set_vm("vm", guest_sharing="mps")
+    assert MARKER.encode() not in seed(host)
+    calls.set_vm("vm", license="cad", guest_sharing="none")
+    assert MARKER.encode() not in seed(host), "the license does not change"
+
+
+def test_sharing_changes_although_the_license_has_ended(host, calls):
+    put_license(host.sim.host_file.parent, client_tok=token_text(exp=1))
+    done = calls.set_vm("vm", guest_sharing="time-slicing:2")
+    assert done.warnings[0].startswith("the seed of vm has no license any more: the token of the license cad expired")
+    assert calls.show_vm("vm").data.guest_sharing == "time-slicing:2"
+    with unchanged(host), pytest.raises(InvalidInput, match="the token of the license cad expired"):
+        calls.refresh_license("vm")
+    done = calls.ensure_vm("vm", profile="A100-4C", image=IMAGE, license="none", guest_sharing="none")
+    assert (done.changed, calls.show_vm("vm").data.license) == (True, "none")

@@ -14,7 +14,7 @@ from vgpuctl.cli.targets import Targets, change
 @make_command(
     "refresh-license",
     shown_by="show-vm",
-    words=("written", "has it already"),
+    words=("written", "left alone"),
     examples=(
         ("vgpuctl refresh-license 'desk-*'", "after a new token was put into the license's folder; then reboot them"),
         ("vgpuctl refresh-license desk-1 --clear --dry-run", "what taking the token out of the seed would do"),
@@ -27,7 +27,7 @@ from vgpuctl.cli.targets import Targets, change
 def refresh_license(settings: Settings, targets: Targets, clear: bool, dry_run: bool) -> int:
     """Write the licenses of VMs into their seeds again, with the current tokens; guests get them at their next boot.
 
-    VMs that were created without --license are left alone. The host agent takes a license out of a seed again once the
+    VMs without a license are left alone. The host agent takes a license out of a seed again once the
     guest is licensed, so that no secret lies there longer than needed; --clear does the same.
     """
     return change(

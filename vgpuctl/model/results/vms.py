@@ -209,7 +209,7 @@ class VmResult(Value):
     console. `owner`, `account`, `generation`, `ownership`, `image`: as in `VmRowResult`. `cloud_init`,
     `network_config`: the files that its seed for cloud-init was made from, null without one. `guest_sharing`: how the
     programs of its guest share its GPU, "none" where nothing is set up for that, null without a record. `license`: the
-    name of the license that its guest is given, null for none; whether NVIDIA's driver there has one now is in
+    name of the license that its guest is given, or "none"; whether NVIDIA's driver there has one now is in
     `guest_software`. `autostart`,
     `autostart_storage`, `start_order`: whether, with which disks and in which order the host agent starts it after a
     boot; null without a record. `should_run`: whether the last request was to start it; null unless `autostart` is

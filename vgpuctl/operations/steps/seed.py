@@ -67,8 +67,8 @@ class WriteSetup(Step):
 
     def describe(self) -> str:
         """Say what the seed has afterwards."""
-        what = " and ".join(self.files.fields)
-        return f"write {what or 'nothing but the files of its user'} into the cloud-init seed {self.disk.path}"
+        what = " and ".join((*([] if self.files.license else ["no license"]), *self.files.fields))
+        return f"write {what} into the cloud-init seed {self.disk.path}"
 
     def perform(self, host: Host) -> None:
         """Read the seed and write it, with the same size; where that fails, write what was there.

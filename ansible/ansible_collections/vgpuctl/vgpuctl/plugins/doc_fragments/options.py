@@ -130,6 +130,7 @@ options:
     description:
       - 'The guest''s license for NVIDIA''s vGPU software, which cloud-init gives to it: a folder in
         /etc/vgpuctl/licenses with the token.'
+      - 'Without it, V(none).'
       - 'For example V(cad).'
   networks:
     type: raw
