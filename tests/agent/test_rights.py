@@ -17,7 +17,8 @@ from tests.hosts import SimulatedHost, open_sim_host
 from tests.meanwhile import unchanged, with_calls
 from tests.unit.host.test_backing_chain import qcow2
 from vgpuctl.agent import rights
-from vgpuctl.agent.rights import DECISIONS, HOST_CHANGES, Decision, HostRights, allowed_arguments, caller_of, check
+from vgpuctl.agent.callers import caller_of
+from vgpuctl.agent.rights import DECISIONS, HOST_CHANGES, Decision, HostRights, allowed_arguments, check
 from vgpuctl.config.agent_spec import AgentSpec, AllowSpec, LimitsSpec
 from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, NotAllowed, NotFound
@@ -270,6 +271,11 @@ def test_networks_pools_parameters_and_modes_are_those_of_host_yaml(host: Simula
             refused(host, "create-vm", {**SPEC, **bad}, caller=caller)
     refused(host, "set-vm", {"name": "a", "networks": "lan"}, "the network lan")
     refused(host, "check-vm-change", {"networks": "lan"}, "the network lan")
+    for call in ("set-vm", "check-vm-change", "create-vm", "ensure-vm"):
+        given = {**(SPEC if call != "set-vm" and call != "check-vm-change" else {}), "name": "a", "license": "cad"}
+        refused(host, call, given, "the license cad is not allowed")
+        assert allowed(host, call, given, policy=AgentSpec(replace(ALLOW, licenses=("cad",))))
+        assert allowed(host, call, given | {"license": "none"})
     refused(host, "attach-gpu", {"name": "a", "gpus": 1}, "mode passthrough")
     whole = AgentSpec(replace(ALLOW, modes=("vgpu", "passthrough")))
     assert allowed(host, "attach-gpu", {"name": "a", "gpus": 1}, policy=whole)

@@ -15,15 +15,13 @@ no matter of this module: the operations check both where nobody can change them
 
 from __future__ import annotations
 
-import grp
-import os
-import pwd
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vgpuctl.agent.allowed_files import AllowedFiles, not_allowed
+from vgpuctl.agent.callers import SystemUsers, Users, caller_of
 from vgpuctl.config.agent_spec import AgentSpec
 from vgpuctl.config.arguments import MAX_VMS, NONE
 from vgpuctl.config.device_rules import parse_nic
@@ -91,7 +89,7 @@ SPEC_CALLS = frozenset({"create-vm", "create-vms", "ensure-vm", "ensure-vms", "p
 """They take the fields of a VM spec, or a spec file."""
 IMAGE_CALLS = frozenset({"check-image", "refresh-vm"})
 ROOTS_ARGUMENTS = frozenset({"when_off"})  # the agent makes the change later, without the limits of an account
-CHECKED_ARGUMENTS = frozenset({"file", "force_console", "keep_disks", "name", "networks", "pattern"})
+CHECKED_ARGUMENTS = frozenset({"file", "force_console", "keep_disks", "license", "name", "networks", "pattern"})
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
     "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks", "drain", "dry_run", "error",
@@ -114,57 +112,6 @@ CHECKED_FIELDS = frozenset({
 _CONTENT_FIELDS = ("cloud_init", "network_config")
 _MAKES_VM = frozenset({"profile", "mode", "gpus", "gpu"})
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
-
-
-class Users(Protocol):
-    """The users and groups of a host."""
-
-    def name_of(self, uid: int) -> str | None:
-        """Return the name of a user; None if there is none."""
-
-    def groups_of(self, name: str) -> frozenset[str]:
-        """Return the names of all groups that a user is in, the primary one too."""
-
-
-class SystemUsers:
-    """The users that the name service knows (nsswitch.conf); it is asked each time."""
-
-    def name_of(self, uid: int) -> str | None:
-        """Return the name of a user; None if there is none."""
-        try:
-            return pwd.getpwuid(uid).pw_name
-        except (KeyError, OverflowError):
-            return None
-
-    def groups_of(self, name: str) -> frozenset[str]:
-        """Return which of the agent's groups a user is in; a group that does not exist has nobody."""
-        try:
-            ids = set(os.getgrouplist(name, pwd.getpwnam(name).pw_gid))
-        except (KeyError, OSError):
-            return frozenset()
-        return frozenset(group for group in (OPERATORS_GROUP, VIEWERS_GROUP) if _group_id(group) in ids)
-
-
-def _group_id(name: str) -> int:
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return -1
-
-
-def caller_of(uid: int, policy: AgentSpec, users: Users) -> Caller | None:
-    """Return who a user id is and what he may do; None: nothing."""
-    name = users.name_of(uid)
-    if uid == 0:
-        return Caller(0, name or "root", Rights.ROOT)
-    if name is None:
-        return None
-    groups = users.groups_of(name)
-    if OPERATORS_GROUP in groups:
-        rights = Rights(policy.accounts.get(name, Rights.MEMBER))
-        limits = policy.limits
-        return Caller(uid, name, rights, limits.of_account(name), limits.all_accounts, policy.allow.licenses)
-    return Caller(uid, name, Rights.VIEWER) if VIEWERS_GROUP in groups else None
 
 
 def check(
@@ -252,6 +199,7 @@ class _Check:
             self._check_listed("mode", "passthrough", "modes")
         if arguments.get("networks"):
             self._check_networks(parse_options(networks=arguments["networks"])["networks"])
+        self._check_license(arguments.get("license"))
         return checked
 
     def _check_spec(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,8 +217,7 @@ class _Check:
         self._check_names(arguments, spec)
         self._check_params(spec.get("vgpu_params", {}))
         self._check_listed("mode", spec.get("mode", "vgpu"), "modes")
-        if spec.get("license", NONE) != NONE:
-            self._check_listed("the license", spec["license"], "licenses")
+        self._check_license(spec.get("license"))
         defaults = read_spec_of_host(self._host).defaults
         makes_vm = bool(spec.keys() & _MAKES_VM) or not self._call.startswith("ensure")
         if "networks" in spec or (makes_vm and getattr(defaults, "networks", None) is None):
@@ -317,6 +264,10 @@ class _Check:
         for key, value in params.items():
             if not {key, f"{key}={value}"} & {*self._allow.vgpu_params}:
                 raise not_allowed(f"the plugin parameter {key}={value} is not allowed", "agent.allow.vgpu_params", key)
+
+    def _check_license(self, name: str | None) -> None:
+        if name not in (None, "", NONE):
+            self._check_listed("the license", str(name), "licenses")
 
     def _check_listed(self, what: str, value: str, key: str) -> None:
         """Refuse a value that host.yaml does not list for members."""

@@ -61,9 +61,8 @@ def test_it_is_taken_out_and_written_again_and_the_users_part_stays(host, folder
     make(host, sharing, start=start)
     first = seed(host)
     assert MARKER.encode() in first
-    assert (
-        run(host, clear=True).steps[0].startswith(f"write no license {'and guest_sharing mps' if sharing == 'mps' else 'into'}")
-    )
+    (step,) = run(host, clear=True).steps
+    assert step.startswith(f"write no license {'and guest_sharing mps' if sharing == 'mps' else 'into'}")
     cleared = seed(host)
     assert (len(cleared), MARKER.encode() in cleared, b"hunter2" in cleared) == (len(first), False, True)
     assert not has_license(read_setup(cleared))
