@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import jinja2
-
 _PACKAGE = Path(__file__).resolve().parent.parent
 TEMPLATE_DIRECTORIES = (_PACKAGE / "_templates", _PACKAGE.parent / "templates")
 """Of a wheel, and of a source tree (also an editable install of it), where they are next to the package.
@@ -27,6 +25,8 @@ def read_template(directory: str, name: str) -> str:
 
 def render_text(directory: str, name: str, values: Mapping[str, object]) -> str:
     """Return a template filled in. It is escaped for nothing: the values are words, numbers and addresses, checked."""
+    import jinja2  # with it reading commands would start later
+
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda included: read_template(directory, included)),
         block_start_string="[%",
