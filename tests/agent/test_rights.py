@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks of members of the group vgpuctl: what they may not name, and what changes between the check and the use."""
+"""Attacks of members of the group vgpuctl: what they may not name, and what changes between the check and the use.
+
+Size: the attacks on each kind of argument share the same host and policy.
+"""
 
 from __future__ import annotations
 

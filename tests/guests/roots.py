@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A root in which a script for guests runs: a chroot with the programs of this machine and files of its own.
 
-It has no systemd that runs, so a stand-in for systemctl writes down what it is told, and `run_unit` does what systemd
+It has no systemd that runs, so a program in place of systemctl logs its arguments, and `run_unit` does what systemd
 would do. tests/lab runs the same script under a real systemd.
 """
 

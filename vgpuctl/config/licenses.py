@@ -88,16 +88,16 @@ def _plain(name: str) -> str:
     return ascii(name)[1:-1]
 
 
-def _certificates(files: LicenseFiles) -> str:
+def _certificates(files: LicenseFiles) -> tuple[str, ...]:
     text = files.texts.get(CA_FILE)
     if text is None:
-        return ""
+        return ()
     if "PRIVATE KEY" in text:
         raise ValueError(f"{files.path}/{CA_FILE} has a private key, which guests must not get")
-    certificates = [match[0].replace("\r", "") for match in _CERTIFICATE.finditer(text)]
+    certificates = tuple(match[0].replace("\r", "") for match in _CERTIFICATE.finditer(text))
     if not certificates:
         raise ValueError(f"{files.path}/{CA_FILE} has no certificate in PEM")
-    return "\n".join(certificates)
+    return certificates
 
 
 def _feature(folder: str, text: str | None) -> int:

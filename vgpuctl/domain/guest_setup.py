@@ -25,15 +25,13 @@ def setup_script(files: CloudInit, *, replaces: bool = False, unread: bool = Fal
     """
     if not files.fields and not replaces:
         return None
-    license, sharing = files.license, files.sharing
     values = {
         "what": " and ".join(files.fields) or "guest_sharing none",
-        "license": license,
-        "certificates": () if license is None else _certificates(license.ca),
-        "sharing": sharing,
+        "license": files.license,
+        "sharing": files.sharing,
         "unread": unread,
     }
-    node = {} if sharing is None else _node_values(sharing)
+    node = {} if files.sharing is None else _node_values(files.sharing)
     return render_text(DIRECTORY, "setup.sh.j2", {**values, **node})
 
 
@@ -45,12 +43,6 @@ def has_license(script: str | None) -> bool:
 def is_unread(script: str | None) -> bool:
     """Return whether a script was written while the guest ran."""
     return script is not None and _UNREAD in script
-
-
-def _certificates(ca: str) -> tuple[str, ...]:
-    """Return the certificates one by one: a file with several is read as its first by some tools."""
-    end = "-----END CERTIFICATE-----"
-    return tuple(f"{part.strip()}\n{end}" for part in ca.split(end) if part.strip())
 
 
 def _node_values(sharing: GuestSharing) -> dict[str, object]:

@@ -14,13 +14,13 @@ class License(Value):
     """A license: a secret, of which only the name is ever shown.
 
     `token`: NVIDIA's client configuration token; `expiry`: when it expires, in seconds since 1970, None for never.
-    `ca`: the license server's certificates in PEM, "" for none. `feature`: FeatureType in gridd.conf. `problem`: why no
+    `certificates`: of the license server, in PEM, one by one. `feature`: FeatureType in gridd.conf. `problem`: why no
     guest can have it now; a command that gives it to none goes on.
     """
 
     name: str
     token: str
-    ca: str = ""
+    certificates: tuple[str, ...] = ()
     feature: int = VGPU_FEATURE
     expiry: float | None = None
     problem: VgpuctlError | None = None

@@ -135,7 +135,7 @@ def _setup_step(vm: Vm, record: VmRecord, license: License | None) -> WriteSetup
     if seed is None:
         raise Refused(
             f"{vm.name} has no seed for cloud-init, by which its guest would be set up",
-            hint=f"set it up in the guest by hand, or make {vm.name} anew: --license and --guest-sharing make a seed",
+            hint="set it up in the guest by hand; create-vm makes a seed for --license and --guest-sharing",
             vm=vm.name,
         )
     sharing = request_of_record(record.request_fields).guest_sharing
@@ -143,10 +143,10 @@ def _setup_step(vm: Vm, record: VmRecord, license: License | None) -> WriteSetup
     return WriteSetup(vm.name, seed, CloudInit(sharing=sharing, license=license), unread=runs)
 
 
-def _refuse_others_license(context: Context, name: str | None) -> None:
+def _refuse_others_license(context: Context, name: str) -> None:
     """Refuse a license that host.yaml does not list for members: a record says what a VM was given, not what may be."""
     caller = context.caller
-    if name is not None and caller is not None and caller.rights is not Rights.ROOT and name not in caller.licenses:
+    if caller is not None and caller.rights is not Rights.ROOT and name not in caller.licenses:
         raise NotAllowed(
             f"the license {name} is not allowed",
             hint=f"agent: {{allow: {{licenses: [{name}]}}}} in host.yaml allows it",

@@ -34,7 +34,7 @@ def test_the_kind_of_license_is_a_number(text: str, feature: int) -> None:
 
 def test_only_the_certificates_go_to_guests() -> None:
     chain = f"subject=CN=dls\n{CERTIFICATE}\r\nEND\n{CERTIFICATE}\n"
-    assert parse(a_tok=TOKEN, ca_pem=chain).ca == f"{CERTIFICATE}\n{CERTIFICATE}"
+    assert parse(a_tok=TOKEN, ca_pem=chain).certificates == (CERTIFICATE, CERTIFICATE)
 
 
 @pytest.mark.parametrize(

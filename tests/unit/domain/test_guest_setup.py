@@ -158,9 +158,9 @@ def test_a_license_takes_the_place_of_an_older_one(root):
 )
 def test_the_license_servers_certificates_are_trusted(root, tool, folder):
     root.put_program(tool, '#!/bin/sh\necho "${0##*/}" >>/run/trust\n')
-    root.run_script(script("none", License("cad", "a.b.c", f"{CERTIFICATE}\n{CERTIFICATE}", 4)))
+    root.run_script(script("none", License("cad", "a.b.c", (CERTIFICATE, CERTIFICATE), 4)))
     assert [(root.path / folder / f"vgpuctl-license-{n}.crt").read_text() for n in (1, 2)] == [CERTIFICATE + "\n"] * 2
-    root.run_script(script("none", License("cad", "a.b.c", f"{CERTIFICATE}\n{CERTIFICATE}", 4)))
+    root.run_script(script("none", License("cad", "a.b.c", (CERTIFICATE, CERTIFICATE), 4)))
     assert (root.path / "run/trust").read_text() == f"{tool}\n", "once: nothing changed at the second boot"
     assert (root.path / GRIDD).read_text() == "FeatureType=4\n"
 

@@ -33,11 +33,10 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
         VgpuctlError: the license cannot be read, or is none that a guest can use now.
         HostCannot: a GPU of the VM is not NVIDIA's, or cannot be shared so.
     """
-    fields = request.seed.fields if request.seed is not None else ()
-    if not fields:
+    if request.seed is None or not request.seed.fields:
         return ()
+    fields, license = request.seed.fields, request.seed.license
     what = " and ".join(fields)
-    license = request.seed.license if request.seed is not None else None
     if license is not None and license.problem is not None:
         raise license.problem
     if request.os == WINDOWS_11:
@@ -49,7 +48,7 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
         )
     for vgpu in vgpus:
         _refuse_maker(snapshot, what, vgpu)
-    _refuse_other_license(request)
+    _refuse_other_license(request, license)
     sharing = request.guest_sharing
     if sharing is None:
         return _unseen_license(request, license)
@@ -71,20 +70,19 @@ def _refuse_maker(snapshot: Snapshot, what: str, vgpu: AssignedVgpu) -> None:
         )
 
 
-def _refuse_other_license(request: VmRequest) -> None:
+def _refuse_other_license(request: VmRequest, license: License | None) -> None:
     """Refuse a license for whole GPUs in a VM with vGPUs, and the other way round: the guest would get none."""
-    given = request.seed.license if request.seed is not None else None
     whole = request.mode == "passthrough"
-    if given is None or whole is (given.feature != VGPU_FEATURE):
+    if license is None or whole is (license.feature != VGPU_FEATURE):
         return
     fitting = [n for n in FEATURES if (n != VGPU_FEATURE) is whole]
     raise InvalidInput(
-        f"the license {given.name} is for {'a whole GPU' if not whole else 'vGPUs'}: its feature is {given.feature} "
-        f"({FEATURES[given.feature]}), and mode is {request.mode}",
+        f"the license {license.name} is for {'vGPUs' if whole else 'a whole GPU'}: its feature is "
+        f"{license.feature} ({FEATURES[license.feature]}), and mode is {request.mode}",
         hint=f"make a license with {' or '.join(f'{n} ({FEATURES[n]})' for n in fitting)} in "
         f"{LICENSE_DIRECTORY}/NAME/{FEATURE_FILE}",
-        license=given.name,
-        feature=given.feature,
+        license=license.name,
+        feature=license.feature,
         mode=request.mode,
     )
 
