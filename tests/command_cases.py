@@ -42,6 +42,8 @@ class CommandCase(NamedTuple):
 
 
 VM = "{vm}"
+AGENTS = ("allow-logon", "message-vm", "shutdown-in")
+"""Commands that only an agent can carry out: it has the channels to the helpers in guests."""
 CASES = {
     "list-gpus": CommandCase(fast=True),
     "show-gpu": CommandCase(GPU, fast=True),
@@ -73,7 +75,6 @@ CASES = {
     "detach-vgpu": CommandCase("{off} --vgpu 0000:3b:00.5", (VM,), kills=(Kill("--vgpu {carrier}", 2),)),
     "attach-gpu": CommandCase("{off} --gpus 2", host="h100-pcie-x8"),
     "detach-gpu": CommandCase("{off} --gpu 0000:3d:00.0", host="h100-pcie-x8"),
-    "refresh-license": CommandCase(VM),
     "resize-disk": CommandCase("{cloned} 300GiB", kills=(Kill("{larger} --disk vda"),)),
     "set-vm": CommandCase(
         "{vm} --profile A100-4C:2 --memory 8GiB --label a=b --drain",
@@ -87,6 +88,11 @@ CASES = {
     "list-deleted": CommandCase(),
     "restore-disk": CommandCase("cad-07"),
     "purge-deleted": CommandCase("cad-07", ("--expired", "--all")),
+    "message-vm": CommandCase("{vm} --text hello"),
+    "shutdown-in": CommandCase("{vm} --minutes 5", ("{vm} --cancel",)),
+    "allow-logon": CommandCase("{vm} --user alice"),
+    "refresh-license": CommandCase(VM),
+    "print-helper": CommandCase("", ("--os windows",)),
     "create-vgpu": CommandCase("new --profile A100-4C"),
     "ensure-vgpu": CommandCase("new --profile A100-4C"),
     "delete-vgpu": CommandCase("lab"),

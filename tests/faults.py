@@ -108,6 +108,9 @@ CHANGING = {
     "system.systemctl",
     "system.add_group",
     "unfinished_files.remove",
+    "guest_helpers.ask",
+    "guest_reports.remove",
+    "guest_reports.write",
 }
 READING = {
     "audit_log.read_entries",
@@ -123,6 +126,9 @@ READING = {
     "clock.now",
     "clock.sleep",
     "domain_events.watch",
+    "guest_channels.close",
+    "guest_channels.open",
+    "guest_reports.read",
     "host_file.previous_version",
     "host_file.read",
     "hypervisor.capabilities",

@@ -22,6 +22,7 @@ from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.guest_reports import GuestReportFiles
 from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
@@ -148,6 +149,8 @@ def open_sim_host(
         kernel_messages=sim.kernel_messages,
         usage=sim.usage(own_clock.now),
         usage_history=UsageHistoryFile(state / HISTORY_NAME),
+        guest_reports=GuestReportFiles(sim.run_dir),
+        guest_channels=sim.guest_channels,
     )
     return SimulatedHost(ports, sim, directory, scenario)
 

@@ -14,6 +14,7 @@ from vgpuctl import sim
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.guest_reports import GuestReportFiles
 from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostClock, HostProcesses
@@ -66,6 +67,8 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
         volume_bin=sim_host.volume_bin,
         kernel_messages=sim_host.kernel_messages,
         usage=sim_host.usage(clock.now),
+        guest_reports=GuestReportFiles(sim_host.run_dir),
+        guest_channels=sim_host.guest_channels,
         usage_history=UsageHistoryFile(sim_host.run_dir.parent / HISTORY_NAME),
         close=sim_host.close,
     )

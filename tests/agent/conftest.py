@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pytest
 from vgpuctl import library
 from vgpuctl.agent import server
 from vgpuctl.agent.client import connect
+from vgpuctl.agent.guest_helpers import AgentGuestHelpers
 from vgpuctl.agent.rights import HostRights
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.agent.usage_sampler import SampledUsage
@@ -110,19 +112,23 @@ def running(
     ports = library.open_ports(host)
     assert ports.usage is not None
     usage = SampledUsage(ports.usage)
+    assert ports.guest_reports is not None
+    helpers = AgentGuestHelpers(ports.guest_reports)
+    with_helpers = partial(replace, guest_reports=helpers, guest_helpers=helpers)
 
     def open_reader(settings: CallSettings, clock: HostClock | None) -> GpuHost:
-        reads = replace(watch_reads(library.open_ports(host)), snapshots=snapshots, usage=usage)
+        reads = replace(with_helpers(watch_reads(library.open_ports(host))), snapshots=snapshots, usage=usage)
         return GpuHost(reads, settings, None, open_reader)
 
     agent = server.Agent(
-        open_host=open_host or library.opener(host),
+        open_host=open_host or library.opener(host, adapt=with_helpers),
         open_reader=open_reader,
-        ports=replace(ports, snapshots=snapshots),
+        ports=replace(with_helpers(ports), snapshots=snapshots),
         snapshots=snapshots,
         policy=policy or HostRights(ports, owner=os.geteuid()),
         state=directory / "state",
         usage=usage,
+        helpers=helpers,
         metrics=metrics,
     )
     ready = threading.Event()

@@ -17,6 +17,7 @@ GPU, TURING = "0000:3b:00.0", "0000:86:00.0"
 EXAMPLES: dict[str, dict[str, Any]] = {
     "advise-sizes": {"by": "team"},
     "advise-workload": {"workload": "office"},
+    "allow-logon": {"name": "runs", "user": "alice"},
     "apply": {"sets": [f"gpus[{GPU}].reserved_for=vdi-*"]},
     "attach-gpu": {"name": "off", "gpus": 2},
     "attach-vgpu": {"name": "off", "profile": "A100-4C"},
@@ -54,6 +55,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "list-vgpus": {"unassigned": True},
     "list-vms": {},
     "log": {"vm": "runs", "lines": 5},
+    "message-vm": {"name": "runs", "text": "Please save your work"},
     "monitoring": {"name": "rules"},
     "move-vms": {"defragment": True},
     "plan-moves": {"defragment": True},
@@ -75,6 +77,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "set-mode": {"gpu": TURING, "mode": "sriov", "vfs": 4},
     "set-scheduler": {"gpu": GPU, "policy": "equal_share", "drain": True},
     "set-vm": {"name": "runs", "owner": "ada", "labels": {"team": "cad"}},
+    "shutdown-in": {"name": "runs", "minutes": 10, "text": "New image"},
     "show-address": {"name": "cloned"},
     "show-console": {"name": "runs"},
     "show-gpu": {"gpu": GPU},

@@ -28,9 +28,12 @@ DESCRIPTION = ROOT / "docs" / "json" / "openapi.json"
 BEGIN, END = "<!-- calls: begin -->\n", "<!-- calls: end -->\n"
 FAILS = {
     "advise-sizes": ("host-cannot",),
+    "allow-logon": ("host-cannot",),
     "find-causes": (),
     "import-host": ("invalid-input",),
+    "message-vm": ("host-cannot",),
     "move-vms": (),
+    "shutdown-in": ("host-cannot",),
     "usage-report": ("host-cannot",),
 }
 """Examples whose call may answer no: with which codes."""

@@ -101,7 +101,7 @@ ACTS: Sequence[Callable[[Host], object]] = (
     queries.list_vms,
     queries.list_profiles,
     lambda ports: queries.explain(ports, "A100-4C"),
-    lambda ports: queries.show_vm(ports, "vdi-1"),
+    lambda ports: queries.show_vm(ports, context(), "vdi-1"),
     lambda ports: guest.read_console(ports, context(), "vdi-1"),
     lambda ports: guest.read_addresses(ports, context(), "vdi-1"),
     export_host,

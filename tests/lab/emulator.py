@@ -129,6 +129,7 @@ def command(built: Built, work: Path, flavour: str, load: str | None) -> list[st
         *("-drive", f"if=none,id=root,file={work / 'disk.qcow2'},format=qcow2,cache=unsafe,discard=unmap"),
         *("-netdev", "user,id=control,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
         *("-chardev", f"file,id=console,path={work / 'console.log'},append=on", "-serial", "chardev:console"),
+        *("-chardev", f"socket,id=helper,path={work / 'helper'},server=on,wait=off"),
         *("-qmp", f"unix:{work / 'qmp'},server=on,wait=off"),
         *recipe.device_arguments(),
         *(("-loadvm", load) if load else ()),

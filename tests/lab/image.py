@@ -77,6 +77,9 @@ def _settings(root: Path) -> None:
     # Stamps newer than /usr make systemd skip its work after an update (ldconfig, users, catalogue).
     for stamp in ("etc/.updated", "var/.updated"):
         _write(root / stamp, "")
+    # Without sessions of logind, ssh logs in faster; `vgpulab-session` makes one.
+    pam = root / "etc/pam.d/common-session"
+    _write(pam, "".join(line for line in pam.read_text().splitlines(True) if "pam_systemd.so" not in line))
     for unit in MASKED:
         _fresh(root / "etc/systemd/system" / unit).symlink_to("/dev/null")
 

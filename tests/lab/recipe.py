@@ -28,7 +28,7 @@ HOST_PACKAGES = (
     *("busybox-static", "nftables", "less", "libvirt-daemon-system", "libvirt-daemon-driver-qemu"),
     *("libvirt-clients", "qemu-system-x86", "qemu-utils", "dnsmasq-base", "python3", "python3-libvirt"),
     *("mdevctl", "apparmor", "virtinst", "ovmf", "swtpm", "swtpm-tools"),
-    *("lvm2", "libvirt-daemon-driver-storage-logical"),
+    *("lvm2", "libvirt-daemon-driver-storage-logical", "libpam-systemd"),
 )
 
 
@@ -46,8 +46,8 @@ PYTHON_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 
 # Kernel modules that the tiny initrd of L2 loads before it can see its root disk and its network card.
 INITRD_MODULES = ("virtio_blk", "virtio_net", "crc32c_generic", "ext4")
-# Kernel modules of the tiny guest L3: the power button, so that `virsh shutdown` works.
-GUEST_MODULES = ("button", "evdev")
+# Kernel modules of the tiny guest L3: the power button, so that `virsh shutdown` works, and virtio ports.
+GUEST_MODULES = ("button", "evdev", "virtio_pci", "virtio_console")
 
 HOST_NAME = "vgpulab"
 DISK_MIB = 6144
@@ -85,6 +85,8 @@ def device_arguments() -> list[str]:
         "virtio-blk-pci,drive=root,addr=0x3",
         "virtio-net-pci,netdev=control,addr=0x4,romfile=",
         "virtio-rng-pci,addr=0x5",
+        "virtio-serial-pci,addr=0x6",
+        "virtserialport,chardev=helper,name=org.vgpuctl.guest.0",
     ]
     ports = ["igb0", "igb1", "edu0", "pair", *NVME_PORTS]
     for number, name in enumerate(ports, start=1):

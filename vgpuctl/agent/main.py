@@ -18,6 +18,7 @@ from socket import socket
 
 from vgpuctl import library
 from vgpuctl.agent import run_directory, server, systemd
+from vgpuctl.agent.guest_helpers import AgentGuestHelpers
 from vgpuctl.agent.rights import HostRights
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.agent.usage_sampler import SampledUsage
@@ -58,13 +59,16 @@ def run(
         listening = _listen(path)
         ports = library.open_ports(host, root=root, connect=connect)
         usage = None if ports.usage is None else SampledUsage(ports.usage)
-        adapt = partial(replace, snapshots=snapshots, usage=usage, usage_history=ports.usage_history)
+        helpers = None if ports.guest_reports is None else AgentGuestHelpers(ports.guest_reports)
+        with_helpers = partial(replace, guest_reports=helpers, guest_helpers=helpers)
+        adapt = partial(with_helpers, snapshots=snapshots, usage=usage, usage_history=ports.usage_history)
         agent = server.Agent(
-            open_host=library.opener(host, root=root, connect=connect),
+            open_host=library.opener(host, root=root, connect=connect, adapt=with_helpers),
             open_reader=library.opener(host, root=root, connect=connect, adapt=adapt),
             ports=adapt(ports),
             snapshots=snapshots,
             usage=usage,
+            helpers=helpers,
             metrics=given_metrics,
             policy=HostRights(ports, owner=os.geteuid()),
             state=directory,

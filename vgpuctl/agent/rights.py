@@ -64,8 +64,9 @@ READS = (
 GUEST_READS = ("guest-processes", "show-address", "show-console", "wait")
 """Consoles, what a guest's agent tells, and what runs in a guest: the operations show those of one's own VMs alone."""
 VM_CHANGES = (
-    "attach-gpu", "attach-vgpu", "create-vm", "create-vms", "delete-vm", "detach-gpu", "detach-vgpu", "ensure-vm",
-    "ensure-vms", "reboot-vm", "refresh-license", "refresh-vm", "resize-disk", "set-vm", "start-vm", "stop-vm",
+    "allow-logon", "attach-gpu", "attach-vgpu", "create-vm", "create-vms", "delete-vm", "detach-gpu", "detach-vgpu",
+    "ensure-vm", "ensure-vms", "message-vm", "reboot-vm", "refresh-license", "refresh-vm", "resize-disk", "set-vm",
+    "shutdown-in", "start-vm", "stop-vm",
 )  # fmt: skip
 OPERATORS_CHANGES = ("move-vms",)
 """It stops and starts VMs of whatever account, as the plan needs."""
@@ -94,15 +95,15 @@ CHECKED_ARGUMENTS = frozenset({"file", "force_console", "keep_disks", "license",
 HARMLESS_ARGUMENTS = frozenset({
     "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks", "drain", "dry_run", "error",
     "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "labels", "lines",
-    "managed_only", "max_moves", "names", "owner", "parallel", "pool", "profile", "profiles", "sets", "since", "size",
-    "start", "state", "targets", "timeout_seconds", "unassigned", "user", "vgpus", "vm", "wait_for", "wait_timeout",
-    "workload",
+    "managed_only", "max_moves", "minutes", "names", "owner", "parallel", "pool", "profile", "profiles", "sets",
+    "since", "size", "start", "state", "targets", "text", "timeout_seconds", "unassigned", "user", "vgpus", "vm",
+    "wait_for", "wait_timeout", "workload",
 })  # fmt: skip
 """Arguments with names, numbers and choices, which the library checks: none of them is a path that something opens."""
 HARMLESS_FIELDS = frozenset({
     "name", "profile", "gpu", "gpus", "not_gpu", "numa_node", "spread_group", "scheduler", "placement", "memory",
     "vcpus", "hugepages", "cpu_pin", "display", "os", "hotplug_slots", "pci_window", "reserve", "labels", "owner",
-    "autostart", "autostart_storage", "start_order", "guest_sharing",
+    "autostart", "autostart_storage", "start_order", "guest_helper", "guest_sharing",
 })  # fmt: skip
 """Fields of a VM spec that name nothing of the host but GPUs and CPUs; limits bound how many vGPUs."""
 CHECKED_FIELDS = frozenset({

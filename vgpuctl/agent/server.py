@@ -23,6 +23,7 @@ from vgpuctl.agent.api import Api, Policy
 from vgpuctl.agent.bin_purger import BinPurger
 from vgpuctl.agent.boot_starts import BootStarter
 from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.guest_helpers import AgentGuestHelpers, HelperWatch
 from vgpuctl.agent.healing import HostHealer
 from vgpuctl.agent.http_server import PeerProtocol, make_server
 from vgpuctl.agent.license_seeds import LicenseSeeds
@@ -162,7 +163,8 @@ class Agent(Value):
     """What an agent is made of. `open_host` opens the host for an operation, `open_reader` with the snapshots.
 
     `ports`: the host with the snapshots, for what the agent itself watches. `usage`: the use of its GPUs, None where it
-    cannot be read. `metrics`: where they are served; None: where host.yaml says.
+    cannot be read. `helpers`: of its guests, None where there are none. `metrics`: where they are served; None: where
+    host.yaml says.
     """
 
     open_host: OpenHost
@@ -172,6 +174,7 @@ class Agent(Value):
     policy: Policy
     state: Path
     usage: SampledUsage | None = None
+    helpers: AgentGuestHelpers | None = None
     metrics: MetricsSpec | None = None
 
 
@@ -233,6 +236,9 @@ def _begin_work(
     """Begin what the agent does by itself; return the tasks."""
     tasks = [asyncio.create_task(watcher.run())]
     tasks += [] if sampler is None else [asyncio.create_task(sampler.run())]
+    if agent.helpers is not None and agent.ports.guest_channels is not None:
+        helper_watch = HelperWatch(agent.ports, agent.ports.guest_channels, agent.helpers, events)
+        tasks.append(asyncio.create_task(helper_watch.run()))
     if agent.ports.read_only_reason is None:
         healer = HostHealer(agent.ports, operations, events, watcher.libvirt_returned)
         starter = BootStarter(agent.ports, operations, events, agent.state)

@@ -57,7 +57,6 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "detach-vgpu": Entry("vm_changes", "Remove vGPUs from VMs, also while they run.", "detach detach-device"),
         "attach-gpu": Entry("vm_changes", "Add whole GPUs to VMs that are off.", "add-gpu"),
         "detach-gpu": Entry("vm_changes", "Remove whole GPUs from VMs.", "remove-gpu"),
-        "refresh-license": Entry("vm_license", "Give VMs a new token for NVIDIA's license.", "license renew-license"),
         "resize-disk": Entry("vm_changes", "Grow disks of VMs, also while they run.", "blockresize grow-disk"),
         "set-vm": Entry("vm_changes", "Change memory, vCPUs, profile, labels and more of VMs."),
         "wait": Entry("vm_access", "Wait until VMs run, are off, or can be reached."),
@@ -69,6 +68,13 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "list-deleted": Entry("deleted_disks", "List disks of deleted VMs that wait in the bin.", "bin trash"),
         "restore-disk": Entry("deleted_disks", "Move a disk out of the bin.", "undelete restore"),
         "purge-deleted": Entry("deleted_disks", "Delete disks in the bin for good.", "purge empty-bin"),
+    },
+    "Guests": {
+        "message-vm": Entry("guests", "Show a message to the users of VMs.", "message msg notify wall"),
+        "shutdown-in": Entry("guests", "Have guests shut down in some minutes.", "shutdown-later"),
+        "allow-logon": Entry("guests", "Let one user log on in VMs, and nobody else.", "allow-login"),
+        "refresh-license": Entry("guests", "Give VMs a new token for NVIDIA's license.", "license renew-license"),
+        "print-helper": Entry("guests", "Print the helper that runs in guests.", "guest-agent guest-helper"),
     },
     "vGPUs without a VM": {
         "create-vgpu": Entry("vgpus", "Create a vGPU without a VM, for virsh and virt-install."),

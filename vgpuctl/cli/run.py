@@ -102,6 +102,19 @@ def open_agent(
     )
 
 
+def through_agent(settings: Settings) -> Settings:
+    """Return the settings with which also root's command goes through this host's agent, if the agent runs.
+
+    The agent alone has the channels to the helpers in guests.
+    """
+    from vgpuctl.model.agent_service import SOCKET_PATH
+
+    is_this_host = settings.host == LOCAL and settings.root == "/" and settings.connect is None
+    if is_this_host and not settings.is_remote and os.access(SOCKET_PATH, os.R_OK | os.W_OK):
+        settings.host = AGENT
+    return settings
+
+
 def _agent_of(settings: Settings) -> str | None:
     """Return the name of the host agent that makes the calls; None if this process makes them itself.
 

@@ -23,6 +23,7 @@ from vgpuctl.model.results.advice import AdviceResult
 from vgpuctl.model.results.host import (
     AgentResult,
     CompletionResult,
+    GuestHelperFileResult,
     HostsResult,
     RebootedResult,
     ScenarioResult,
@@ -44,6 +45,7 @@ _OTHERS: dict[str, object] = {
     "create-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult] | QueryResult[XmlResult],
     "ensure-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult | TargetsResult[VmResult | PlannedVmResult]],
     "completion": QueryResult[CompletionResult],
+    "print-helper": QueryResult[GuestHelperFileResult],
     "sim-reboot": QueryResult[RebootedResult],
     "sim-reset": QueryResult[SimResult],
     "sim-list-scenarios": QueryResult[tuple[ScenarioResult, ...]],

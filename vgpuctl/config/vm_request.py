@@ -377,6 +377,16 @@ class VmRequest(DeclaredFields):
         change_help="give the guest this license at its next boot; none: no more, and it keeps what it has",
         recorded="given",
     )
+    guest_helper: bool = vm_field(
+        rules.boolean,
+        {"type": "boolean"},
+        "bring vgpuctl's helper into the guest by cloud-init: it reports who is logged on and which driver runs",
+        default=False,
+        shown=as_is,
+        changes="any",
+        change_help="bring vgpuctl's helper into the guest at its next boot; off: the guest keeps the one that it has",
+        recorded="given",
+    )
     nics: tuple[Nic, ...] = vm_field(
         nonempty_list(device_rules.network),
         list_schema(_NETWORK_SCHEMA),
@@ -597,7 +607,7 @@ UPDATABLE_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes
 """The fields of a VM that can change while it is off, without creating it again."""
 LABEL_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes == "any")
 """The fields that only a VM's record has: they can change at any time."""
-GUEST_FIELDS = ("guest_sharing", "license")
+GUEST_FIELDS = ("guest_sharing", "license", "guest_helper")
 """The fields that set up the guest by its seed for cloud-init: a change counts from its next boot on."""
 RECORDED_FIELDS = tuple(name for name, field in FIELDS.items() if field.recorded == "given")
 """The fields that a VM's record has if they are given."""

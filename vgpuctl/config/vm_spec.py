@@ -155,7 +155,7 @@ def with_seed(request: VmRequest, seed: CloudInit | None) -> VmRequest:
 
     What the request sets up in the guest is added to the files.
     """
-    complete = replace(seed or CloudInit(), sharing=request.guest_sharing)
+    complete = replace(seed or CloudInit(), sharing=request.guest_sharing, helper=request.guest_helper)
     return replace(
         request,
         seed=complete if complete != CloudInit() else None,

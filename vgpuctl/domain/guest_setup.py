@@ -8,7 +8,7 @@ and merging.rst). `#cloud-boothook` runs at each boot (doc/rtd/explanation/forma
 
 from __future__ import annotations
 
-from vgpuctl.domain.text_templates import render_text
+from vgpuctl.domain.text_templates import read_template, render_text
 from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
 from vgpuctl.model.request import CloudInit
 
@@ -29,6 +29,7 @@ def setup_script(files: CloudInit, *, replaces: bool = False, unread: bool = Fal
         "what": " and ".join(files.fields) or "guest_sharing none",
         "license": files.license,
         "sharing": files.sharing,
+        "helper": read_template(DIRECTORY, "vgpuctl_guest.py").rstrip("\n") if files.helper else None,
         "unread": unread,
     }
     node = {} if files.sharing is None else _node_values(files.sharing)

@@ -32,7 +32,7 @@ SYSTEM_DIRECTORIES = (
     "/usr/share/fish/vendor_completions.d",
 )
 """The directories outside its run directory in which vgpuctl writes files."""
-RUN_DIRECTORIES = ("claims", "drained", "working", "stuck", "scratch", "removals")
+RUN_DIRECTORIES = ("claims", "drained", "working", "stuck", "scratch", "removals", "guests")
 """The directories in its run directory in which it writes files."""
 
 _UNFINISHED_NAME = re.compile(r"\.(.+)\.vgpuctl-([1-9][0-9]{0,9})-([0-9]{1,20})", re.ASCII)

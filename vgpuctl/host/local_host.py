@@ -17,6 +17,7 @@ from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import RUN_DIR, ClaimStore
 from vgpuctl.host.commands import HostVendorCommands, find_command
 from vgpuctl.host.files import HostFiles, read_machine_id, resolve_below
+from vgpuctl.host.guest_reports import GuestReportFiles
 from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
 from vgpuctl.host.images import ImageInspector
 from vgpuctl.host.kernel_messages import HostKernelMessages
@@ -32,6 +33,7 @@ from vgpuctl.host.usage_history import HISTORY_NAME, UsageHistoryFile
 from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.events import LibvirtDomainEvents
+from vgpuctl.host.virt.guest_channels import LibvirtGuestChannels
 from vgpuctl.host.virt.storage import LibvirtStorage
 from vgpuctl.host.virt.volume_bin import LibvirtVolumeBin
 from vgpuctl.model.agent_service import STATE_DIRECTORY
@@ -86,6 +88,8 @@ def open_local_host(
     if captured:
         return host
     host = replace(host, unprivileged_user=_unprivileged_user(os.geteuid() if euid is None else euid))
+    channels = LibvirtGuestChannels(connect, lambda: claims.is_locked)
+    host = replace(host, guest_channels=channels, guest_reports=GuestReportFiles(run_dir))
     return _with_own_ports(host, run_dir, claims, processes, wait_seconds)
 
 
@@ -106,7 +110,7 @@ def _with_own_ports(
         kernel_messages=HostKernelMessages(),
         usage=usage,
         usage_history=UsageHistoryFile(Path(STATE_DIRECTORY) / HISTORY_NAME),
-        close=partial(_close_all, host.close, usage.close),
+        close=partial(_close_all, host.close, usage.close, host.guest_channels.close if host.guest_channels else None),
     )
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.arguments import require_seconds
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.gpus import GpuCalls, VgpuCalls
+from vgpuctl.library.guests import GuestCalls
 from vgpuctl.library.targets import NameCalls, TargetCalls
 from vgpuctl.library.vm_disks import DiskCalls
 from vgpuctl.library.vms import VmCalls
@@ -39,7 +40,7 @@ _SIMULATED_PREFIX = "sim:"
 _LOCAL_URI = re.compile(r"[a-z][a-z0-9]*(\+unix)?:///.*", re.ASCII)
 
 
-class GpuHost(VmCalls, DiskCalls, VgpuCalls, GpuCalls, HostCalls, NameCalls, TargetCalls):
+class GpuHost(VmCalls, DiskCalls, GuestCalls, VgpuCalls, GpuCalls, HostCalls, NameCalls, TargetCalls):
     """A KVM host with GPUs. `open_host` opens one."""
 
 

@@ -37,7 +37,7 @@ class WholeGpuFields(TypedDict, total=False):
 class VmChangeFields(TypedDict, total=False):
     """What can change in a VM that exists; what is not given stays.
 
-    At any time: guest_sharing, license, autostart, autostart_storage, start_order, labels, owner; the
+    At any time: guest_sharing, license, guest_helper, autostart, autostart_storage, start_order, labels, owner; the
     others while the VM is off. `labels` are set, or removed by None or `key-`; the VM's other labels stay. Of the
     others that can change at any time an empty text sets the default.
     """
@@ -54,6 +54,7 @@ class VmChangeFields(TypedDict, total=False):
     cpu_pin: str | None
     guest_sharing: str | None
     license: str | None
+    guest_helper: bool | None
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
     display: bool | None
     reserve: str | None
@@ -99,6 +100,7 @@ class VmFields(TypedDict, total=False):
     network_config: str | Mapping[str, object] | None
     guest_sharing: str | None
     license: str | None
+    guest_helper: bool | None
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
     display: bool | None
     os: str | None

@@ -162,7 +162,7 @@ class TargetCalls(Calls):
         from vgpuctl.library import batch
         from vgpuctl.operations import queries
 
-        results = queries.show_vms(self._ports, names)
+        results = queries.show_vms(self._ports, self._context(), names)
 
         def show(name: str) -> QueryResult[VmResult]:
             if name not in results:

@@ -52,14 +52,14 @@ class VmCalls(Calls):
         """Return the VMs of this host and their vGPUs."""
         from vgpuctl.operations import queries
 
-        return queries.list_vms(self._ports)
+        return queries.list_vms(self._ports, self._context())
 
     @query
     def show_vm(self, name: str) -> QueryResult[VmResult]:
         """Return one VM with its vGPUs and disks."""
         from vgpuctl.operations import queries
 
-        return queries.show_vm(self._ports, name)
+        return queries.show_vm(self._ports, self._context(), name)
 
     @query
     def show_console(self, name: str) -> QueryResult[ConsoleResult]:

@@ -22,6 +22,9 @@ class EventType(StrEnum):
     by itself while there are that many problems. `autostart-failed`: a VM that should run after a boot does not.
     `planned-change-failed`: a VM is off, and what set-vm --when-off planned for it is not possible.
     `license-token-ends`: the token of a license expires within 30 days, or has expired.
+    `guest-helper-up`, `guest-helper-lost`: a guest's helper reports, or does so no more; `guest-helper-bad`: it sends
+    what is no report, or too much. `guest-users`: who is logged on in a guest has changed; show-vm
+    shows who.
     `history-problem`: the history of the use of vGPUs cannot be written, or was damaged and begins again.
     `read-only-begin`: the agent cannot write its state directory, so it refuses operations until `read-only-end`.
     """
@@ -36,6 +39,10 @@ class EventType(StrEnum):
     VM_CRASHED = "vm-crashed"
     VM_UNDEFINED = "vm-undefined"
     GUEST_DRIVER_UP = "guest-driver-up"
+    GUEST_HELPER_UP = "guest-helper-up"
+    GUEST_HELPER_LOST = "guest-helper-lost"
+    GUEST_HELPER_BAD = "guest-helper-bad"
+    GUEST_USERS = "guest-users"
     VGPU_MADE = "vgpu-made"
     VGPU_REMOVED = "vgpu-removed"
     VGPU_LOST = "vgpu-lost"
@@ -90,6 +97,7 @@ SEVERITIES = {
     EventType.LIBVIRT_LOST: Severity.WARNING,
     EventType.GPU_XID: Severity.WARNING,
     EventType.LICENSE_ENDS: Severity.WARNING,
+    EventType.GUEST_HELPER_BAD: Severity.WARNING,
     EventType.ECC: Severity.WARNING,
     EventType.ROW_REMAP: Severity.WARNING,
     EventType.THROTTLE_BEGIN: Severity.WARNING,

@@ -36,13 +36,14 @@ class CloudInitFile(Value):
 class CloudInit(Value):
     """What cloud-init configures a guest with: at least one of these.
 
-    `sharing`, `license`: set up by a script of vgpuctl's.
+    `sharing`, `license`, `helper`: set up by a script of vgpuctl's. `helper`: whether the guest gets vgpuctl's helper.
     """
 
     user_data: CloudInitFile | None = None
     network_config: CloudInitFile | None = None
     sharing: GuestSharing | None = None
     license: License | None = None
+    helper: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -59,6 +60,7 @@ class CloudInit(Value):
         """The fields of the VM from which vgpuctl's own part is made, with their values."""
         fields = [f"license {self.license.name}"] if self.license is not None else []
         fields += [f"guest_sharing {self.sharing.text}"] if self.sharing is not None else []
+        fields += ["guest_helper"] if self.helper else []
         return tuple(fields)
 
 

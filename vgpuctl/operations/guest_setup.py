@@ -22,6 +22,7 @@ from vgpuctl.model.vm import DiskRole, Vm, VmRecord
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.observe.licenses import read_license
 from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, require_writable
+from vgpuctl.operations.guest_helper import has_helper, put_token
 from vgpuctl.operations.plans.guest_setup import check_guest_setup
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import request_from_record, with_slot
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> Outcome[VmReport]:
     """Write a VM's license into its seed, or take it out (`clear`); a VM without a license is left alone.
+
+    The helper of a running guest gets the token at once. Then a seed without a license stays so, and none is needed.
 
     Raises:
         Refused: the VM has a license and no seed.
@@ -58,6 +61,8 @@ def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> 
     if clear:
         step = _setup_step(vm, record, None)
         is_done = not has_license(step.read_script(host))
+    elif has_helper(host, vm):
+        return _refresh_by_helper(host, context, snapshot, vm, record)
     else:
         step, _ = changed_setup(host, context, snapshot, vm, record)
         is_done = step.is_done(host)
@@ -67,13 +72,42 @@ def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> 
     notes = (f"the guest of {vm.name} gets it at its next boot",) if step.unread and not clear else ()
     if context.dry_run:
         return Outcome(True, before, steps, snapshot.warnings, notes, dry_run=True)
+    _carry_out(host, context, snapshot, vm, record, step)
+    return report_vm(host, before, steps, notes)
+
+
+def _carry_out(host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord, step: WriteSetup) -> None:
     held = replace(record, vgpus=with_slot(snapshot, vm, record))
     with Transaction(host, context) as tx:
         tx.take_over_vm(vm, held, scope_of_vm(vm.uuid))
         if not held.vgpus:
             tx.note(vm.name, vm.uuid)
         tx.carry_out(Plan((step,)))
-    return report_vm(host, before, steps, notes)
+
+
+def _refresh_by_helper(host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Outcome[VmReport]:
+    """Have a running guest's helper replace the token, and a seed that has an old one, too.
+
+    The token comes first: where that fails, the seed is as it was.
+    """
+    name = request_of_record(record.request_fields).license_name or ""
+    _refuse_others_license(context, name)
+    license = read_license(host, name)
+    if license.problem is not None:
+        raise license.problem
+    steps = [f"replace the license token in the guest of {vm.name}"]
+    write = None
+    if any(disk.role is DiskRole.SEED for disk in record.disks):
+        step, _ = changed_setup(host, context, snapshot, vm, record, keeps_license=True)
+        write = None if step.is_done(host) else step
+    steps += [] if write is None else [write.describe()]
+    before = vm_result(snapshot, vm)
+    if context.dry_run:
+        return Outcome(True, before, tuple(steps), snapshot.warnings, dry_run=True)
+    put_token(host, vm, license.token)
+    if write is not None:
+        _carry_out(host, context, snapshot, vm, record, write)
+    return report_vm(host, before, tuple(steps))
 
 
 def changed_setup(
@@ -135,12 +169,12 @@ def _setup_step(vm: Vm, record: VmRecord, license: License | None) -> WriteSetup
     if seed is None:
         raise Refused(
             f"{vm.name} has no seed for cloud-init, by which its guest would be set up",
-            hint="set it up in the guest by hand; create-vm makes a seed for --license and --guest-sharing",
+            hint="set it up in the guest by hand; create-vm --license, --guest-sharing or --guest-helper makes a seed",
             vm=vm.name,
         )
-    sharing = request_of_record(record.request_fields).guest_sharing
-    runs = vm.state not in STOPPED_STATES
-    return WriteSetup(vm.name, seed, CloudInit(sharing=sharing, license=license), unread=runs)
+    request = request_of_record(record.request_fields)
+    files = CloudInit(sharing=request.guest_sharing, license=license, helper=request.guest_helper)
+    return WriteSetup(vm.name, seed, files, unread=vm.state not in STOPPED_STATES)
 
 
 def _refuse_others_license(context: Context, name: str) -> None:

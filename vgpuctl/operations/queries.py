@@ -12,8 +12,9 @@ from vgpuctl.gpu.profiles import find_types
 from vgpuctl.gpu.room import divide
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import Gpu, VgpuType
+from vgpuctl.model.guest_report import GuestReport
 from vgpuctl.model.names import parse_gpu_address
-from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.outcome import Context, QueryResult
 from vgpuctl.model.results import SelectedResult
 from vgpuctl.model.results.gpus import (
     ExplainResult,
@@ -32,6 +33,7 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters, read_modprobe
 from vgpuctl.operations.boot import read_autostart_links
 from vgpuctl.operations.guards import find_vm, require_libvirt
+from vgpuctl.operations.guest_helper import helper_result, read_guest_reports
 from vgpuctl.operations.guest_software import read_guest_software
 from vgpuctl.operations.moves import find_pinned_vms
 from vgpuctl.operations.plans.moves import find_blocking_carriers, plan_room_moves
@@ -94,40 +96,50 @@ def explain(host: Host, profile: str) -> QueryResult[ExplainResult]:
     return QueryResult(explain_profile(snapshot, gpus, profile, pinned_vms), snapshot.warnings)
 
 
-def list_vms(host: Host) -> QueryResult[tuple[VmRowResult, ...]]:
-    """Return every VM, managed and unmanaged.
+def list_vms(host: Host, context: Context) -> QueryResult[tuple[VmRowResult, ...]]:
+    """Return every VM, managed and unmanaged; who is logged on only in those that the caller may use.
 
     Raises:
         HostCannot: libvirt does not answer: an empty list would say that there are none.
     """
     snapshot = observe(host, ReadScope(models=False))
     require_libvirt(snapshot)
-    return QueryResult(tuple(vm_row(snapshot, v) for v in snapshot.vms), snapshot.warnings)
+    reports = read_guest_reports(host, context, snapshot.vms)
+    return QueryResult(tuple(vm_row(snapshot, v, reports.get(v.uuid)) for v in snapshot.vms), snapshot.warnings)
 
 
-def show_vms(host: Host, names: Sequence[str]) -> dict[str, QueryResult[VmResult]]:
+def show_vms(host: Host, context: Context, names: Sequence[str]) -> dict[str, QueryResult[VmResult]]:
     """Return VMs by name, from one look at the host; one that has just been deleted is left out."""
     snapshot = observe(host, ReadScope(models=False))
     vms = {vm.name: vm for vm in snapshot.vms}
     shown = [vms[name] for name in names if name in vms]
     software = read_guest_software(host, snapshot, shown).by_vm
-    return {vm.name: QueryResult(_shown_vm(host, snapshot, vm, software), snapshot.warnings) for vm in shown}
+    reports = read_guest_reports(host, context, shown)
+    return {vm.name: QueryResult(_shown_vm(host, snapshot, vm, software, reports), snapshot.warnings) for vm in shown}
 
 
-def show_vm(host: Host, name: str) -> QueryResult[VmResult]:
+def show_vm(host: Host, context: Context, name: str) -> QueryResult[VmResult]:
     """Return one VM with its vGPUs and disks."""
     snapshot = observe(host, ReadScope(models=False))
     vm = find_vm(snapshot, name)
     software = read_guest_software(host, snapshot, (vm,)).by_vm
-    return QueryResult(_shown_vm(host, snapshot, vm, software), snapshot.warnings)
+    reports = read_guest_reports(host, context, (vm,))
+    return QueryResult(_shown_vm(host, snapshot, vm, software, reports), snapshot.warnings)
 
 
-def _shown_vm(host: Host, snapshot: Snapshot, vm: Vm, software: Mapping[str, GuestSoftwareResult]) -> VmResult:
+def _shown_vm(
+    host: Host,
+    snapshot: Snapshot,
+    vm: Vm,
+    software: Mapping[str, GuestSoftwareResult],
+    reports: Mapping[str, GuestReport],
+) -> VmResult:
     links = read_autostart_links(host)
     return replace(
         vm_result(snapshot, vm),
         libvirt_autostart=None if links is None else vm.name in links,
         guest_software=software.get(vm.uuid),
+        helper_report=helper_result(reports.get(vm.uuid)),
     )
 
 

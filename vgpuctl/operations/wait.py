@@ -82,11 +82,11 @@ def check_wait_options(request: VmRequest, *, wait_for: str | None, timeout: flo
     """
     if wait_for is not None and not start:
         raise InvalidInput(f"--wait-for {wait_for} and --no-start cannot be combined: a VM that is off has no guest")
-    if wait_for in _SOFTWARE and request.mode != "vgpu":
+    if wait_for in _SOFTWARE and request.mode != "vgpu" and not (wait_for == "driver" and request.guest_helper):
         raise InvalidInput(
             f"--wait-for {wait_for} and --mode {request.mode} cannot be combined: the host's driver reports only on "
             "the guests of vGPUs",
-            hint="--wait-for guest; then look in the guest",
+            hint="--wait-for guest; then look in the guest" if wait_for == "license" else "add --guest-helper",
         )
     if wait_for is None and timeout is not None:
         raise InvalidInput("--wait-timeout requires --wait-for guest", hint="add --wait-for guest")
@@ -232,14 +232,18 @@ def _look(host: Host, vm: Vm, target: str, software: SoftwareRead | None) -> _Se
             state=str(domain.state),
         )
     if software is not None:
-        return _look_at_software(current, target, software)
+        return _look_at_software(host, current, target, software)
     macs = frozenset(parse_domain(domain.live_xml, domain.state, host.machine_id).mac_addresses)
     guest = read_guest(host, vm.uuid, macs, needs_address=target == "address")
     return _Seen(current, domain.state, guest is not None, guest)
 
 
-def _look_at_software(vm: Vm, target: str, software: SoftwareRead) -> _Seen:
-    """Return a running VM with what NVML tells about its guest."""
+def _look_at_software(host: Host, vm: Vm, target: str, software: SoftwareRead) -> _Seen:
+    """Return a running VM with what NVML tells about its guest; of a whole GPU's driver the helper there tells."""
+    if vm.uuid in software.unreported and target == "driver":
+        report = None if host.guest_reports is None else host.guest_reports.read().get(vm.uuid)
+        if report is not None or _expects_helper(vm):
+            return _Seen(vm, vm.state, report is not None and report.driver is not None)
     if vm.uuid in software.unreported:
         raise HostCannot(
             f"this host cannot see the {target} in {vm.name}: its NVML reports on no vGPU of it",
@@ -250,6 +254,10 @@ def _look_at_software(vm: Vm, target: str, software: SoftwareRead) -> _Seen:
     is_licensed = known is not None and known.license == LICENSED and vm.uuid not in software.partly
     reached = is_licensed if target == "license" else known is not None
     return _Seen(vm, vm.state, reached, software=known)
+
+
+def _expects_helper(vm: Vm) -> bool:
+    return vm.record is not None and vm.record.requested("guest_helper", bool) is True
 
 
 def _time_over(pending: Sequence[_Seen], total: int, target: str, seconds: float, problem: str | None) -> Busy:

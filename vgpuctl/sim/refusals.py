@@ -44,6 +44,7 @@ _LIBVIRT_CALLS = {
     "unplug": ("virDomainDetachDeviceAlias", "cannot detach the device from VM {}"),
     "removal": ("virConnectDomainEventRegisterAny", "cannot watch the removal of a device from VM {}"),
     "guest-addresses": ("virDomainInterfaceAddresses", "cannot read the addresses of VM {}"),
+    "open-channel": ("virDomainOpenChannel", "cannot open a channel of VM {}"),
     "graphics-passwords": ("virDomainGetXMLDesc", "cannot read the console of VM {}"),
     "pool": ("virStoragePoolLookupByName", "cannot look up storage pool {}"),
     "pools": ("virConnectListAllStoragePools", "cannot list storage pools"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.licenses import MARKER, put_license, token_text
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import ROOT, Run
 
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 SECRET = "hunter2"
@@ -186,6 +186,47 @@ def test_programs_of_the_guest_share_its_gpu(sim: Run, tmp_path: Path) -> None:
     assert (other.status, "guest_sharing: mps,threads=50 -> mps:4" in other.out) == (0, True)
     assert sim(f"create-vm 'node-{{}}' --count 2 --profile A100-4C --image {IMAGE} --guest-sharing mps:4").status == 0
     assert [sim(f"show-vm node-{n} --json").document["data"]["guest_sharing"] for n in (1, 2)] == ["mps:4"] * 2
+
+
+def test_the_helper_comes_by_cloud_init_and_by_hand(sim: Run) -> None:
+    made = sim(f"create-vm vdi-001 --profile A100-4C --image {IMAGE} --guest-helper")
+    assert (made.status, "from guest_helper" in made.err) == (0, True)
+    assert "helper:    cloud-init brings it; it has not reported" in sim("show-vm vdi-001").out
+    taken = sim("set-vm vdi-001 --no-guest-helper")
+    assert (taken.status, "guest_helper: true -> false" in taken.err) == (0, True)
+    program = sim("print-helper")
+    assert program.out == (ROOT / "templates/guest/vgpuctl_guest.py").read_text()
+    windows = sim("print-helper --os windows --json").document["data"]
+    assert windows == {"os": "windows", "program": (ROOT / "templates/guest/vgpuctl_guest.ps1").read_text()}
+
+
+@pytest.mark.parametrize("line", ["message-vm vdi-001 --text hi", "allow-logon vdi-001 --user ada",
+                                  "shutdown-in vdi-001 --minutes 5", "shutdown-in vdi-001 --cancel"])  # fmt: skip
+def test_a_command_without_the_agent_cannot_reach_the_helper(sim: Run, line: str) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
+    ran = sim(line)
+    assert (ran.status, "only the host agent can reach the helper" in ran.err) == (6, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("shutdown-in vdi-001", "specify one of --minutes N"),
+        ("shutdown-in vdi-001 --minutes 5 --cancel", "specify one of --minutes N"),
+        ("shutdown-in vdi-001 --cancel --text x", "specify one of --minutes N"),
+        ("shutdown-in vdi-001 --minutes 1441", "1441 is not 0 to 1440"),
+        ("message-vm vdi-001", "--text"),
+        ("message-vm vdi-001 --text ''", "a message has 1 to 1000"),
+        ("message-vm vdi-001 --text 'a\nb'", "a message has 1 to 1000"),
+        (f"message-vm vdi-001 --text {'x' * 1001}", "a message has 1 to 1000"),
+        ("allow-logon vdi-001 --user 'a b'", "'a b' is not the name of a user"),
+        ("allow-logon vdi-001 --user a:b", "'a:b' is not the name of a user"),
+        ("print-helper --os beos", "beos"),
+    ],
+)
+def test_bad_requests_to_helpers_are_refused_first(sim: Run, line: str, message: str) -> None:
+    ran = sim(line)
+    assert (ran.status, message in ran.err) == (2, True), ran.err
 
 
 def holders_of_marker(etc: Path) -> list[Path]:

@@ -28,6 +28,7 @@ FIELDS: dict[str, tuple[str, str, Any]] = {
     "owner": ("--owner ada", "owner", "ada"),
     "guest_sharing": ("--guest-sharing mps", "guest_sharing", "mps"),
     "license": ("--license cad", "license", "cad"),
+    "guest_helper": ("--guest-helper", "guest_helper", True),
     "autostart": ("--autostart enabled", "autostart", "enabled"),
     "autostart_storage": ("--autostart-storage any", "autostart_storage", "any"),
     "start_order": ("--start-order 7", "start_order", 7),

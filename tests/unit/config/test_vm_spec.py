@@ -42,6 +42,7 @@ cloud_init: /srv/user-data
 network_config: /srv/network-config
 guest_sharing: "mps,memory=2048,threads=025"
 license: cad
+guest_helper: true
 networks: [desktops, {bridge: br0, vlan: 30, mac: 52-54-00-AA-00-01}]
 display: true
 os: generic
@@ -89,6 +90,7 @@ def test_every_field_is_read() -> None:
         "network_config": "/srv/network-config",
         "guest_sharing": "mps,threads=25,memory=2GiB",
         "license": "cad",
+        "guest_helper": True,
         "networks": ("desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         "display": True,
         "os": "generic",
@@ -124,6 +126,7 @@ def test_files_and_options_agree() -> None:
         network_config="/srv/network-config",
         guest_sharing="mps,threads=25,memory=2G",
         license="cad",
+        guest_helper=True,
         networks=("network=desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         display=True,
         os="generic",
@@ -280,6 +283,7 @@ def test_contradictions(text: str, line: str) -> None:
             {"networks": ("network=a,mac=52:54:00:00:00:01", "bridge=b,mac=52-54-00-00-00-01")},
             "--network: the MAC address 52:54:00:00:00:01 is given twice",
         ),
+        ({"guest_helper": "x"}, "--guest-helper: 'x' is not true or false"),
         ({"display": "x"}, "--display: 'x' is not true or false"),
         ({"display": True, "mode": "passthrough"}, "--display: mode passthrough has no vGPU"),
         ({"os": "windows"}, "--os: 'windows' is not linux, generic or windows11"),
@@ -391,6 +395,7 @@ typed_specs = st.fixed_dictionaries(
         "hugepages": st.sampled_from(["none", "2M", "1GiB"]),
         "cpu_pin": st.sampled_from(["auto", "none", "0", "9,1-3,4"]),
         "guest_sharing": st.sampled_from(["none", "mps", "mps:48", "time-slicing:2", "mps,memory=1G,threads=100"]),
+        "guest_helper": st.booleans(),
         "display": st.booleans(),
         "os": st.sampled_from(["linux", "generic", "windows11"]),
         "storage_pool": names,

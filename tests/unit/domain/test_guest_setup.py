@@ -9,6 +9,7 @@ import pytest
 from pycdlib import PyCdlib
 from ruamel.yaml import YAML
 
+from tests.guests.helper import PROGRAM
 from tests.guests.roots import GuestRoot
 from tests.licenses import CERTIFICATE
 from vgpuctl.config.guest_rules import parse_guest_sharing
@@ -205,3 +206,22 @@ def test_the_seed_has_it_as_vendor_data_next_to_the_users_own(text):
         disc.get_file_from_iso_fp(data, rr_path=f"/{name}")
         texts[name] = data.getvalue().decode()
     assert texts == {"user-data": user, "vendor-data": script(text)}
+
+
+def test_the_helper_is_installed_at_each_boot_and_runs(root):
+    text = setup_script(CloudInit(helper=True))
+    for _ in range(2):
+        root.run_script(text)
+    installed = root.path / "usr/local/sbin/vgpuctl-guest"
+    assert (installed.read_text(), installed.stat().st_mode & 0o777) == (PROGRAM.read_text(), 0o755)
+    commands = ["daemon-reload", "--quiet enable vgpuctl-guest.service", "--no-block restart vgpuctl-guest.service"]
+    assert (root.path / "run/systemctl").read_text().splitlines() == commands * 2
+    unit = (root.path / "etc/systemd/system/vgpuctl-guest.service").read_text()
+    assert "ExecStart=/usr/local/sbin/vgpuctl-guest run\n" in unit
+    assert '"helper": "1"' in root.run("/usr/local/sbin/vgpuctl-guest", "show").stdout
+
+
+def test_a_helper_that_cannot_be_installed_does_not_stop_the_rest(root):
+    root.put_program("systemctl", "#!/bin/sh\nexit 1\n")
+    ran = root.run_script(setup_script(CloudInit(helper=True)))
+    assert "vgpuctl: the helper vgpuctl-guest was not installed" in ran.stderr

@@ -142,7 +142,7 @@ def test_another_device_of_the_vm_is_its_own_affair(tmp_path):
 def test_a_vm_that_runs_without_its_vgpu_is_never_shown_with_it(tmp_path):
     host = without_device(tmp_path)
     host.ports.hypervisor.start(host.ports.hypervisor.find_domain("vm").uuid)
-    (row,) = list_vms(host.ports).data
+    (row,) = list_vms(host.ports, context()).data
     assert [v.attached for v in row.vgpus] == [False]
     done = start(host.ports, "vm")
     assert not done.changed

@@ -43,7 +43,7 @@ def assigned_function(address: str, backend: Backend = Backend.SRIOV_VF) -> Assi
 
 
 def gpu_of(host: SimulatedHost) -> str:
-    (vgpu,) = show_vm(host.ports, "web").data.vgpus
+    (vgpu,) = show_vm(host.ports, context(), "web").data.vgpus
     return vgpu.gpu
 
 
@@ -74,7 +74,8 @@ def test_without_vfs_a_start_names_the_command_that_brings_them_back_and_every_l
     finding = run_check("lost-vgpus", observe(host.ports, ReadScope()))
     assert (finding.verdict, finding.fix) == ("fail", f"vgpuctl set-mode {address} {mode}")
     assert "VM web is off, and cannot start" in finding.evidence[0]
-    shown = (list_vgpus(host.ports).data, list_vms(host.ports).data[0].vgpus, show_vm(host.ports, "web").data.vgpus)
+    vm = show_vm(host.ports, context(), "web").data
+    shown = (list_vgpus(host.ports).data, list_vms(host.ports, context()).data[0].vgpus, vm.vgpus)
     assert [[v.present for v in vgpus] for vgpus in shown] == [[False]] * 3
     assert run_reconcile(host.ports).data.findings == ()
     with operation(host.ports):

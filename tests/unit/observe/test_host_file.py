@@ -86,7 +86,7 @@ def test_with_a_broken_file_a_vm_that_exists_still_starts(tmp_path):
 def test_read_commands_warn_of_a_broken_file_without_gpus(tmp_path, observed, text):
     host = open_sim_host(tmp_path)
     host.sim.host_file.write_text(text)
-    arguments = (GPU,) if observed == "show_gpu" else ()
+    arguments = {"show_gpu": (GPU,), "list_vms": (context(),)}.get(observed, ())
     warned = [
         w for w in getattr(queries, observed)(host.ports, *arguments).warnings if "/etc/vgpuctl/host.yaml:2:" in w
     ]

@@ -76,7 +76,7 @@ def test_while_the_clone_runs_every_change_of_the_original_is_refused_before_it_
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_clone_is_shown_with_what_it_names(tmp_path, scenario, profile, runs):
     host = with_clone(tmp_path, scenario, profile, runs=runs)
-    original, clone = list_vms(host.ports).data
+    original, clone = list_vms(host.ports, context()).data
     assert original.vgpus == clone.vgpus
     assert [(v.vm, v.other_vms) for v in clone.vgpus] == [("vm", ("vm-clone",))]
     assert [(v.vm, v.other_vms) for v in list_vgpus(host.ports).data] == [("vm", ("vm-clone",))]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import create, open_sim_host, request, stop
+from tests.hosts import context, create, open_sim_host, request, stop
 from vgpuctl.model.results.vms import GuestSoftwareResult
 from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget, VgpuUse
 from vgpuctl.operations.queries import show_vm, show_vms
@@ -53,34 +53,34 @@ class Reported:
     ],
 )
 def test_a_running_guest_has_its_driver_rated(tmp_path: Path, guest: str, release: str | None, fit: str) -> None:
-    software = show_vm(host_of(tmp_path, guest), "desk").data.guest_software
+    software = show_vm(host_of(tmp_path, guest), context(), "desk").data.guest_software
     assert software == GuestSoftwareResult(guest, release, "19", fit, "licensed", None)
 
 
 def test_a_guest_without_driver_a_vm_that_is_off_and_a_host_without_numbers_have_none(tmp_path: Path) -> None:
-    assert show_vm(host_of(tmp_path / "a", None), "desk").data.guest_software is None
+    assert show_vm(host_of(tmp_path / "a", None), context(), "desk").data.guest_software is None
     ports = host_of(tmp_path / "b", "580.159.03")
-    assert show_vm(replace(ports, usage=None), "desk").data.guest_software is None
+    assert show_vm(replace(ports, usage=None), context(), "desk").data.guest_software is None
     assert stop(ports, "desk").changed
-    assert show_vm(ports, "desk").data.guest_software is None
+    assert show_vm(ports, context(), "desk").data.guest_software is None
 
 
 def test_only_gpus_of_the_shown_vms_are_asked_and_once(tmp_path: Path) -> None:
     ports = host_of(tmp_path, "580.159.03")
     other = create(ports, request("H100-10C", name="other", gpu="0000:3f:00.0")).data
-    desk = show_vm(ports, "desk").data
+    desk = show_vm(ports, context(), "desk").data
     reader = Reported(
         VgpuUse(desk.vgpus[0].gpu, (desk.vgpus[0].carrier,), guest_driver="580.159.03", license_expiry=1.8e9),
         VgpuUse(other.vgpus[0].gpu, ("elsewhere",), vm_uuid="f" * 8, guest_driver="580.159.03"),
     )
     watched = replace(ports, usage=reader)
-    software = show_vm(watched, "desk").data.guest_software
+    software = show_vm(watched, context(), "desk").data.guest_software
     assert software is not None
     assert (software.host_release, software.license, software.license_expiry) == ("19.5", None, "2027-01-15T08:00:00Z")
     assert [[target.address for target in asked] for asked in reader.asked] == [["0000:3b:00.0"]]
-    shown = show_vms(watched, ("desk", "other"))
+    shown = show_vms(watched, context(), ("desk", "other"))
     assert (shown["other"].data.guest_software, len(reader.asked)) == (None, 2)
     assert shown["desk"].data.guest_software == software
     stop(ports, "desk")
-    assert show_vm(watched, "desk").data.guest_software is None
+    assert show_vm(watched, context(), "desk").data.guest_software is None
     assert len(reader.asked) == 2

@@ -196,7 +196,7 @@ def test_deleting_one_leaves_what_others_have(tmp_path: Path, kind: str) -> None
         delete(host.ports, "lent")
         create(host.ports, reserving_request(profile, "runs"))
         delete(host.ports, "runs")
-    assert [vm.name for vm in list_vms(host.ports).data if vm.state == "running"] == ["kept"]
+    assert [vm.name for vm in list_vms(host.ports, context()).data if vm.state == "running"] == ["kept"]
     assert host.ports.hypervisor.find_domain("lent") is None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import vgpuctl
-from tests.hosts import create, open_sim_host, request, start
+from tests.hosts import context, create, open_sim_host, request, start
 from tests.meanwhile import unchanged
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound
 from vgpuctl.model.request import NewDisk
@@ -103,7 +103,7 @@ def test_lists_are_sorted(tmp_path):
     addresses = [g.address for g in queries.list_gpus(host.ports).data]
     assert addresses[:-1] == sorted(addresses[:-1])
     assert addresses[-1] == "mtty"
-    names = [v.name for v in queries.list_vms(host.ports).data]
+    names = [v.name for v in queries.list_vms(host.ports, context()).data]
     assert names == sorted(names)
 
 
@@ -160,7 +160,7 @@ def test_without_libvirt_gpus_are_shown_with_a_warning_and_a_list_of_vms_is_an_e
     assert len(answer.data) == 1
     assert any("VMs are unknown" in w for w in answer.warnings)
     with pytest.raises(HostCannot, match="libvirt"):
-        queries.list_vms(host.ports)
+        queries.list_vms(host.ports, context())
 
 
 def test_a_bad_device_is_left_out_and_named_and_the_others_are_shown(tmp_path):
@@ -175,8 +175,8 @@ def test_looking_changes_nothing(tmp_path):
     with unchanged(host):
         queries.list_gpus(host.ports, everything=True)
         queries.list_profiles(host.ports)
-        queries.list_vms(host.ports)
-        queries.show_vm(host.ports, "old-desktop")
+        queries.list_vms(host.ports, context())
+        queries.show_vm(host.ports, context(), "old-desktop")
         queries.explain(host.ports, "T4-4Q")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults import Watch, counted
 from tests.halted import Halted, elsewhere, reopen
-from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, picture, request, run_reconcile
 from tests.layouts import FLEX, drained
 from tests.meanwhile import on_call, unchanged
 from tests.reserving_vms import record_of
@@ -77,7 +77,7 @@ def test_a_lost_record_is_written_again_and_the_vm_can_be_deleted(tmp_path, scen
     host.ports.hypervisor.set_record(uuid, None)
     later = host.again()
     assert kinds(later) == ["record-lost"]
-    assert queries.show_vm(later.ports, "vm").data.ownership == "managed"
+    assert queries.show_vm(later.ports, context(), "vm").data.ownership == "managed"
     assert kinds(later) == []
     delete(later.ports, "vm")
     assert picture(later).types == picture(later).mdevs == {}
@@ -104,8 +104,8 @@ def test_an_unreadable_record_is_reported_and_never_overwritten(tmp_path, scenar
     assert "a newer vgpuctl may have written it" in finding.action
     with unchanged(later), pytest.raises(Unmanaged, match="a newer one"):
         delete(later.ports, "vm")
-    assert [row.name for row in queries.list_vms(later.ports).data] == ["vm"]
-    shown = queries.show_vm(later.ports, "vm").data
+    assert [row.name for row in queries.list_vms(later.ports, context()).data] == ["vm"]
+    shown = queries.show_vm(later.ports, context(), "vm").data
     assert (shown.record, [v.present for v in shown.vgpus]) == (None, [True])
 
 
@@ -139,8 +139,8 @@ def test_a_copy_of_a_managed_vm_is_left_alone(tmp_path):
     later = host.again()
     with unchanged(later):
         assert kinds(later) == ["copied-record"]
-    assert queries.show_vm(later.ports, "copy").data.ownership == "copy"
-    (vgpu,) = queries.show_vm(later.ports, "vm").data.vgpus
+    assert queries.show_vm(later.ports, context(), "copy").data.ownership == "copy"
+    (vgpu,) = queries.show_vm(later.ports, context(), "vm").data.vgpus
     assert (vgpu.vm, vgpu.ownership) == ("vm", "managed")
 
 
@@ -171,7 +171,7 @@ def test_a_vm_that_another_vgpuctl_finished_meanwhile_is_left_alone(tmp_path):
     later = host.again()
     after = picture(later)
     assert (after.types, after.files, after.domains.keys()) == (before.types, before.files, before.domains.keys())
-    assert queries.show_vm(later.ports, "vm").data.record == "ready"
+    assert queries.show_vm(later.ports, context(), "vm").data.record == "ready"
 
 
 def test_a_claim_whose_vm_appeared_meanwhile_is_left_alone(tmp_path):
@@ -184,7 +184,7 @@ def test_a_claim_whose_vm_appeared_meanwhile_is_left_alone(tmp_path):
     later = host.again()
     after = picture(later)
     assert (after.types, after.claims) == (before.types, before.claims)
-    assert queries.show_vm(later.ports, "vm").data.vgpus[0].present
+    assert queries.show_vm(later.ports, context(), "vm").data.vgpus[0].present
 
 
 def test_a_vm_that_a_living_command_is_making_is_no_finding(tmp_path):
@@ -195,7 +195,7 @@ def test_a_vm_that_a_living_command_is_making_is_no_finding(tmp_path):
     with unchanged(host):
         assert kinds(host, dry_run=True) == kinds(host) == []
     assert making.finish() == 0
-    assert queries.show_vm(host.ports, "vm").data.record == "ready"
+    assert queries.show_vm(host.ports, context(), "vm").data.record == "ready"
 
 
 def test_a_vm_that_runs_is_recorded_and_keeps_all_although_its_record_says_half_made(tmp_path):
@@ -205,7 +205,7 @@ def test_a_vm_that_runs_is_recorded_and_keeps_all_although_its_record_says_half_
     later = host.again()
     assert kinds(later) == ["half-made"]
     assert picture(later) == ready
-    assert queries.show_vm(later.ports, "vm").data.record == "ready"
+    assert queries.show_vm(later.ports, context(), "vm").data.record == "ready"
 
 
 def test_what_a_living_command_is_about_to_make_is_not_stray(tmp_path):
@@ -217,7 +217,7 @@ def test_what_a_living_command_is_about_to_make_is_not_stray(tmp_path):
     with unchanged(host):
         assert kinds(host, dry_run=True) == kinds(host) == []
     assert attached.finish() == 0
-    assert len(queries.show_vm(host.ports, "vm").data.vgpus) == 2
+    assert len(queries.show_vm(host.ports, context(), "vm").data.vgpus) == 2
 
 
 def test_a_vm_that_was_drained_on_a_gpu_with_a_stuck_write_is_to_be_started_and_nothing_is_read_there(tmp_path):

@@ -156,7 +156,7 @@ def test_force_and_delete_work_in_every_state(tmp_path, state):
 @pytest.mark.parametrize("state", HINTS)
 def test_list_and_doctor_show_it(tmp_path, state):
     _, ports = with_vm(tmp_path, state)
-    assert [vm.state for vm in list_vms(ports).data] == [state]
+    assert [vm.state for vm in list_vms(ports, context()).data] == [state]
     finding = run_check("vm-states", observe(ports, ReadScope()))
     if state in OFF_HINTS:
         assert (finding.verdict, finding.evidence[0], finding.fix) == ("warn", f"VM vm is {state}", HINTS[state])

@@ -137,7 +137,7 @@ def test_a_vm_of_virsh_that_refers_to_it_is_shown_and_keeps_it(tmp_path):
             drop(host.ports)
         assert raised.value.facts["vms"] == ["desk"]
         assert [v.vm for v in list_vgpus(host.ports).data] == ["desk"]
-        assert [v.name for v in queries.show_vm(host.ports, "desk").data.vgpus] == ["spare"]
+        assert [v.name for v in queries.show_vm(host.ports, context(), "desk").data.vgpus] == ["spare"]
         assert finding_kinds(host) == []
     host.ports.hypervisor.destroy(uuid)
     host.ports.hypervisor.undefine(uuid)

@@ -52,7 +52,7 @@ def gpus(count: int, name: str = "vm", *addresses: str, **changes: object) -> Vm
 
 def buses(host: SimulatedHost, name: str = "vm") -> list[str]:
     """Return the buses of the GPUs that a VM has."""
-    return [v.gpu[5:7] for v in queries.show_vm(host.ports, name).data.vgpus]
+    return [v.gpu[5:7] for v in queries.show_vm(host.ports, context(), name).data.vgpus]
 
 
 def add(host: SimulatedHost, count: int = 1, *addresses: str, name: str = "vm", dry_run: bool = False) -> Outcome:
@@ -129,7 +129,7 @@ def test_a_gpus_audio_function_goes_with_it(tmp_path: Path) -> None:
     create(host.ports, gpus(2))
     functions = [f"0000:{bus}:00.{n}" for bus in ("3b", "3f") for n in (0, 1)]
     assert sorted(picture(host).claims) == functions
-    shown = queries.show_vm(host.ports, "vm").data.vgpus
+    shown = queries.show_vm(host.ports, context(), "vm").data.vgpus
     assert [v.companions for v in shown] == [("0000:3b:00.1",), ("0000:3f:00.1",)]
     stop(host.ports, "vm")
     remove(host, "3b")
@@ -171,7 +171,7 @@ def test_a_vm_that_reserves_nothing_while_it_is_off_gets_others_when_its_own_are
 
 def test_a_clone_of_the_vm_does_not_get_its_gpus(host: SimulatedHost) -> None:
     create(host.ports, gpus(2), start=False)
-    xml = host.ports.hypervisor.definition(queries.show_vm(host.ports, "vm").data.uuid)
+    xml = host.ports.hypervisor.definition(queries.show_vm(host.ports, context(), "vm").data.uuid)
     root = etree.fromstring(xml)
     for tag, text in (("name", "copy"), ("uuid", "11111111-2222-4333-8444-555555555555")):
         root.find(tag).text = text
@@ -179,7 +179,7 @@ def test_a_clone_of_the_vm_does_not_get_its_gpus(host: SimulatedHost) -> None:
     assert len(picture(host).claims) == 2
     delete(host.ports, "vm", keep_disks=True)
     assert not picture(host).claims
-    assert "copy" in [vm.name for vm in queries.list_vms(host.ports).data]
+    assert "copy" in [vm.name for vm in queries.list_vms(host.ports, context()).data]
 
 
 def test_several_vms_with_several_gpus_are_claimed_in_one_hold_or_not_at_all(host: SimulatedHost) -> None:
@@ -305,7 +305,7 @@ def test_a_vm_of_another_program_keeps_its_window_and_is_told_which_one_it_needs
 def test_several_plain_vfs_are_all_given_or_none(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, "mixed")
     create(host.ports, request(name="a", mode="sriov", gpus=5, gpu=FLEX))
-    assert len(queries.show_vm(host.ports, "a").data.vgpus) == 5
+    assert len(queries.show_vm(host.ports, context(), "a").data.vgpus) == 5
     with unchanged(host), pytest.raises(NoCapacity, match="4 plain VFs requested, but only 3 can be given now"):
         create(host.ports, request(name="b", mode="sriov", gpus=4, gpu=FLEX))
     delete(host.ports, "a")

@@ -30,7 +30,7 @@ from vgpuctl.model.autostart import ANY_STORAGE, AUTOSTART_NEVER
 from vgpuctl.value import field_names
 
 if TYPE_CHECKING:
-    from vgpuctl.model.results.vms import GuestSoftwareResult, VmResult, VmRowResult
+    from vgpuctl.model.results.vms import GuestHelperResult, GuestSoftwareResult, GuestUserResult, VmResult, VmRowResult
 
 
 def _vm_vgpus(vm: VmRowResult) -> str | None:
@@ -72,6 +72,8 @@ VMS = Listing(
         Column("image", "IMAGE", lambda vm: vm.image, level="wide"),
         Column("license", "LICENSE", lambda vm: vm.license, level="wide"),
         Column("sharing", "SHARING", lambda vm: vm.guest_sharing, level="wide"),
+        Column("driver", "DRIVER", lambda vm: vm.guest_driver, level="wide"),
+        Column("user", "USER", lambda vm: vm.guest_users, level="wide"),
         Column("labels", "LABELS", lambda vm: _label_texts(vm.labels), level="wide"),
         Column("uuid", "UUID", lambda vm: vm.uuid, level="wide"),
         Column("profile", "PROFILE", lambda vm: known_texts([v.profile for v in vm.vgpus]), level="named"),
@@ -113,7 +115,7 @@ _FIRST_FIELDS = ("ownership", "owner", "account", "record", "vcpus", "firmware",
 _IN_OWN_WORDS = frozenset({
     "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
     "network_config", "labels", "vgpus", "disks", "generation", "autostart", "autostart_storage", "start_order",
-    "should_run", "planned", "libvirt_autostart", "guest_software",
+    "should_run", "planned", "libvirt_autostart", "guest_software", "guest_helper", "helper_report",
 })  # fmt: skip
 """The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
 neither list come after the first."""
@@ -134,6 +136,12 @@ def _vm(data: VmResult) -> Page:
     items += [("when off", f"{name.replace('_', ' ')} {value}") for name, value in data.planned.items()]
     items += [("labels", value_text(data.labels))] if data.labels else []
     items += _software_lines(data.guest_software)
+    items += (
+        [("helper", "cloud-init brings it; it has not reported")]
+        if data.guest_helper and data.helper_report is None
+        else []
+    )
+    items += _helper_lines(data.helper_report)
     items += [device_item(v, data.name) for v in data.vgpus]
     items += [("disk", disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
@@ -157,6 +165,25 @@ def _software_lines(software: GuestSoftwareResult | None) -> list[tuple[str, str
         until = f" until {software.license_expiry}" if software.license_expiry else ""
         lines.append(("license", f"{software.license}{until}"))
     return lines
+
+
+def _helper_lines(helper: GuestHelperResult | None) -> list[tuple[str, str]]:
+    """Return what the helper in a guest reports."""
+    if helper is None:
+        return []
+    lines = [("helper", f"version {helper.version}, reported at {helper.seen}")]
+    if helper.users is not None:
+        lines.append(("logged on", ", ".join(map(_user_text, helper.users)) or "nobody"))
+    drivers = [f"driver {helper.driver}"] if helper.driver else []
+    drivers += [f"the host's driver {helper.host_driver}"] if helper.host_driver else []
+    drivers += ["MPS runs"] if helper.mps else []
+    return [*lines, *([("guest says", ", ".join(drivers))] if drivers else [])]
+
+
+def _user_text(user: GuestUserResult) -> str:
+    notes = ["disconnected"] if user.state == "disconnected" else []
+    notes += [f"idle for {user.idle_seconds // 60} minutes"] if user.idle_seconds and user.idle_seconds >= 60 else []
+    return f"{user.user} ({', '.join(notes)})" if notes else user.user
 
 
 def _autostart_line(data: VmResult) -> str:

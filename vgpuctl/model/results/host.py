@@ -239,6 +239,13 @@ class CompletionResult(Value):
     script: str
 
 
+class GuestHelperFileResult(Value):
+    """The helper for guests with this system, linux or windows: a program in one file."""
+
+    os: str
+    program: str
+
+
 class HostAnswerResult(Value):
     """One host. `document`: what vgpuctl there printed; if it printed none, an error document of the same form."""
 

@@ -86,6 +86,35 @@ class GuestSoftwareResult(Value):
     license_expiry: str | None
 
 
+class GuestUserResult(Value):
+    """A user who is logged on in a guest. `idle_seconds`: since the last input, null if that is not known.
+
+    `disconnected`: the session runs, and nobody sees its screen; only Windows tells that.
+    """
+
+    user: str
+    state: Annotated[str, "active", "disconnected"]
+    idle_seconds: int | None
+
+
+class GuestHelperResult(Value):
+    """What the helper in a running guest reported last; nothing proves that it is true.
+
+    `seen`: when, in UTC. `version`: the helper's. `users`: who is logged on, null where the guest does not know, or
+    the VM is not the caller's.
+    `driver`: the version of NVIDIA's driver in the guest, null without one. `host_driver`, `host_branch`: of the host's
+    vGPU driver, as the guest sees it. `mps`: whether the daemon of MPS runs.
+    """
+
+    seen: str
+    version: str
+    users: tuple[GuestUserResult, ...] | None
+    driver: str | None
+    host_driver: str | None
+    host_branch: str | None
+    mps: bool
+
+
 class WaitedVmResult(Value):
     """A VM that has reached what was waited for. `guest`: who knows it; null unless that was waited for.
 
@@ -178,7 +207,8 @@ class VmRowResult(Value):
     `ownership`: whether vgpuctl manages it. `owner`: the person or team that uses it, null if none is set. `account`:
     the user of the host agent who made it, null if root did. `generation`: grows with each change that vgpuctl makes of
     its record or definition, null without a record. `image`: the image that its first disk is a clone or a full copy
-    of, null without one. `license`, `guest_sharing`: as in `VmResult`.
+    of, null without one. `license`, `guest_sharing`: as in `VmResult`. `guest_driver`, `guest_users`: NVIDIA's driver
+    in the running guest and who is logged on there, as its helper reports; null without a helper.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -197,6 +227,8 @@ class VmRowResult(Value):
     image: str | None
     license: str | None
     guest_sharing: str | None
+    guest_driver: str | None
+    guest_users: tuple[str, ...] | None
     vgpus: tuple[VgpuResult, ...]
 
 
@@ -216,7 +248,8 @@ class VmResult(Value):
     last-state. `planned`: the fields that the host agent changes when the VM is next off, as text. `libvirt_autostart`:
     whether libvirt starts it too (virsh autostart); only show-vm reads that, as root.
     `guest_software`: of the running guest; null without NVIDIA's driver there. Only show-vm reads it, and
-    create-vm that waits for it.
+    create-vm that waits for it. `guest_helper`: whether cloud-init brings the helper into the guest,
+    null without a record. `helper_report`: what the helper in the guest reports, null without one; only show-vm has it.
     """
 
     name: str
@@ -243,6 +276,7 @@ class VmResult(Value):
     network_config: str | None
     guest_sharing: str | None
     license: str | None
+    guest_helper: bool | None
     autostart: str | None
     autostart_storage: str | None
     start_order: int | None
@@ -250,6 +284,7 @@ class VmResult(Value):
     planned: Mapping[str, str]
     libvirt_autostart: bool | None
     guest_software: GuestSoftwareResult | None
+    helper_report: GuestHelperResult | None
     vgpus: tuple[VgpuResult, ...]
     disks: tuple[DiskResult, ...]
 

@@ -42,10 +42,13 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
     if request.os == WINDOWS_11:
         raise InvalidInput(
             f"{what}: vgpuctl sets up guests with Linux, and os is {WINDOWS_11}",
-            hint="put the license into the golden image; programs of Windows take turns on the GPU without any setting",
+            hint="put the license and the helper (vgpuctl print-helper --os windows) into the golden image; "
+            "programs of Windows take turns on the GPU without any setting",
             fields=list(fields),
             os=request.os,
         )
+    if license is None and request.guest_sharing is None:
+        return ()
     for vgpu in vgpus:
         _refuse_maker(snapshot, what, vgpu)
     _refuse_other_license(request, license)

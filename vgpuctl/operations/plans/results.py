@@ -14,6 +14,7 @@ from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.room import divide
 from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, Ownership, Vgpu, VgpuType
+from vgpuctl.model.guest_report import GuestReport
 from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.planned_fields import planned_fields
 from vgpuctl.model.results.gpus import (
@@ -133,6 +134,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         planned=planned_texts(vm.record),
         libvirt_autostart=None,
         guest_software=None,
+        helper_report=None,
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -208,8 +210,9 @@ def image_of(vm: Vm) -> str | None:
     return next((d.image for d in vm.record.data_disks() if d.image is not None), None) if vm.record else None
 
 
-def vm_row(snapshot: Snapshot, vm: Vm) -> VmRowResult:
-    """Return one VM's result for list-vms."""
+def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmRowResult:
+    """Return one VM's result for list-vms. `report`: of the helper in its guest."""
+    users = None if report is None else report.users
     return VmRowResult(
         name=vm.name,
         uuid=vm.uuid,
@@ -225,6 +228,8 @@ def vm_row(snapshot: Snapshot, vm: Vm) -> VmRowResult:
         image=image_of(vm),
         license=_recorded_value(vm, "license"),
         guest_sharing=_recorded_value(vm, "guest_sharing"),
+        guest_driver=None if report is None else report.driver,
+        guest_users=None if users is None else tuple(user.user for user in users),
         vgpus=_vgpus_of(snapshot, vm),
     )
 

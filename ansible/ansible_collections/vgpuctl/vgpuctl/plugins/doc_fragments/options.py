@@ -132,6 +132,11 @@ options:
         /etc/vgpuctl/licenses with the token.'
       - 'Without it, V(none).'
       - 'For example V(cad).'
+  guest_helper:
+    type: bool
+    description:
+      - 'Bring vgpuctl''s helper into the guest by cloud-init: it reports who is logged on and which driver
+        runs.'
   networks:
     type: raw
     description:

@@ -25,6 +25,7 @@ VM = {
     "network_config": {"type": "str"},
     "guest_sharing": {"type": "str"},
     "license": {"type": "str"},
+    "guest_helper": {"type": "bool"},
     "networks": {"type": "raw"},
     "display": {"type": "bool"},
     "os": {"type": "str", "choices": ["linux", "generic", "windows11"]},

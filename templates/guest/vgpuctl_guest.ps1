@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+<#
+.SYNOPSIS
+vgpuctl-guest for Windows: says who is logged on in this VM and which NVIDIA driver runs, and carries out a few
+requests of the host.
+
+.DESCRIPTION
+    powershell -ExecutionPolicy Bypass -File vgpuctl-guest.ps1 install    as an administrator: a scheduled task
+    powershell -ExecutionPolicy Bypass -File vgpuctl-guest.ps1 run        what the task does
+
+It speaks through the virtio port org.vgpuctl.guest.0, which vgpuctl gives each VM; the virtio-serial driver (vioserial)
+must be installed. One JSON object per line, at most 4 KiB. The host cannot run commands through it. It needs Windows
+PowerShell 5.1, which Windows 10, 11 and Server have.
+#>
+param(
+    [ValidateSet('run', 'install', 'show')]
+    [string] $Action = 'run'
+)
+
+Set-StrictMode -Version Latest
+$ErrorActionPreference = 'Stop'
+
+$Version = '1'
+$PortPath = '\\.\Global\org.vgpuctl.guest.0'
+$Program = Join-Path $env:ProgramData 'vgpuctl\vgpuctl-guest.ps1'
+$TaskName = 'vgpuctl-guest'
+$TokenDirectory = Join-Path $env:ProgramFiles 'NVIDIA Corporation\vGPU Licensing\ClientConfigToken'
+$TokenName = 'client_configuration_token_vgpuctl.tok'
+$MaxLineBytes = 4096
+$MaxUsers = 32
+$LookSeconds = 5
+$ReportSeconds = 60
+$script:TokenParts = @()
+
+Add-Type -TypeDefinition @'
+using System;
+using System.IO;
+using System.Runtime.InteropServices;
+using Microsoft.Win32.SafeHandles;
+
+public static class VgpuctlPort
+{
+    [DllImport("kernel32.dll", CharSet = CharSet.Unicode, SetLastError = true)]
+    private static extern SafeFileHandle CreateFile(
+        string name, uint access, uint share, IntPtr security, uint creation, uint flags, IntPtr template);
+
+    // .NET opens no devices by name.
+    public static FileStream Open(string path)
+    {
+        const uint readAndWrite = 0xC0000000, openExisting = 3, overlapped = 0x40000000;
+        SafeFileHandle handle = CreateFile(path, readAndWrite, 0, IntPtr.Zero, openExisting, overlapped, IntPtr.Zero);
+        if (handle.IsInvalid)
+        {
+            throw new System.ComponentModel.Win32Exception(Marshal.GetLastWin32Error());
+        }
+        return new FileStream(handle, FileAccess.ReadWrite, 4096, true);
+    }
+}
+'@
+
+# ------------------------------------------------------------------- reports
+
+# Who is logged on, as quser says. Its words are those of the system's language, so only their places count: a session
+# without a name is disconnected.
+function Get-LoggedOnUser {
+    $output = @(& "$env:SystemRoot\System32\quser.exe" 2>$null)
+    $users = @()
+    foreach ($line in ($output | Select-Object -Skip 1 -First $MaxUsers)) {
+        if ($line -match '^[ >](\S+)\s+(?:(\S+)\s+)?(\d+)\s+(\S+)\s+(none|\.|\d+\+\d+:\d+|\d+:\d+|\d+)\s') {
+            $state = if ($Matches[2]) { 'active' } else { 'disconnected' }
+            $users += @{ user = $Matches[1]; state = $state; idle_seconds = (ConvertFrom-IdleTime $Matches[5]) }
+        }
+    }
+    return , $users
+}
+
+function ConvertFrom-IdleTime([string] $Text) {
+    if ($Text -match '^(?:(\d+)\+)?(\d+):(\d+)$') {
+        $days = if ($Matches[1]) { [int] $Matches[1] } else { 0 }
+        return ($days * 24 + [int] $Matches[2]) * 3600 + [int] $Matches[3] * 60
+    }
+    if ($Text -match '^\d+$') { return [int] $Text * 60 }
+    return 0
+}
+
+# NVIDIA's version is the last five digits of Windows': 32.0.15.7371 is 573.71.
+function Get-NvidiaDriver {
+    $cards = @(Get-CimInstance Win32_VideoController | Where-Object { $_.AdapterCompatibility -eq 'NVIDIA' })
+    if ($cards.Count -eq 0 -or -not $cards[0].DriverVersion) { return $null }
+    $digits = $cards[0].DriverVersion -replace '\D', ''
+    if ($digits.Length -lt 5) { return $null }
+    $last = $digits.Substring($digits.Length - 5)
+    return '{0}.{1}' -f $last.Substring(0, 3), $last.Substring(3)
+}
+
+function Get-Report {
+    return [ordered] @{
+        type = 'report'; helper = $Version; users = (Get-LoggedOnUser); driver = (Get-NvidiaDriver)
+        host_driver = $null; host_branch = $null; mps = $false
+    }
+}
+
+# ------------------------------------------------------------------ requests
+
+function Invoke-Request($Request) {
+    $answer = [ordered] @{ type = 'answer'; id = $Request.id; ok = $true }
+    try {
+        switch ($Request.verb) {
+            'message' { Show-Message (Get-CleanText $Request.text) }
+            'put-token' { Set-Token $Request }
+            'allow-logon' { Set-AllowedUser $Request.user }
+            'shutdown-in' { Set-Shutdown $Request }
+            default { throw "this helper, version $Version, has no such request" }
+        }
+    } catch {
+        $answer.ok = $false
+        $text = "$_"
+        $answer.error = $text.Substring(0, [Math]::Min(500, $text.Length))
+    }
+    return $answer
+}
+
+function Get-CleanText($Text) {
+    if (-not ($Text -is [string]) -or -not $Text.Trim()) { throw 'a text is missing' }
+    $clean = $Text -replace '[\p{Cc}\p{Cf}"]', ' '
+    return $clean.Substring(0, [Math]::Min(1000, $clean.Length))
+}
+
+function Show-Message([string] $Text) {
+    if ((Get-LoggedOnUser).Count -eq 0) { throw 'nobody is logged on' }
+    & "$env:SystemRoot\System32\msg.exe" '*' '/TIME:600' $Text
+    if ($LASTEXITCODE -ne 0) { throw "msg.exe failed: exit status $LASTEXITCODE" }
+}
+
+# The parts of a license token; with the last one the token is replaced and NVIDIA's service restarted.
+function Set-Token($Request) {
+    $part = [int] $Request.part
+    $parts = [int] $Request.parts
+    if ($part -eq 1) { $script:TokenParts = @() }
+    if ($part -ne $script:TokenParts.Count + 1) {
+        $script:TokenParts = @()
+        throw "part $part of the token came in the wrong order"
+    }
+    $script:TokenParts += [string] $Request.data
+    $token = $script:TokenParts -join ''
+    if ($token.Length -gt 65536 -or $token -notmatch '^[A-Za-z0-9_.=+/-]+$') {
+        $script:TokenParts = @()
+        throw 'this is no license token'
+    }
+    if ($part -lt $parts) { return }
+    $script:TokenParts = @()
+    New-Item -ItemType Directory -Force -Path $TokenDirectory | Out-Null
+    $path = Join-Path $TokenDirectory $TokenName
+    [IO.File]::WriteAllText("$path.new", $token)
+    Move-Item -Force "$path.new" $path
+    Get-ChildItem -Path $TokenDirectory -Filter '*.tok' | Where-Object Name -ne $TokenName | Remove-Item -Force
+    Restart-Service -Force -Name 'NVDisplay.ContainerLocalSystem'
+}
+
+# Only this user may log on remotely; administrators may always.
+function Set-AllowedUser($User) {
+    if (-not ($User -is [string]) -or $User -notmatch '^[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}$') {
+        throw 'allow-logon needs the name of a user'
+    }
+    $group = 'S-1-5-32-555'  # Remote Desktop Users, in every language
+    $members = @(Get-LocalGroupMember -SID $group)
+    $wanted = (New-Object Security.Principal.NTAccount $User).Translate([Security.Principal.SecurityIdentifier])
+    if (-not ($members | Where-Object { $_.SID -eq $wanted })) { Add-LocalGroupMember -SID $group -Member $wanted }
+    $members | Where-Object { $_.SID -ne $wanted } | ForEach-Object { Remove-LocalGroupMember -SID $group -Member $_.SID }
+}
+
+function Set-Shutdown($Request) {
+    $shutdown = "$env:SystemRoot\System32\shutdown.exe"
+    if ($null -eq $Request.minutes) {
+        & $shutdown /a
+    } else {
+        $seconds = [Math]::Max(0, [Math]::Min(1440, [int] $Request.minutes)) * 60
+        $comment = @()
+        if ($Request.text) {
+            $text = Get-CleanText $Request.text
+            $comment = @('/c', $text.Substring(0, [Math]::Min(500, $text.Length)))
+        }
+        & $shutdown /s /t $seconds @comment
+    }
+    if ($LASTEXITCODE -ne 0) { throw "shutdown.exe failed: exit status $LASTEXITCODE" }
+}
+
+# ------------------------------------------------------------------ the port
+
+function Send-Message($Port, $Message) {
+    $line = [Text.Encoding]::ASCII.GetBytes((ConvertTo-AsciiJson $Message) + "`n")
+    if ($line.Length -gt $MaxLineBytes) { return }
+    $write = $Port.WriteAsync($line, 0, $line.Length)
+    if (-not $write.Wait(10000)) { throw 'the host does not read' }
+    $Port.Flush()
+}
+
+# Windows PowerShell writes other characters as they are; the host takes ASCII.
+function ConvertTo-AsciiJson($Message) {
+    $json = ConvertTo-Json -InputObject $Message -Depth 4 -Compress
+    return [regex]::Replace($json, '[^\x20-\x7e]', { param($m) '\u{0:x4}' -f [int] [char] $m.Value })
+}
+
+function Start-Serving {
+    $port = [VgpuctlPort]::Open($PortPath)
+    $buffer = New-Object byte[] $MaxLineBytes
+    $rest = ''
+    $sent = ''
+    $sentTime = [DateTime]::MinValue
+    $read = $null
+    while ($true) {
+        $report = Get-Report
+        $key = (@($report.users | ForEach-Object { $_.user + $_.state }) -join ' ') + $report.driver
+        if ($key -ne $sent -or ([DateTime]::UtcNow - $sentTime).TotalSeconds -ge $ReportSeconds) {
+            Send-Message $port $report
+            $sent = $key
+            $sentTime = [DateTime]::UtcNow
+        }
+        if ($null -eq $read) { $read = $port.ReadAsync($buffer, 0, $buffer.Length) }
+        if (-not $read.Wait($LookSeconds * 1000)) { continue }
+        $count = $read.Result
+        $read = $null
+        if ($count -eq 0) { Start-Sleep -Seconds 1; continue }
+        $lines = @(($rest + [Text.Encoding]::UTF8.GetString($buffer, 0, $count)) -split "`n")
+        $rest = $lines[-1]
+        if ($rest.Length -gt $MaxLineBytes) { $rest = '' }
+        foreach ($line in ($lines | Select-Object -SkipLast 1)) {
+            try { $request = ConvertFrom-Json $line } catch { continue }
+            if ($null -eq $request -or -not $request.PSObject.Properties['verb']) { continue }
+            if ($request.verb -eq 'report') { $sentTime = [DateTime]::MinValue }
+            else { Send-Message $port (Invoke-Request $request) }
+        }
+    }
+}
+
+function Install-Helper {
+    New-Item -ItemType Directory -Force -Path (Split-Path $Program) | Out-Null
+    if ($PSCommandPath -ne $Program) { Copy-Item -Force $PSCommandPath $Program }
+    $arguments = "-NoProfile -NonInteractive -ExecutionPolicy Bypass -File `"$Program`" run"
+    $task = New-ScheduledTaskAction -Execute 'powershell.exe' -Argument $arguments
+    $settings = New-ScheduledTaskSettingsSet -RestartCount 999 -RestartInterval (New-TimeSpan -Minutes 1) `
+        -ExecutionTimeLimit ([TimeSpan]::Zero) -AllowStartIfOnBatteries -DontStopIfGoingOnBatteries
+    $trigger = New-ScheduledTaskTrigger -AtStartup
+    Register-ScheduledTask -Force -TaskName $TaskName -Action $task -Trigger $trigger -Settings $settings `
+        -User 'SYSTEM' -RunLevel Highest | Out-Null
+    Start-ScheduledTask -TaskName $TaskName
+}
+
+switch ($Action) {
+    'install' { Install-Helper }
+    'show' { ConvertTo-AsciiJson (Get-Report) }
+    'run' { Start-Serving }
+}

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The helper for guests with Linux: its reports, its requests, and its lines through the port."""
+
+from __future__ import annotations
+
+import ast
+import json
+import stat
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.guests.helper import PROGRAM, Peer, Programs, program
+from vgpuctl.model.guest_report import MAX_LINE_BYTES, GuestAnswer, GuestReport, parse_line
+
+HOST, BRANCH = b"580.178\0\0\0", b"r580_178\0\0"
+
+
+def config_space(vendor: bytes = b"\xde\x10", mark: bytes = b"VF", before: bytes = b"") -> bytes:
+    """Return a PCI configuration space: another capability, then the vendor-specific one."""
+    records = before + bytes([0, 22]) + HOST + BRANCH
+    power = bytes([0x01, 0x68, 0, 0, 0, 0, 0, 0])
+    vendor_specific = bytes([0x09, 0, 5 + len(records)]) + mark + records
+    return (vendor + bytes(0x32) + b"\x60" + bytes(0x2B) + power + vendor_specific).ljust(256, b"\0")
+
+
+@pytest.fixture
+def programs() -> Programs:
+    return Programs()
+
+
+@pytest.fixture
+def guest(tmp_path: Path, programs: Programs) -> program.Guest:
+    return program.Guest(tmp_path, programs)
+
+
+def put(root: Path, path: str, data: bytes | str) -> None:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def test_it_runs_with_the_oldest_python_that_it_names() -> None:
+    ast.parse(PROGRAM.read_text(), feature_version=(3, 9))
+
+
+@pytest.mark.parametrize(
+    ("config", "versions"),
+    [
+        (config_space(), ("580.178", "r580_178")),
+        (config_space(before=bytes([7, 4, 1, 1])), ("580.178", "r580_178")),
+        (config_space(mark=b"XX"), None),
+        (config_space(before=bytes([7, 0])), None),
+        (b"\xde\x10", None),
+        ((b"\xde\x10" + bytes(0x32) + b"\x60" + bytes(0x2B) + bytes([0x01, 0x60])).ljust(256, b"\0"), None),
+    ],
+)  # fmt: skip
+def test_the_hosts_driver_is_in_the_vgpus_configuration_space(config: bytes, versions: tuple[str, str] | None) -> None:
+    assert program.find_host_driver(config) == versions
+
+
+def test_a_report_has_what_the_guest_knows(tmp_path: Path, guest: program.Guest, programs: Programs) -> None:
+    put(tmp_path, "sys/bus/pci/devices/0000:06:00.0/config", config_space(vendor=b"\x86\x80"))
+    put(tmp_path, "sys/bus/pci/devices/0000:07:00.0/config", config_space())
+    put(tmp_path, "sys/module/nvidia/version", "570.211\n")
+    put(tmp_path, "proc/12/comm", "nvidia-cuda-mps\n")
+    programs.log_on("bob", since=int((time.time() - 600) * 1e6))
+    programs.log_on("alice")
+    programs.log_on("alice", since=int((time.time() - 60) * 1e6))
+    programs.log_on("gdm", kind="greeter")
+    programs.log_on("carol", state="closing")
+    report = guest.report()
+    bob = report["users"][1].pop("idle_seconds")
+    assert 600 <= bob < 630
+    assert report == {
+        "type": "report",
+        "helper": program.VERSION,
+        "users": [{"user": "alice", "state": "active", "idle_seconds": 0}, {"user": "bob", "state": "active"}],
+        "driver": "570.211",
+        "host_driver": "580.178",
+        "host_branch": "r580_178",
+        "mps": True,
+    }
+
+
+def test_a_guest_without_anything_says_so(guest: program.Guest, programs: Programs) -> None:
+    assert guest.report()["users"] == []
+    programs.failing.add("loginctl")
+    guest._slow = {}
+    report = guest.report()
+    assert (report["users"], report["driver"], report["host_driver"], report["mps"]) == (None, None, None, False)
+    assert isinstance(parse_line(json.dumps(report).encode(), 1.0), GuestReport)
+
+
+def test_sessions_are_read_again_after_a_change(tmp_path: Path, guest: program.Guest, programs: Programs) -> None:
+    sessions = tmp_path / "run/systemd/sessions"
+    sessions.mkdir(parents=True)
+    assert guest.report()["users"] == []
+    programs.log_on("alice")
+    assert guest.report()["users"] == [], "nothing has changed there"
+    (sessions / "1").touch()
+    assert [user["user"] for user in guest.report()["users"]] == ["alice"]
+
+
+def ask(guest: program.Guest, verb: str, **values: object) -> str | None:
+    """Return why a request was refused; None: it was carried out."""
+    answer = guest.answer({"verb": verb, "id": 7, **values})
+    parsed = parse_line(json.dumps(answer).encode(), 1.0)
+    assert isinstance(parsed, GuestAnswer)
+    assert parsed.id == 7
+    return parsed.error
+
+
+def test_a_message_goes_to_terminals_and_desktops(tmp_path: Path, guest: program.Guest, programs: Programs) -> None:
+    assert ask(guest, "message", text="hello") == "nobody is logged on"
+    programs.log_on("root")
+    put(tmp_path, "run/user/0/bus", "")
+    assert ask(guest, "message", text="save\x1b[31m\nnow") is None
+    bus = f"DBUS_SESSION_BUS_ADDRESS=unix:path={tmp_path}/run/user/0/bus"
+    assert programs.ran[0] == ("wall", "--", "save [31m now")
+    assert programs.ran[1][:6] == ("runuser", "-u", "root", "--", "env", bus)
+    assert programs.ran[1][-1] == "save [31m now"
+    programs.failing.add("runuser")
+    assert ask(guest, "message", text="--help") is None, "the terminals have it"
+    programs.failing.add("wall")
+    assert ask(guest, "message", text="x") == "wall failed: no"
+    assert ask(guest, "message", text=" ") == "a text is missing"
+
+
+def test_a_token_comes_in_parts_and_replaces_others(tmp_path: Path, guest: program.Guest, programs: Programs) -> None:
+    put(tmp_path, "etc/nvidia/ClientConfigToken/old.tok", "old")
+    put(tmp_path, "etc/nvidia/ClientConfigToken/.client_configuration_token_vgpuctl.tok.vgpuctl", "half")
+    folder = tmp_path / "etc/nvidia/ClientConfigToken"
+    assert ask(guest, "put-token", part=1, parts=2, data="abc.") is None
+    assert (folder / "old.tok").exists()
+    assert ask(guest, "put-token", part=2, parts=2, data="def") is None
+    (file,) = folder.iterdir()
+    assert (file.name, file.read_text()) == ("client_configuration_token_vgpuctl.tok", "abc.def\n")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert programs.ran == [("systemctl", "--no-block", "try-restart", "nvidia-gridd.service")]
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"part": 2, "parts": 2, "data": "abc"}, "part 2 of the token came in the wrong order"),
+        ({"part": 1, "parts": 1, "data": "a b"}, "this is no license token"),
+        ({"part": 1, "parts": 1, "data": "a" * 70000}, "this is no license token"),
+        ({"part": 0, "parts": 1, "data": "a"}, "put-token needs part, parts and data"),
+        ({"part": 1, "parts": 1}, "put-token needs part, parts and data"),
+    ],
+)
+def test_what_is_no_token_is_refused(
+    guest: program.Guest, tmp_path: Path, values: dict[str, object], error: str
+) -> None:
+    assert ask(guest, "put-token", **values) == error
+    assert not (tmp_path / "etc").exists()
+
+
+def test_one_user_may_log_on(tmp_path: Path, guest: program.Guest) -> None:
+    put(tmp_path, "etc/pam.d/sshd", "# account required pam_access.so\n")
+    assert "pam_access.so" in (ask(guest, "allow-logon", user="alice") or "")
+    put(tmp_path, "etc/pam.d/sshd", "account required pam_access.so\n")
+    assert "is missing" in (ask(guest, "allow-logon", user="alice") or "")
+    (tmp_path / "etc/security/access.d").mkdir(parents=True)
+    assert ask(guest, "allow-logon", user="CORP\\alice") is None
+    rules = (tmp_path / "etc/security/access.d/90-vgpuctl.conf").read_text().splitlines()[1:]
+    assert rules == ["+:root:ALL", "+:(vgpuctl-logon):ALL", "+:CORP\\alice:ALL", "-:ALL:ALL"]
+    for user in ("a b", "alice:ALL", "", "-x", "alice\n+:bob:ALL", None, 7):
+        assert ask(guest, "allow-logon", user=user) == "allow-logon needs the name of a user"
+
+
+def test_a_shutdown_is_announced_and_cancelled(guest: program.Guest, programs: Programs) -> None:
+    assert ask(guest, "shutdown-in", minutes=10, text="New image") is None
+    assert ask(guest, "shutdown-in", minutes=0) is None
+    assert ask(guest, "shutdown-in", minutes=None) is None
+    assert programs.ran == [
+        ("shutdown", "-h", "+10", "New image"), ("shutdown", "-h", "+0"), ("shutdown", "-c"),
+    ]  # fmt: skip
+    for minutes in (-1, 1441, True, "5", 1.5):
+        assert ask(guest, "shutdown-in", minutes=minutes) == "shutdown-in needs a number of minutes, 0 to 1440"
+
+
+def test_other_requests_are_refused(guest: program.Guest) -> None:
+    assert "has no such request" in (ask(guest, "run", command="id") or "")
+    assert "has no such request" in (ask(guest, "\x1b[31m") or "")
+
+
+def test_it_reports_when_asked_and_answers(tmp_path: Path, guest: program.Guest, programs: Programs) -> None:
+    peer = Peer()
+    peer.end.sendall(b'no json\n[1]\n{"verb": "shutdown-in", "id": 3, "minutes": 1}\n{"verb":')
+    is_over: list[bool] = []
+    serving = threading.Thread(target=program.serve, args=(peer.port, guest, lambda: bool(is_over)))
+    serving.start()
+    assert isinstance(parse_line(peer.line().rstrip(b"\n"), 1.0), GuestReport)
+    assert parse_line(peer.line().rstrip(b"\n"), 1.0) == GuestAnswer(3, None)
+    peer.end.sendall(b' "report"}\n')
+    assert isinstance(parse_line(peer.line().rstrip(b"\n"), 1.0), GuestReport)
+    is_over.append(True)
+    peer.end.sendall(b"\n")
+    serving.join(30)
+    assert not serving.is_alive()
+    assert programs.ran == [("shutdown", "-h", "+1")]
+
+
+def test_a_line_is_never_too_long(guest: program.Guest, programs: Programs) -> None:
+    for number in range(100):
+        programs.log_on("\N{SNOWMAN}" * 60 + f"{number:03}")
+    peer = Peer()
+    assert peer.port.send(guest.report())
+    line = peer.line()
+    assert len(line) <= MAX_LINE_BYTES
+    report = parse_line(line.rstrip(b"\n"), 1.0)
+    assert isinstance(report, GuestReport)
+    assert report.users
+
+
+def test_a_host_that_sends_too_much_is_not_read(guest: program.Guest) -> None:
+    peer = Peer()
+    peer.end.setblocking(False)
+    requests = []
+    data = b'{"verb": "' + b"x" * 10000 + b'"}\n{"verb": "report"}\n'
+    while data:
+        data = data[peer.end.send(data[:3000]) :]
+        requests += peer.port.wait(1)
+    while not requests:
+        requests += peer.port.wait(1)
+    assert requests == [{"verb": "report"}]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The channels of VMs to programs in their guests; implements `ports.guests.GuestChannels`.
+
+All channels share one connection, whose events come in libvirt's event loop. Its callbacks only receive what has
+arrived: a call that waits for libvirt's answer would wait for its own thread. So a channel that has ended is closed by
+whoever closes it, in another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from vgpuctl.host.virt import constants
+from vgpuctl.host.virt.connection import LibvirtConnection
+
+if TYPE_CHECKING:
+    from vgpuctl.host.virt.connection import virStream
+
+_READ_BYTES = 4096
+_END_EVENTS = constants.VIR_STREAM_EVENT_ERROR | constants.VIR_STREAM_EVENT_HANGUP
+_ENDED = "the channel has ended: the VM stopped, or libvirtd did"
+
+
+class LibvirtGuestChannels:
+    """The channels of one libvirt."""
+
+    def __init__(self, uri: str | None, lock_held: Callable[[], bool]) -> None:
+        self._connection = LibvirtConnection(uri, lock_held, has_events=True)
+
+    def open(
+        self, uuid: str, name: str, *, on_data: Callable[[bytes], bool], on_end: Callable[[str], None]
+    ) -> LibvirtGuestChannel:
+        """Open a running VM's channel."""
+        failure = f"cannot open the channel {name} of VM {uuid}"
+        with self._connection.call("virDomainOpenChannel", failure) as connect:
+            domain = connect.lookupByUUIDString(uuid)
+            stream = connect.newStream(constants.VIR_STREAM_NONBLOCK)
+            domain.openChannel(name, stream, 0)
+            channel = LibvirtGuestChannel(self._connection, stream, on_data, on_end)
+            stream.eventAddCallback(constants.VIR_STREAM_EVENT_READABLE | _END_EVENTS, channel.receive, None)
+            return channel
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class LibvirtGuestChannel:
+    """An open stream of libvirt's."""
+
+    def __init__(
+        self,
+        connection: LibvirtConnection,
+        stream: virStream,
+        on_data: Callable[[bytes], bool],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._on_data, self._on_end = on_data, on_end
+        self._lock = Lock()
+        self._has_ended = False
+        self._is_closed = False
+
+    def receive(self, stream: virStream, events: int, _opaque: Any) -> None:
+        """Hand over what has arrived. The event loop calls it."""
+        with self._lock:
+            if self._has_ended:
+                return
+            data = self._read(stream) if events & constants.VIR_STREAM_EVENT_READABLE else None
+            ends = data == b"" or bool(events & _END_EVENTS and not data)
+            if ends:
+                self._has_ended = True
+                self._connection.attempt(None, stream.eventRemoveCallback)
+            elif data and not self._on_data(data):
+                self._connection.attempt(None, lambda: stream.eventUpdateCallback(_END_EVENTS))
+        if ends:
+            self._on_end(_ENDED)
+
+    def _read(self, stream: virStream) -> bytes | None:
+        """Return what has arrived: None, nothing yet; empty, it has ended."""
+        received: list[object] = []  # a number while nothing has arrived
+        if self._connection.attempt(None, lambda: received.append(stream.recv(_READ_BYTES))) is not None:
+            return b""
+        return received[0] if isinstance(received[0], bytes) else None
+
+    def send(self, data: bytes) -> None:
+        """Send bytes to the guest."""
+        with self._connection.call("virStreamSend", "cannot send to the guest's helper"):
+            self._stream.send(data)
+
+    def resume(self) -> None:
+        """Read again."""
+        events = constants.VIR_STREAM_EVENT_READABLE | _END_EVENTS
+        with self._lock:
+            if not self._has_ended:
+                self._connection.attempt(None, lambda: self._stream.eventUpdateCallback(events))
+
+    def close(self) -> None:
+        """End the stream."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if not self._has_ended:
+                self._has_ended = True
+                self._connection.attempt(None, self._stream.eventRemoveCallback)
+        self._connection.attempt(None, self._stream.abort)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The helper in a running VM's guest: what it reports, and requests that it carries out.
+
+A helper is a program of the guest: what it reports is nothing that vgpuctl relies on for the host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import HostCannot, InvalidInput, Refused
+from vgpuctl.model import hint_commands
+from vgpuctl.model.guest_report import GuestReport
+from vgpuctl.model.names import is_visible
+from vgpuctl.model.numbers import format_utc
+from vgpuctl.model.outcome import Context, Outcome
+from vgpuctl.model.results.vms import GuestHelperResult, GuestUserResult, VmReport
+from vgpuctl.model.vm import NOT_RUNNING_STATES, Vm
+from vgpuctl.observe import observe, scope_of_vm
+from vgpuctl.operations.guards import find_vm_to_change, require_writable
+from vgpuctl.operations.plans.results import vm_result
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+MAX_TEXT_CHARACTERS = 1000
+MAX_MINUTES = 1440
+_PART_CHARACTERS = 2000
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", re.ASCII)
+
+
+def read_guest_reports(host: Host, context: Context, vms: Sequence[Vm]) -> Mapping[str, GuestReport]:
+    """Return what the helpers in these VMs' guests reported last, by uuid; without users where the caller may not know.
+
+    A user may know who is logged on in VMs that this user may change.
+    """
+    reports = {} if host.guest_reports is None else host.guest_reports.read()
+    shown: dict[str, GuestReport] = {}
+    for vm in vms:
+        report = reports.get(vm.uuid)
+        if report is not None and vm.state not in NOT_RUNNING_STATES:
+            may_know = context.caller is None or context.caller.may_change(vm)
+            shown[vm.uuid] = report if may_know else replace(report, users=None)
+    return shown
+
+
+def helper_result(report: GuestReport | None) -> GuestHelperResult | None:
+    """Return a report as show-vm has it; None without one."""
+    if report is None:
+        return None
+    users = report.users
+    return GuestHelperResult(
+        seen=format_utc(int(report.seen)),
+        version=report.helper,
+        users=None if users is None else tuple(GuestUserResult(u.user, u.state, u.idle_seconds) for u in users),
+        driver=report.driver,
+        host_driver=report.host_driver,
+        host_branch=report.host_branch,
+        mps=report.mps,
+    )
+
+
+def message_vm(host: Host, context: Context, name: str, text: str) -> Outcome[VmReport]:
+    """Show a text to everybody who is logged on in a VM.
+
+    Raises:
+        InvalidInput: the text is empty, too long, or has control characters.
+        VgpuctlError: as `_ask`.
+    """
+    _check_text(text)
+    return _ask(host, context, name, "message", f"show a message to the users of {name}", text=text)
+
+
+def allow_logon(host: Host, context: Context, name: str, user: str) -> Outcome[VmReport]:
+    """Let only this user, and the guest's administrators, log on in a VM.
+
+    Raises:
+        InvalidInput: it cannot be the name of a user.
+        VgpuctlError: as `_ask`.
+    """
+    if not _USER.fullmatch(user):
+        raise InvalidInput(
+            f"user: {user!a} is not the name of a user",
+            hint="name one user, as alice, CORP\\alice or alice@corp.example",
+            value=user,
+        )
+    return _ask(host, context, name, "allow-logon", f"let {user} log on in {name}, and nobody else", user=user)
+
+
+def shut_down_in(
+    host: Host, context: Context, name: str, minutes: int | None, text: str | None = None
+) -> Outcome[VmReport]:
+    """Have a guest shut down in so many minutes, with a warning to its users; None: cancel that.
+
+    Raises:
+        InvalidInput: the number of minutes or the text is wrong.
+        VgpuctlError: as `_ask`.
+    """
+    if text is not None:
+        _check_text(text)
+    if minutes is None:
+        return _ask(host, context, name, "shutdown-in", f"cancel the shutdown of {name}", minutes=None)
+    if not 0 <= minutes <= MAX_MINUTES:
+        raise InvalidInput(f"minutes: {minutes} is not 0 to {MAX_MINUTES}", value=minutes)
+    step = f"shut {name} down in {minutes} minutes"
+    return _ask(host, context, name, "shutdown-in", step, minutes=minutes, text=text)
+
+
+def put_token(host: Host, vm: Vm, token: str) -> None:
+    """Replace the license token in a running guest, in parts that fit into lines.
+
+    Raises:
+        VgpuctlError: as `ports.guests.GuestHelpers.ask`.
+    """
+    if host.guest_helpers is None:
+        raise _only_the_agent("put-token")
+    parts = [token[at : at + _PART_CHARACTERS] for at in range(0, len(token), _PART_CHARACTERS)]
+    for number, part in enumerate(parts, 1):
+        host.guest_helpers.ask(vm.uuid, "put-token", part=number, parts=len(parts), data=part)
+
+
+def has_helper(host: Host, vm: Vm) -> bool:
+    """Return whether the helper in a VM's guest can be asked now."""
+    is_reported = host.guest_reports is not None and vm.uuid in host.guest_reports.read()
+    return host.guest_helpers is not None and is_reported and vm.state not in NOT_RUNNING_STATES
+
+
+def _ask(host: Host, context: Context, name: str, verb: str, step: str, **values: object) -> Outcome[VmReport]:
+    """Have the helper of a VM carry out a request; a dry run says what it would be asked.
+
+    Raises:
+        Refused: the VM is off, or its helper refused it.
+        NotYours: it is another account's.
+        HostCannot: this is not the host agent, or the guest has no helper.
+        Busy: no answer came in time.
+    """
+    require_writable(host, context)
+    snapshot = observe(host, scope_of_vm(name))
+    vm = find_vm_to_change(context, snapshot, name)
+    if vm.state in NOT_RUNNING_STATES:
+        raise Refused(
+            f"{vm.name} is {vm.state}: nothing answers in its guest",
+            hint=hint_commands.run_command(vm),
+            vm=vm.name,
+            state=str(vm.state),
+        )
+    if host.guest_helpers is None:
+        raise _only_the_agent(verb)
+    if not has_helper(host, vm):
+        raise no_helper(vm.name, verb)
+    if not context.dry_run:
+        context.progress.on_plan((step,))
+        context.progress.on_step_start(1, step)
+        host.guest_helpers.ask(vm.uuid, verb, **values)
+        context.progress.on_step_finish(1, step)
+    return Outcome(True, vm_result(snapshot, vm), (step,), snapshot.warnings, dry_run=context.dry_run)
+
+
+def no_helper(name: str, verb: str) -> HostCannot:
+    """Return the error for a guest whose helper has not reported."""
+    return HostCannot(
+        f"{verb}: no helper in the guest of {name} reports to the host agent",
+        hint="vgpuctl print-helper prints the helper, to install it in the guest",
+        check="guest-helper",
+        vm=name,
+    )
+
+
+def _check_text(text: str) -> None:
+    if not text.strip() or len(text) > MAX_TEXT_CHARACTERS or not all(map(is_visible, text)):
+        raise InvalidInput(
+            f"text: it has {len(text)} characters; a message has 1 to {MAX_TEXT_CHARACTERS} on one line, without "
+            "control characters",
+            value=len(text),
+        )
+
+
+def _only_the_agent(verb: str) -> HostCannot:
+    return HostCannot(
+        f"{verb}: only the host agent can reach the helper in a guest, and this command did not go through it",
+        hint="systemctl start vgpuctl-agent.socket; vgpuctl install-host --agent installs it",
+        check="guest-helper",
+    )

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ports to the helpers in guests: the channel of a VM, and what helpers report and carry out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from vgpuctl.model.guest_report import GuestReport
+
+
+class GuestChannel(Protocol):
+    """The open channel of a running VM to a program in its guest."""
+
+    def send(self, data: bytes) -> None:
+        """Send bytes to the guest. A guest that does not read loses them, or gets them later.
+
+        Raises:
+            HostCannot, LibvirtFailed: the channel has ended.
+        """
+
+    def resume(self) -> None:
+        """Read again, after `on_data` asked for a pause."""
+
+    def close(self) -> None:
+        """Close it; `on_end` is not called any more. A second time does nothing."""
+
+
+class GuestChannels(Protocol):
+    """The channels of VMs. libvirt hands each to one program at a time."""
+
+    def open(
+        self, uuid: str, name: str, *, on_data: Callable[[bytes], bool], on_end: Callable[[str], None]
+    ) -> GuestChannel:
+        """Open the channel `name` of a running VM.
+
+        Both functions are called in threads of this port, and must not wait. `on_data` gets at most 4 KiB, and returns
+        whether to go on reading; after False nothing more is read until `resume`. `on_end` gets the reason once.
+
+        Raises:
+            LibvirtFailed: error 1, the VM has no such channel; 9, another program has it; 42 or 55, it does not run.
+            HostCannot: libvirt does not answer.
+        """
+
+    def close(self) -> None:
+        """Close what all channels share."""
+
+
+class GuestReports(Protocol):
+    """The last report of each running VM's helper, kept until the next boot of the host."""
+
+    def read(self) -> Mapping[str, GuestReport]:
+        """Return the reports by the VMs' uuids; those that cannot be read are left out. Never raises."""
+
+    def write(self, uuid: str, report: GuestReport) -> None:
+        """Keep a VM's last report.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+
+    def remove(self, uuid: str) -> None:
+        """Remove a VM's report; a missing one is no error.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+
+
+class GuestHelpers(Protocol):
+    """What the helpers in guests can be asked to do. Only the host agent has their channels."""
+
+    def ask(self, uuid: str, verb: str, **values: object) -> None:
+        """Have the helper in a running VM's guest carry out a request, and wait for its answer.
+
+        Raises:
+            HostCannot: the VM's helper has not reported.
+            Busy: no answer came in time.
+            Refused: the helper refused it; the message has its reason.
+            LibvirtFailed: the channel has ended.
+        """

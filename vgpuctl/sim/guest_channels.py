@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The channels of simulated VMs; implements `ports.guests.GuestChannels`.
+
+A simulated guest has no programs. One that speaks for it listens at the Unix socket `channels/UUID` in the directory of
+the simulated host; while nobody listens, the channel is open and silent, as with a guest without a helper.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Lock, Thread
+
+from vgpuctl.errors import HostCannot
+from vgpuctl.sim import domain_xml
+from vgpuctl.sim.core import Core
+from vgpuctl.sim.refusals import VirError, VirErrorNumber, read_call
+
+DIRECTORY = "channels"
+_LOOK_SECONDS = 0.2
+_READ_BYTES = 4096
+_CLOSE_SECONDS = 5.0
+
+
+class SimGuestChannels:
+    """The channels of one simulated host; which ones are open, each process knows of itself."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._open: set[tuple[str, str]] = set()
+        self._lock = Lock()
+
+    def open(
+        self, uuid: str, name: str, *, on_data: Callable[[bytes], bool], on_end: Callable[[str], None]
+    ) -> SimGuestChannel:
+        """Open a running VM's channel."""
+        with self._core.call_lock, read_call(self._core, "open-channel", uuid) as state:
+            if uuid not in state.domains:
+                raise VirError(VirErrorNumber.NO_DOMAIN, f"Domain not found: no domain with matching uuid '{uuid}'")
+            running = state.running.get(uuid)
+            if running is None:
+                raise VirError(
+                    VirErrorNumber.OPERATION_INVALID, "Requested operation is not valid: domain is not running"
+                )
+            targets = domain_xml.parse(running.xml).findall("devices/channel[@type='unix']/target[@type='virtio']")
+            if name not in {target.get("name") for target in targets}:
+                raise VirError(VirErrorNumber.INTERNAL_ERROR, f"internal error: cannot find channel {name}")
+            with self._lock:
+                if (uuid, name) in self._open:
+                    raise VirError(
+                        VirErrorNumber.OPERATION_FAILED,
+                        "operation failed: Active channel stream exists for this domain",
+                    )
+                self._open.add((uuid, name))
+        pid = running.pid
+
+        def runs() -> bool:
+            with self._core.call_lock:
+                domain = self._core.read_state().running.get(uuid)
+            return domain is not None and domain.pid == pid
+
+        def release() -> None:
+            with self._lock:
+                self._open.discard((uuid, name))
+
+        return SimGuestChannel(self._core.directory / DIRECTORY / uuid, runs, release, on_data, on_end)
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+
+class SimGuestChannel:
+    """A thread that connects to who speaks for the guest, and reads."""
+
+    def __init__(
+        self,
+        path: Path,
+        runs: Callable[[], bool],
+        release: Callable[[], None],
+        on_data: Callable[[bytes], bool],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self._path = path
+        self._runs, self._release = runs, release
+        self._on_data, self._on_end = on_data, on_end
+        self._ending, self._reads = Event(), Event()
+        self._reads.set()
+        self._socket: socket.socket | None = None
+        self._thread = Thread(target=self._run, name="sim-channel", daemon=True)
+        self._thread.start()
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; without a program in the guest they are lost."""
+        if self._ending.is_set():
+            raise HostCannot("cannot send to the guest's helper: the channel has ended", check="guest-helper")
+        if self._socket is not None:
+            try:
+                self._socket.sendall(data)
+            except OSError:
+                return
+
+    def resume(self) -> None:
+        """Read again."""
+        self._reads.set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ending.set()
+        self._reads.set()
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                if not self._runs():
+                    self._ending.set()
+                    self._on_end("the VM stopped")
+                    return
+                self._connect()
+                self._read()
+                self._ending.wait(0 if self._socket else _LOOK_SECONDS)
+        finally:
+            if self._socket is not None:
+                self._socket.close()
+            self._release()
+
+    def _connect(self) -> None:
+        """Connect, if somebody listens; a directory's descriptor keeps the path short, as sockets need it."""
+        if self._socket is not None or not self._path.exists():
+            return
+        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        guest = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        guest.settimeout(_LOOK_SECONDS)
+        try:
+            guest.connect(f"/proc/self/fd/{directory}/{self._path.name}")
+            self._socket = guest
+        except OSError:
+            guest.close()
+        finally:
+            os.close(directory)
+
+    def _read(self) -> None:
+        if self._socket is None or not self._reads.wait(_LOOK_SECONDS):
+            return
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except TimeoutError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._socket.close()
+            self._socket = None
+        elif not self._on_data(data):
+            self._reads.clear()
