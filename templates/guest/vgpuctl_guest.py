@@ -55,6 +55,7 @@ COMMAND_SECONDS = 20.0
 TOKEN_DIRECTORY = "etc/nvidia/ClientConfigToken"  # noqa: S105 - a directory
 TOKEN_NAME = "client_configuration_token_vgpuctl.tok"  # noqa: S105 - a file's name
 ACCESS_FILE = "etc/security/access.d/90-vgpuctl.conf"
+PAM_MODULES = tuple(f"{lib}/security/pam_access.so" for lib in ("lib*", "lib/*", "usr/lib*", "usr/lib/*"))
 NVIDIA_VENDOR = b"\xde\x10"
 VENDOR_CAPABILITY = 0x09
 LOGON_GROUP = "vgpuctl-logon"
@@ -256,7 +257,10 @@ class Guest:
         for old in directory.glob("*.tok"):
             if old.name != TOKEN_NAME:
                 old.unlink()
-        self.run(["systemctl", "--no-block", "try-restart", "nvidia-gridd.service"], None)
+        try:
+            self.run(["systemctl", "--no-block", "try-restart", "nvidia-gridd.service"], None)
+        except RequestRefused as error:
+            raise RequestRefused(f"the token is in place, but NVIDIA's service was not restarted: {error}") from error
         return None
 
     def allow_logon(self, request: dict[str, Any]) -> None:
@@ -270,11 +274,11 @@ class Guest:
         services = self.root / "etc/pam.d"
         if not any(_uses_access(service) for service in sorted(services.glob("*"))):
             raise RequestRefused("no service in /etc/pam.d uses pam_access.so, so nothing would refuse other users")
-        path = self.root / ACCESS_FILE
-        if not path.parent.is_dir():
-            raise RequestRefused(f"/{path.parent.relative_to(self.root)} is missing: Linux-PAM 1.5 or later reads it")
+        if not any(_reads_access_directory(module) for pattern in PAM_MODULES for module in self.root.glob(pattern)):
+            raise RequestRefused("pam_access.so does not read /etc/security/access.d: it is of an older Linux-PAM")
         rules = f"+:root:ALL\n+:({LOGON_GROUP}):ALL\n+:{user}:ALL\n-:ALL:ALL\n"
-        _replace_file(path, f"# Written by vgpuctl-guest for the host's administrator.\n{rules}", 0o644)
+        text = f"# Written by vgpuctl-guest for the host's administrator.\n{rules}"
+        _replace_file(self.root / ACCESS_FILE, text, 0o644)
 
     def shut_down_in(self, request: dict[str, Any]) -> None:
         """Shut the guest down in so many minutes, with a warning to its users; null: no more."""
@@ -338,6 +342,14 @@ def _uses_access(service: Path) -> bool:
     except OSError:
         return False
     return any("pam_access.so" in line and not line.lstrip().startswith("#") for line in lines)
+
+
+def _reads_access_directory(module: Path) -> bool:
+    """Return whether this pam_access.so reads rules in files of their own, as it does since Linux-PAM 1.5."""
+    try:
+        return b"/access.d" in module.read_bytes()
+    except OSError:
+        return False
 
 
 def _replace_file(path: Path, text: str, mode: int) -> None:

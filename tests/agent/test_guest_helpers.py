@@ -357,8 +357,9 @@ def test_commands_reach_the_helper_through_the_agent(
     assert guest.programs.ran == [
         ("wall", "--", "save your work"), ("shutdown", "-h", "+10", "Maintenance"), ("shutdown", "-c"),
     ]  # fmt: skip
-    (tmp_path / "guest/etc/security/access.d").mkdir(parents=True)
-    (tmp_path / "guest/etc/pam.d").mkdir()
+    (tmp_path / "guest/lib64/security").mkdir(parents=True)
+    (tmp_path / "guest/lib64/security/pam_access.so").write_text("/etc/security/access.d/*.conf")
+    (tmp_path / "guest/etc/pam.d").mkdir(parents=True)
     (tmp_path / "guest/etc/pam.d/sshd").write_text("account required pam_access.so\n")
     run("allow-logon a --user alice")
     assert "+:alice:ALL" in (tmp_path / "guest/etc/security/access.d/90-vgpuctl.conf").read_text()
@@ -389,7 +390,7 @@ def test_a_new_token_reaches_a_running_guest_at_once(
     assert MARKER.encode() not in seeds[0].read_bytes(), "the guest has it; the seed stays without"
     assert MARKER not in json.dumps(agent.ask("GET", "/v1/operations").document)
     guest.programs.failing.add("systemctl")
-    with pytest.raises(Refused, match="systemctl failed"):
+    with pytest.raises(Refused, match="the token is in place, but NVIDIA.s service was not restarted"):
         host.refresh_license("a")
 
 

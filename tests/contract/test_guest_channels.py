@@ -14,7 +14,7 @@ from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.guest_report import CHANNEL
 from vgpuctl.ports.guests import GuestChannel
 
-pytestmark = pytest.mark.forms("mdev-pf")
+pytestmark = pytest.mark.forms("vendor-vf")
 DEVICE = f"<channel type='unix'><target type='virtio' name='{CHANNEL}'/></channel>"
 END_SECONDS = 30.0
 

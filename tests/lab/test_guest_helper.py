@@ -90,18 +90,19 @@ def test_the_helper_knows_who_is_logged_on_and_lets_in_whom_it_should(lab: Lab) 
         assert [user.user for user in host.until(["bob"]).users or ()] == ["bob"]
 
         assert host.ask("shutdown-in", minutes=60, text="New image") is None
-        assert "New image" in lab.read("/run/systemd/shutdown/scheduled")
+        assert "New\\x20image" in lab.read("/run/systemd/shutdown/scheduled")
         assert host.ask("shutdown-in", minutes=None) is None
         assert lab.run("test -e /run/systemd/shutdown/scheduled", check=False).returncode == 1
         token = "/etc/nvidia/ClientConfigToken/client_configuration_token_vgpuctl.tok"
-        assert host.ask("put-token", part=1, parts=1, data="a.b.c") is None
+        error = host.ask("put-token", part=1, parts=1, data="a.b.c")
+        assert error is not None
+        assert error.startswith("the token is in place, but NVIDIA's service was not restarted: systemctl failed")
         assert lab.run(["stat", "-c", "%a %U", token]).stdout.split() == ["600", "root"]
     with host_of(lab) as host:
         assert [user.user for user in host.report().users or ()] == ["bob"], "after another connection"
 
 
-@pytest.mark.quick
-@pytest.mark.deadline(240)
+@pytest.mark.deadline(400)
 def test_the_agent_holds_the_channel_of_a_running_vm(lab: Lab) -> None:
     lab.run(INSTALLED)
     put_gpu(lab, "mdev-pf")
@@ -109,14 +110,16 @@ def test_the_agent_holds_the_channel_of_a_running_vm(lab: Lab) -> None:
     must(lab, "install-host", "--agent")
     lab.wait_until(SERVES)
     must(lab, "create-vm", "vm-1", "--profile", "A100-4C")
-    lab.wait_until("vgpuctl list-vms --filter user=ada -o name | grep -qx vm-1", timeout=120)
+    lab.wait_until("grep -q ada /run/vgpuctl/guests/*", timeout=120)
     report = must(lab, "show-vm", "vm-1")["helper_report"]
     assert (report["version"], report["users"]) == ("1", [{"user": "ada", "state": "active", "idle_seconds": 0}])
     assert must(lab, "message-vm", "vm-1", "--text", "hello")["name"] == "vm-1"
     lab.run("systemctl restart libvirtd.service")
-    lab.wait_until("vgpuctl events | grep -q guest-helper-lost", timeout=90)
-    lab.wait_until("vgpuctl --yes message-vm vm-1 --text hello", timeout=90)
+    lab.wait_until("! ls /run/vgpuctl/guests | grep -q .", timeout=60)
+    lab.wait_until("ls /run/vgpuctl/guests | grep -q .", timeout=60)
+    must(lab, "message-vm", "vm-1", "--text", "hello")
     lab.run("virsh destroy vm-1")
-    lab.wait_until("! vgpuctl list-vms --filter user=ada -o name | grep -q .", timeout=60)
-    assert lab.run("ls /run/vgpuctl/guests").stdout == ""
+    lab.wait_until("! ls /run/vgpuctl/guests | grep -q .", timeout=60)
+    events = [event["type"] for event in must(lab, "events") if event["type"].startswith("guest-")]
+    assert events == ["guest-helper-up", "guest-users", "guest-helper-lost"] * 2
     must(lab, "delete-vm", "vm-1")

@@ -163,8 +163,12 @@ def test_one_user_may_log_on(tmp_path: Path, guest: program.Guest) -> None:
     put(tmp_path, "etc/pam.d/sshd", "# account required pam_access.so\n")
     assert "pam_access.so" in (ask(guest, "allow-logon", user="alice") or "")
     put(tmp_path, "etc/pam.d/sshd", "account required pam_access.so\n")
-    assert "is missing" in (ask(guest, "allow-logon", user="alice") or "")
-    (tmp_path / "etc/security/access.d").mkdir(parents=True)
+    module = "usr/lib/x86_64-linux-gnu/security/pam_access.so"
+    assert "older Linux-PAM" in (ask(guest, "allow-logon", user="alice") or "")
+    put(tmp_path, module, "\0/etc/security/access.conf\0")
+    assert "older Linux-PAM" in (ask(guest, "allow-logon", user="alice") or "")
+    assert not (tmp_path / "etc/security").exists()
+    put(tmp_path, module, "\0/etc/security/access.conf\0/etc/security/access.d/*.conf\0")
     assert ask(guest, "allow-logon", user="CORP\\alice") is None
     rules = (tmp_path / "etc/security/access.d/90-vgpuctl.conf").read_text().splitlines()[1:]
     assert rules == ["+:root:ALL", "+:(vgpuctl-logon):ALL", "+:CORP\\alice:ALL", "-:ALL:ALL"]

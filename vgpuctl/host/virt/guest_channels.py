@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from vgpuctl.host.virt import constants
 from vgpuctl.host.virt.connection import LibvirtConnection
+from vgpuctl.host.virt.events import KEEPALIVE_COUNT, KEEPALIVE_SECONDS
 
 if TYPE_CHECKING:
-    from vgpuctl.host.virt.connection import virStream
+    from vgpuctl.host.virt.connection import virConnect, virStream
 
 _READ_BYTES = 4096
+_UNSUPPORTED = frozenset({constants.VIR_ERR_NO_SUPPORT})
 _END_EVENTS = constants.VIR_STREAM_EVENT_ERROR | constants.VIR_STREAM_EVENT_HANGUP
 _ENDED = "the channel has ended: the VM stopped, or libvirtd did"
 
@@ -28,6 +30,8 @@ class LibvirtGuestChannels:
 
     def __init__(self, uri: str | None, lock_held: Callable[[], bool]) -> None:
         self._connection = LibvirtConnection(uri, lock_held, has_events=True)
+        self._watched: virConnect | None = None
+        self._channels: set[LibvirtGuestChannel] = set()
 
     def open(
         self, uuid: str, name: str, *, on_data: Callable[[bytes], bool], on_end: Callable[[str], None]
@@ -35,15 +39,32 @@ class LibvirtGuestChannels:
         """Open a running VM's channel."""
         failure = f"cannot open the channel {name} of VM {uuid}"
         with self._connection.call("virDomainOpenChannel", failure) as connect:
+            self._watch(connect)
             domain = connect.lookupByUUIDString(uuid)
             stream = connect.newStream(constants.VIR_STREAM_NONBLOCK)
             domain.openChannel(name, stream, 0)
-            channel = LibvirtGuestChannel(self._connection, stream, on_data, on_end)
+            channel = LibvirtGuestChannel(self._connection, stream, on_data, on_end, self._channels.discard)
+            self._channels.add(channel)
             stream.eventAddCallback(constants.VIR_STREAM_EVENT_READABLE | _END_EVENTS, channel.receive, None)
             return channel
 
+    def _watch(self, connect: virConnect) -> None:
+        """End all channels with their connection: their streams get no event of it."""
+        if connect is not self._watched:
+            attempt = self._connection.attempt
+            attempt(_UNSUPPORTED, lambda: connect.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT))
+            attempt(_UNSUPPORTED, lambda: connect.registerCloseCallback(self._end_all, None))
+            self._watched = connect
+
+    def _end_all(self, *_: object) -> None:
+        for channel in list(self._channels):
+            channel.end()
+
     def close(self) -> None:
         """Close the connection."""
+        if self._watched is not None:
+            self._connection.attempt(None, self._watched.unregisterCloseCallback)
+            self._watched = None
         self._connection.close()
 
 
@@ -56,8 +77,11 @@ class LibvirtGuestChannel:
         stream: virStream,
         on_data: Callable[[bytes], bool],
         on_end: Callable[[str], None],
+        forget: Callable[[LibvirtGuestChannel], None],
     ) -> None:
+        """`forget`: called when it is closed."""
         self._connection = connection
+        self._forget = forget
         self._stream = stream
         self._on_data, self._on_end = on_data, on_end
         self._lock = Lock()
@@ -77,6 +101,15 @@ class LibvirtGuestChannel:
             elif data and not self._on_data(data):
                 self._connection.attempt(None, lambda: stream.eventUpdateCallback(_END_EVENTS))
         if ends:
+            self._on_end(_ENDED)
+
+    def end(self) -> None:
+        """Note that libvirtd is gone. The event loop calls it."""
+        with self._lock:
+            is_new, self._has_ended = not self._has_ended, True
+            if is_new:
+                self._connection.attempt(None, self._stream.eventRemoveCallback)
+        if is_new:
             self._on_end(_ENDED)
 
     def _read(self, stream: virStream) -> bytes | None:
@@ -104,6 +137,7 @@ class LibvirtGuestChannel:
             if self._is_closed:
                 return
             self._is_closed = True
+            self._forget(self)
             if not self._has_ended:
                 self._has_ended = True
                 self._connection.attempt(None, self._stream.eventRemoveCallback)
