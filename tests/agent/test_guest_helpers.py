@@ -390,7 +390,7 @@ def test_a_new_token_reaches_a_running_guest_at_once(
     assert MARKER.encode() not in seeds[0].read_bytes(), "the guest has it; the seed stays without"
     assert MARKER not in json.dumps(agent.ask("GET", "/v1/operations").document)
     guest.programs.failing.add("systemctl")
-    with pytest.raises(Refused, match="the token is in place, but NVIDIA.s service was not restarted"):
+    with pytest.raises(Refused, match=r"the token is in place, but NVIDIA's service was not restarted"):
         host.refresh_license("a")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from vgpuctl.errors import HostCannot
 from vgpuctl.host.virt import constants
 from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.events import KEEPALIVE_COUNT, KEEPALIVE_SECONDS
@@ -120,7 +121,9 @@ class LibvirtGuestChannel:
         return received[0] if isinstance(received[0], bytes) else None
 
     def send(self, data: bytes) -> None:
-        """Send bytes to the guest."""
+        """Send bytes to the guest. libvirt takes them for a stream that has ended, too, so that is known here."""
+        if self._has_ended:
+            raise HostCannot(f"cannot send to the guest's helper: {_ENDED}", check="guest-helper")
         with self._connection.call("virStreamSend", "cannot send to the guest's helper"):
             self._stream.send(data)
 
