@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 <#
 .SYNOPSIS
-vgpuctl-guest for Windows: says who is logged on in this VM and which NVIDIA driver runs, and carries out a few
+vgpuctl-guest for Windows, experimental: nobody has run it on Windows yet. It says who is logged on in this VM and which NVIDIA driver runs, and carries out a few
 requests of the host.
 
 .DESCRIPTION
@@ -22,7 +22,7 @@ $ErrorActionPreference = 'Stop'
 
 $Version = '1'
 $PortPath = '\\.\Global\org.vgpuctl.guest.0'
-$Program = Join-Path $env:ProgramData 'vgpuctl\vgpuctl-guest.ps1'
+$Program = Join-Path $env:ProgramFiles 'vgpuctl\vgpuctl-guest.ps1'
 $TaskName = 'vgpuctl-guest'
 $TokenDirectory = Join-Path $env:ProgramFiles 'NVIDIA Corporation\vGPU Licensing\ClientConfigToken'
 $TokenName = 'client_configuration_token_vgpuctl.tok'
@@ -31,6 +31,7 @@ $MaxUsers = 32
 $LookSeconds = 5
 $ReportSeconds = 60
 $script:TokenParts = @()
+$script:TokenDigest = ''
 
 Add-Type -TypeDefinition @'
 using System;
@@ -53,25 +54,30 @@ public static class VgpuctlPort
         {
             throw new System.ComponentModel.Win32Exception(Marshal.GetLastWin32Error());
         }
-        return new FileStream(handle, FileAccess.ReadWrite, 4096, true);
+        return new FileStream(handle, FileAccess.ReadWrite, 1, true);
     }
 }
 '@
 
+# Run a program of Windows and return its lines. What it writes to stderr is no error by itself.
+function Invoke-Program([string] $Name, [string[]] $Arguments) {
+    $ErrorActionPreference = 'Continue'
+    $lines = @(& "$env:SystemRoot\System32\$Name" @Arguments 2>$null | ForEach-Object { "$_" })
+    return @{ status = $LASTEXITCODE; lines = $lines }
+}
+
 # ------------------------------------------------------------------- reports
 
-# Who is logged on, as quser says. Its words are those of the system's language, so only their places count: a session
-# without a name is disconnected.
+# Who is logged on, as quser says; it says nothing, with an error, where nobody is. Its words are those of the system's
+# language, so only their places count: the name has 21 characters, and a session without a name is disconnected.
 function Get-LoggedOnUser {
-    $output = @(& "$env:SystemRoot\System32\quser.exe" 2>$null)
-    $users = @()
-    foreach ($line in ($output | Select-Object -Skip 1 -First $MaxUsers)) {
-        if ($line -match '^[ >](\S+)\s+(?:(\S+)\s+)?(\d+)\s+(\S+)\s+(none|\.|\d+\+\d+:\d+|\d+:\d+|\d+)\s') {
-            $state = if ($Matches[2]) { 'active' } else { 'disconnected' }
-            $users += @{ user = $Matches[1]; state = $state; idle_seconds = (ConvertFrom-IdleTime $Matches[5]) }
+    $result = Invoke-Program 'quser.exe' @()
+    foreach ($line in ($result.lines | Select-Object -Skip 1 -First $MaxUsers)) {
+        if ($line.Length -gt 22 -and $line.Substring(22) -match '^\s*(?:(\D\S*)\s+)?(\d+)\s+(\S+)\s+(\S+)\s') {
+            $state = if ($Matches[1]) { 'active' } else { 'disconnected' }
+            @{ user = $line.Substring(1, 21).Trim(); state = $state; idle_seconds = (ConvertFrom-IdleTime $Matches[4]) }
         }
     }
-    return , $users
 }
 
 function ConvertFrom-IdleTime([string] $Text) {
@@ -95,7 +101,7 @@ function Get-NvidiaDriver {
 
 function Get-Report {
     return [ordered] @{
-        type = 'report'; helper = $Version; users = (Get-LoggedOnUser); driver = (Get-NvidiaDriver)
+        type = 'report'; helper = $Version; users = @(Get-LoggedOnUser); driver = (Get-NvidiaDriver)
         host_driver = $null; host_branch = $null; mps = $false
     }
 }
@@ -106,10 +112,10 @@ function Invoke-Request($Request) {
     $answer = [ordered] @{ type = 'answer'; id = $Request.id; ok = $true }
     try {
         switch ($Request.verb) {
-            'message' { Show-Message (Get-CleanText $Request.text) }
-            'put-token' { Set-Token $Request }
-            'allow-logon' { Set-AllowedUser $Request.user }
-            'shutdown-in' { Set-Shutdown $Request }
+            'message' { Show-Message (Get-CleanText $Request.text) | Out-Null }
+            'put-token' { Set-Token $Request | Out-Null }
+            'allow-logon' { Set-AllowedUser $Request.user | Out-Null }
+            'shutdown-in' { Set-Shutdown $Request | Out-Null }
             default { throw "this helper, version $Version, has no such request" }
         }
     } catch {
@@ -127,17 +133,17 @@ function Get-CleanText($Text) {
 }
 
 function Show-Message([string] $Text) {
-    if ((Get-LoggedOnUser).Count -eq 0) { throw 'nobody is logged on' }
-    & "$env:SystemRoot\System32\msg.exe" '*' '/TIME:600' $Text
-    if ($LASTEXITCODE -ne 0) { throw "msg.exe failed: exit status $LASTEXITCODE" }
+    if (@(Get-LoggedOnUser).Count -eq 0) { throw 'nobody is logged on' }
+    $result = Invoke-Program 'msg.exe' @('*', '/TIME:600', $Text)
+    if ($result.status -ne 0) { throw "msg.exe failed: exit status $($result.status)" }
 }
 
 # The parts of a license token; with the last one the token is replaced and NVIDIA's service restarted.
 function Set-Token($Request) {
     $part = [int] $Request.part
     $parts = [int] $Request.parts
-    if ($part -eq 1) { $script:TokenParts = @() }
-    if ($part -ne $script:TokenParts.Count + 1) {
+    if ($part -eq 1) { $script:TokenParts = @(); $script:TokenDigest = [string] $Request.sha256 }
+    if ($part -ne $script:TokenParts.Count + 1 -or $Request.sha256 -ne $script:TokenDigest) {
         $script:TokenParts = @()
         throw "part $part of the token came in the wrong order"
     }
@@ -149,6 +155,10 @@ function Set-Token($Request) {
     }
     if ($part -lt $parts) { return }
     $script:TokenParts = @()
+    $hash = [Security.Cryptography.SHA256]::Create().ComputeHash([Text.Encoding]::ASCII.GetBytes($token))
+    if ((($hash | ForEach-Object { $_.ToString('x2') }) -join '') -ne $script:TokenDigest) {
+        throw 'the token has another sha256 than it should'
+    }
     New-Item -ItemType Directory -Force -Path $TokenDirectory | Out-Null
     $path = Join-Path $TokenDirectory $TokenName
     [IO.File]::WriteAllText("$path.new", $token)
@@ -165,14 +175,17 @@ function Set-AllowedUser($User) {
     $group = 'S-1-5-32-555'  # Remote Desktop Users, in every language
     $members = @(Get-LocalGroupMember -SID $group)
     $wanted = (New-Object Security.Principal.NTAccount $User).Translate([Security.Principal.SecurityIdentifier])
-    if (-not ($members | Where-Object { $_.SID -eq $wanted })) { Add-LocalGroupMember -SID $group -Member $wanted }
-    $members | Where-Object { $_.SID -ne $wanted } | ForEach-Object { Remove-LocalGroupMember -SID $group -Member $_.SID }
+    if (-not ($members | Where-Object { $_.SID -eq $wanted })) {
+        Add-LocalGroupMember -SID $group -Member $wanted.Value
+    }
+    $others = $members | Where-Object { $_.SID -ne $wanted }
+    $others | ForEach-Object { Remove-LocalGroupMember -SID $group -Member $_.SID.Value }
 }
 
 function Set-Shutdown($Request) {
-    $shutdown = "$env:SystemRoot\System32\shutdown.exe"
+    $cancelled = Invoke-Program 'shutdown.exe' @('/a')  # a second one is refused while one is pending
     if ($null -eq $Request.minutes) {
-        & $shutdown /a
+        $result = $cancelled
     } else {
         $seconds = [Math]::Max(0, [Math]::Min(1440, [int] $Request.minutes)) * 60
         $comment = @()
@@ -180,19 +193,22 @@ function Set-Shutdown($Request) {
             $text = Get-CleanText $Request.text
             $comment = @('/c', $text.Substring(0, [Math]::Min(500, $text.Length)))
         }
-        & $shutdown /s /t $seconds @comment
+        $result = Invoke-Program 'shutdown.exe' (@('/s', '/t', "$seconds") + $comment)
     }
-    if ($LASTEXITCODE -ne 0) { throw "shutdown.exe failed: exit status $LASTEXITCODE" }
+    if ($result.status -ne 0) { throw "shutdown.exe failed: exit status $($result.status)" }
 }
 
 # ------------------------------------------------------------------ the port
 
+# Send a message; users who do not fit into a line are left out. While no host is connected, the port refuses it.
 function Send-Message($Port, $Message) {
     $line = [Text.Encoding]::ASCII.GetBytes((ConvertTo-AsciiJson $Message) + "`n")
-    if ($line.Length -gt $MaxLineBytes) { return }
+    while ($line.Length -gt $MaxLineBytes -and $Message.Contains('users') -and $Message.users.Count -gt 1) {
+        $Message.users = @($Message.users | Select-Object -First ([int] ($Message.users.Count / 2)))
+        $line = [Text.Encoding]::ASCII.GetBytes((ConvertTo-AsciiJson $Message) + "`n")
+    }
     $write = $Port.WriteAsync($line, 0, $line.Length)
     if (-not $write.Wait(10000)) { throw 'the host does not read' }
-    $Port.Flush()
 }
 
 # Windows PowerShell writes other characters as they are; the host takes ASCII.
@@ -201,8 +217,23 @@ function ConvertTo-AsciiJson($Message) {
     return [regex]::Replace($json, '[^\x20-\x7e]', { param($m) '\u{0:x4}' -f [int] [char] $m.Value })
 }
 
-function Start-Serving {
-    $port = [VgpuctlPort]::Open($PortPath)
+# Serve, and begin again after each error: while no host is connected, the port refuses to read and to write.
+function Start-Helper {
+    while ($true) {
+        $port = $null
+        try {
+            $port = [VgpuctlPort]::Open($PortPath)
+            Start-Serving $port
+        } catch {
+            Write-Verbose "$_"
+        } finally {
+            if ($null -ne $port) { $port.Dispose() }
+        }
+        Start-Sleep -Seconds 5
+    }
+}
+
+function Start-Serving($port) {
     $buffer = New-Object byte[] $MaxLineBytes
     $rest = ''
     $sent = ''
@@ -249,5 +280,5 @@ function Install-Helper {
 switch ($Action) {
     'install' { Install-Helper }
     'show' { ConvertTo-AsciiJson (Get-Report) }
-    'run' { Start-Serving }
+    'run' { Start-Helper }
 }

@@ -6,13 +6,14 @@
     vgpuctl-guest run        # what the service does
 
 It speaks through the virtio port org.vgpuctl.guest.0, which vgpuctl gives each VM: one JSON object per line, at most
-4 KiB. The host cannot run commands through it; it has five requests: report, message, put-token, allow-logon and
-shutdown-in. It needs Python 3.9 and systemd, and no other package.
+4 KiB. The host cannot run commands through it; besides report it has four requests: message, put-token, allow-logon
+and shutdown-in. It needs Python 3.9 and systemd, and no other package.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import pwd
@@ -51,16 +52,25 @@ PORT_SECONDS = 10.0
 REPORT_SECONDS = 60.0
 """A report is sent after each change, and at least this often: the host takes a silent helper for a dead one."""
 UNCONNECTED_SECONDS = 1.0
-COMMAND_SECONDS = 20.0
+COMMAND_SECONDS = 8.0
 TOKEN_DIRECTORY = "etc/nvidia/ClientConfigToken"  # noqa: S105 - a directory
 TOKEN_NAME = "client_configuration_token_vgpuctl.tok"  # noqa: S105 - a file's name
 ACCESS_FILE = "etc/security/access.d/90-vgpuctl.conf"
 PAM_MODULES = tuple(f"{lib}/security/pam_access.so" for lib in ("lib*", "lib/*", "usr/lib*", "usr/lib/*"))
 NVIDIA_VENDOR = b"\xde\x10"
 VENDOR_CAPABILITY = 0x09
+LOGON_SERVICES = ("sshd", "login", "gdm-password", "lightdm", "sddm", "xrdp-sesman")
+"""The PAM services through which people log on; others, such as cron's, say nothing about log-ons."""
+OTHER_RULES = ("+:gdm Debian-gdm lightdm sddm:ALL", "+:ALL:cron crond atd systemd-user")
+"""Greeters, and services that work for users without a log-on."""
+MAX_DEPTH = 5
 LOGON_GROUP = "vgpuctl-logon"
 """Members of this group of the guest may always log on, besides root."""
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}")
+_PAM_WORDS = ("ALL", "LOCAL", "EXCEPT")
+"""Words that pam_access takes for more than a user."""
+_VERSION = re.compile(rb"[0-9][0-9.]{0,19}")
+_BRANCH = re.compile(rb"[A-Za-z0-9_.-]{1,20}")
 _LISTED_CLASSES = ("user", "user-early", "user-light")
 _IDLE_CLASSES = ("closing",)
 
@@ -103,6 +113,7 @@ class Guest:
         self.root = root
         self.run = run
         self._token_parts: list[str] = []
+        self._token_digest: object = None
         self._slow: dict[str, Any] = {}
         self._slow_time = 0.0
         self._sessions_changed: float | None = None
@@ -115,7 +126,7 @@ class Guest:
         return {
             "type": "report",
             "helper": VERSION,
-            "driver": self._read_text("sys/module/nvidia/version"),
+            "driver": self._read_driver(),
             "host_driver": version,
             "host_branch": branch,
             **self._read_slow(),
@@ -184,9 +195,10 @@ class Guest:
                 continue
         return False
 
-    def _read_text(self, path: str) -> str | None:
+    def _read_driver(self) -> str | None:
+        """Return the version of NVIDIA's driver, once it is loaded."""
         try:
-            return (self.root / path).read_text(errors="replace").strip()[:MAX_NAME_CHARACTERS]
+            return _text((self.root / "sys/module/nvidia/version").read_bytes(), _VERSION)
         except OSError:
             return None
 
@@ -194,7 +206,7 @@ class Guest:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Carry out a request of the host and return the answer."""
-        verbs = {
+        verbs: dict[str, Callable[[dict[str, Any]], None]] = {
             "message": self.show_message,
             "put-token": self.put_token,
             "allow-logon": self.allow_logon,
@@ -205,43 +217,50 @@ class Guest:
             verb = verbs.get(str(request.get("verb")))
             if verb is None:
                 raise RequestRefused(f"{request.get('verb')!a}: this helper, version {VERSION}, has no such request")
-            return {**answer, "ok": True, **(verb(request) or {})}
+            verb(request)
+            return {**answer, "ok": True}
         except RequestRefused as error:
             return {**answer, "ok": False, "error": str(error)[:MAX_ERROR_CHARACTERS]}
         except Exception as error:  # noqa: BLE001 - the helper goes on
             return {**answer, "ok": False, "error": f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]}
 
-    def show_message(self, request: dict[str, Any]) -> dict[str, Any]:
+    def show_message(self, request: dict[str, Any]) -> None:
         """Show a text to everybody who is logged on, in terminals and on desktops."""
         text = _clean_text(request.get("text"))
-        users = [user["user"] for user in self.read_users() or []]
+        users = self.read_users()
+        if users is None:
+            raise RequestRefused("systemd-logind does not say who is logged on")
         if not users:
             raise RequestRefused("nobody is logged on")
-        self.run(["wall", "--", text], None)
+        self.run(["wall"], f"{text}\n")  # as an argument it might name a file
         for user in users:
-            self._notify(user, text)
-        return {"users": users}
+            self._notify(user["user"], text)
 
     def _notify(self, user: str, text: str) -> None:
-        """Show a text on a user's desktop, if there is one."""
+        """Have a text shown on a user's desktop, if there is one, and do not wait: the desktop is the user's."""
         try:
             number = pwd.getpwnam(user).pw_uid
             bus = self.root / f"run/user/{number}/bus"
             if bus.exists():
                 address = f"DBUS_SESSION_BUS_ADDRESS=unix:path={bus}"
                 notify = ["notify-send", "--urgency=critical", "--", "Message from the administrator", text]
-                self.run(["runuser", "-u", user, "--", "env", address, *notify], None)
+                self.run(
+                    ["setsid", "--fork", "timeout", "5", "runuser", "-u", user, "--", "env", address, *notify], None
+                )
         except (KeyError, RequestRefused):
             return  # no desktop, or one that shows no notifications: the terminals have it
 
-    def put_token(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Collect the parts of a license token; with the last one replace the token, and restart NVIDIA's service."""
-        part, parts, data = request.get("part"), request.get("parts"), request.get("data")
+    def put_token(self, request: dict[str, Any]) -> None:
+        """Collect the parts of a license token; with the last one replace the token, and restart NVIDIA's service.
+
+        `sha256`, of the whole token, is in each part: those of two requests at once never make one token.
+        """
+        part, parts, data, digest = (request.get(name) for name in ("part", "parts", "data", "sha256"))
         if not (isinstance(part, int) and isinstance(parts, int) and isinstance(data, str) and 1 <= part <= parts):
             raise RequestRefused("put-token needs part, parts and data")
         if part == 1:
-            self._token_parts = []
-        if part != len(self._token_parts) + 1:
+            self._token_parts, self._token_digest = [], digest
+        if part != len(self._token_parts) + 1 or digest != self._token_digest:
             self._token_parts = []
             raise RequestRefused(f"part {part} of the token came in the wrong order")
         self._token_parts.append(data)
@@ -250,8 +269,10 @@ class Guest:
             self._token_parts = []
             raise RequestRefused("this is no license token")
         if part < parts:
-            return None
+            return
         self._token_parts = []
+        if hashlib.sha256(token.encode()).hexdigest() != digest:
+            raise RequestRefused("the token has another sha256 than it should")
         directory = self.root / TOKEN_DIRECTORY
         _replace_file(directory / TOKEN_NAME, f"{token}\n", 0o600)
         for old in directory.glob("*.tok"):
@@ -261,7 +282,6 @@ class Guest:
             self.run(["systemctl", "--no-block", "try-restart", "nvidia-gridd.service"], None)
         except RequestRefused as error:
             raise RequestRefused(f"the token is in place, but NVIDIA's service was not restarted: {error}") from error
-        return None
 
     def allow_logon(self, request: dict[str, Any]) -> None:
         """Let one user log on, and besides only root and the members of LOGON_GROUP.
@@ -269,16 +289,36 @@ class Guest:
         pam_access enforces it, if the guest's image turned that on.
         """
         user = request.get("user")
-        if not isinstance(user, str) or not _USER.fullmatch(user):
+        if not isinstance(user, str) or not _USER.fullmatch(user) or user.upper() in _PAM_WORDS:
             raise RequestRefused("allow-logon needs the name of a user")
+        if "@" in user:
+            raise RequestRefused(f"pam_access takes the end of {user} for a host: name the user without it")
+        self._require_user(user)
         services = self.root / "etc/pam.d"
-        if not any(_uses_access(service) for service in sorted(services.glob("*"))):
-            raise RequestRefused("no service in /etc/pam.d uses pam_access.so, so nothing would refuse other users")
+        if not any(_uses_access(services, name) for name in LOGON_SERVICES):
+            raise RequestRefused(
+                f"none of {', '.join(LOGON_SERVICES)} in /etc/pam.d has a line 'account required pam_access.so', "
+                "so nothing would refuse other users"
+            )
         if not any(_reads_access_directory(module) for pattern in PAM_MODULES for module in self.root.glob(pattern)):
             raise RequestRefused("pam_access.so does not read /etc/security/access.d: it is of an older Linux-PAM")
-        rules = f"+:root:ALL\n+:({LOGON_GROUP}):ALL\n+:{user}:ALL\n-:ALL:ALL\n"
-        text = f"# Written by vgpuctl-guest for the host's administrator.\n{rules}"
-        _replace_file(self.root / ACCESS_FILE, text, 0o644)
+        rules = ("+:root:ALL", f"+:({LOGON_GROUP}):ALL", *OTHER_RULES, f"+:{user}:ALL", "-:ALL:ALL")
+        lines = ("# Written by vgpuctl-guest for the host's administrator.", *rules, "")
+        _replace_file(self.root / ACCESS_FILE, "\n".join(lines), 0o644)
+
+    def _require_user(self, name: str) -> None:
+        """Refuse a name that is no user's, or is also a group's: pam_access would let in its members."""
+        try:
+            self.run(["getent", "passwd", name], None)
+        except RequestRefused as error:
+            raise RequestRefused(f"this guest has no user {name}") from error
+        try:
+            group = self.run(["getent", "group", name], None).strip().split(":")
+        except RequestRefused:
+            return
+        others = {member for member in group[-1].split(",") if member} - {name}
+        if len(group) == 4 and others:
+            raise RequestRefused(f"{name} is also a group, with the members {', '.join(sorted(others))}")
 
     def shut_down_in(self, request: dict[str, Any]) -> None:
         """Shut the guest down in so many minutes, with a warning to its users; null: no more."""
@@ -289,7 +329,7 @@ class Guest:
         if not isinstance(minutes, int) or isinstance(minutes, bool) or not 0 <= minutes <= 1440:
             raise RequestRefused("shutdown-in needs a number of minutes, 0 to 1440")
         text = request.get("text")
-        self.run(["shutdown", "-h", f"+{minutes}", *([] if text is None else [_clean_text(text)])], None)
+        self.run(["shutdown", "-h", "--", f"+{minutes}", *([] if text is None else [_clean_text(text)])], None)
 
 
 def _idle_seconds(session: dict[str, str]) -> int | None:
@@ -318,15 +358,17 @@ def _host_record(records: bytes) -> tuple[str | None, str | None] | None:
         number, length = records[:2]
         if number == 0:
             data = records[2 : 2 + length]
-            return _version(data[:10]), _version(data[10:20])
+            return _text(data[:10], _VERSION), _text(data[10:20], _BRANCH)
         if length < 2:
             return None
         records = records[length:]
     return None
 
 
-def _version(data: bytes) -> str | None:
-    return data.split(b"\0", 1)[0].decode("ascii", "replace") or None
+def _text(data: bytes, pattern: re.Pattern[bytes]) -> str | None:
+    """Return a text that ends with NUL; None for one that is none: the host would take the whole report for wrong."""
+    text = data.split(b"\0", 1)[0].strip()
+    return text.decode("ascii") if pattern.fullmatch(text) else None
 
 
 def _clean_text(text: object) -> str:
@@ -336,12 +378,21 @@ def _clean_text(text: object) -> str:
     return "".join(c if c.isprintable() else " " for c in text)[:1000]
 
 
-def _uses_access(service: Path) -> bool:
+def _uses_access(services: Path, name: str, depth: int = 0) -> bool:
+    """Return whether a PAM service, or what it includes, has pam_access with its usual files for accounts."""
     try:
-        lines = service.read_text(errors="replace").splitlines()
+        lines = (services / name).read_text(errors="replace").splitlines()
     except OSError:
         return False
-    return any("pam_access.so" in line and not line.lstrip().startswith("#") for line in lines)
+    for line in lines:
+        words = line.partition("#")[0].split()
+        includes = words[:1] == ["@include"] or (words[:1] == ["account"] and words[1:2] in (["include"], ["substack"]))
+        if includes and depth < MAX_DEPTH and _uses_access(services, words[-1], depth + 1):
+            return True
+        is_access = any(word.rpartition("/")[2] == "pam_access.so" for word in words)
+        if is_access and words[0].lstrip("-") == "account" and not any(w.startswith("accessfile=") for w in words):
+            return True
+    return False
 
 
 def _reads_access_directory(module: Path) -> bool:

@@ -9,6 +9,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from tests.agent.acting_agent import HOST, Parts, on_host
 from tests.agent.conftest import RunningAgent, running
 from tests.guests.helper import SimulatedGuest, listen_for
 from tests.licenses import MARKER, put_license, token_text
-from vgpuctl.agent import guest_helpers
-from vgpuctl.agent.guest_helpers import BURST_LINES, AgentGuestHelpers, HelperLines, HelperWatch
+from vgpuctl.agent import guest_helpers, helper_link
+from vgpuctl.agent.guest_helpers import AgentGuestHelpers, HelperWatch
+from vgpuctl.agent.helper_link import BURST_LINES, HelperLines
 from vgpuctl.cli import entry
 from vgpuctl.errors import Busy, HostCannot, LibvirtFailed, Refused
 from vgpuctl.library import open_ports
@@ -120,14 +122,14 @@ def test_the_helper_is_asked_and_answers(tmp_path: Path) -> None:
             with pytest.raises(Refused, match="refused message: nobody is logged on"):
                 await asyncio.to_thread(host.helpers.ask, host.uuid, "message", text="x")
             await asyncio.to_thread(host.helpers.ask, host.uuid, "shutdown-in", minutes=3)
-            assert guest.programs.ran == [("shutdown", "-h", "+3")]
+            assert guest.programs.ran == [("shutdown", "-h", "--", "+3")]
             host.watch.close()
 
     on_host(tmp_path, act)
 
 
 def test_a_helper_that_does_not_answer_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guest_helpers, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(helper_link, "ANSWER_SECONDS", 0.05)
 
     async def act(parts: Parts) -> None:
         host = WatchedHost(parts)
@@ -138,13 +140,16 @@ def test_a_helper_that_does_not_answer_is_waited_for_once(tmp_path: Path, monkey
             await host.until_reported()
             with pytest.raises(Busy, match=r"did not answer within 0\.05 s"):
                 await asyncio.to_thread(host.helpers.ask, host.uuid, "message", text="x")
-            end.sendall(b'{"type": "answer", "id": 1, "ok": true}\n')
-            end.sendall(b'{"type": "answer", "id": 99, "ok": true}\n')
             link = host.watch._links[host.uuid]
-            end.sendall(json.dumps({**REPORT, "helper": "2"}).encode() + b"\n")
-            await host.until(lambda: link.report is not None and link.report.helper == "2")
-            assert link._answers == {}, "answers that nobody waits for are not kept"
+            assert (link._answers, link._waiting) == ({}, {})
+            await host.until(lambda: host.events()[-1][0] is EventType.GUEST_HELPER_LOST)
+            assert host.events()[-1][1] == "it did not answer a request"
+            again, _ = await asyncio.to_thread(listening.accept)
+            again.sendall(b'{"type": "answer", "id": 1, "ok": true}\n' + json.dumps(REPORT).encode() + b"\n")
+            await host.until_reported()
+            assert host.watch._links[host.uuid]._answers == {}, "answers that nobody waits for are not kept"
             host.watch.close()
+            again.close()
             end.close()
 
     on_host(tmp_path, act)
@@ -192,34 +197,56 @@ def test_what_a_guest_sends_besides_is_counted_and_dropped(tmp_path: Path) -> No
     on_host(tmp_path, act)
 
 
-def test_a_flood_is_not_read_and_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flood", [b"x" * 65536, b"x\n" * 100], ids=["a line without end", "many lines"])
+def test_the_channel_of_a_guest_that_floods_is_closed_for_a_minute(tmp_path: Path, flood: bytes) -> None:
     async def act(parts: Parts) -> None:
         host = WatchedHost(parts)
         with listen_for(state_directory(), host.uuid) as listening:
             await asyncio.to_thread(host.watch.check)
             end, _ = listening.accept()
-            end.setblocking(False)
-            link, sent = host.watch._links[host.uuid], 0
-            try:
-                while sent < 10 << 20:
-                    sent += end.send(b"x" * 65536)
-            except BlockingIOError:
-                pass
-            assert sent < 10 << 20, "the guest waits"
-            assert len(link.lines._rest) <= 4096
-            end.setblocking(True)
-            parts.clock.seconds += 60
-            flood = asyncio.create_task(asyncio.to_thread(end.sendall, b"\n" + json.dumps(REPORT).encode() + b"\n"))
+            end.settimeout(WAIT_SECONDS)
+            end.sendall(json.dumps(REPORT).encode() + b"\n")
+            await host.until_reported()
 
-            def is_reported() -> bool:
-                parts.clock.seconds += 5
-                return host.uuid in host.helpers.read()
+            def send() -> int:
+                sent = 0
+                with suppress(ConnectionError):
+                    while sent < 100 << 20:
+                        sent += end.send(flood)
+                return sent
 
-            await host.until(is_reported)
-            await flood
-            assert link.lines.dropped == 1
+            sending = asyncio.create_task(asyncio.to_thread(send))
+            await host.until(lambda: host.users() is None)
+            assert await sending < 100 << 20
+            kinds = [str(kind).removeprefix("guest-") for kind, _ in host.events()]
+            assert kinds == ["helper-up", "users", "helper-bad", "helper-lost"]
+            assert host.events()[-1][1] == "it sent more than it may"
+            parts.clock.seconds += guest_helpers.FLOOD_SECONDS - 1
+            await asyncio.to_thread(host.watch.check)
+            assert host.watch._links == {}
+            parts.clock.seconds += 1
+            await asyncio.to_thread(host.watch.check)
+            again, _ = listening.accept()
+            again.sendall(json.dumps(REPORT).encode() + b"\n")
+            await host.until_reported()
             host.watch.close()
-            end.close()
+            for one in (again, end):
+                one.close()
+
+    on_host(tmp_path, act)
+
+
+def test_a_report_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def act(parts: Parts) -> None:
+        host = WatchedHost(parts)
+        directory = state_directory() / "run/guests"
+        directory.parent.mkdir(exist_ok=True)
+        directory.write_text("in the way")
+        with SimulatedGuest(state_directory(), host.uuid, tmp_path / "guest"):
+            await host.until_reported()
+            assert "the report of the helper in VM" in caplog.text
+            await asyncio.to_thread(host.helpers.ask, host.uuid, "shutdown-in", minutes=3)
+            host.watch.close()
 
     on_host(tmp_path, act)
 
@@ -354,8 +381,9 @@ def test_commands_reach_the_helper_through_the_agent(
     run("message-vm a --text 'save your work'")
     run("shutdown-in a --minutes 10 --text Maintenance")
     run("shutdown-in a --cancel")
+    assert guest.programs.stdin == "save your work\n"
     assert guest.programs.ran == [
-        ("wall", "--", "save your work"), ("shutdown", "-h", "+10", "Maintenance"), ("shutdown", "-c"),
+        ("wall",), ("shutdown", "-h", "--", "+10", "Maintenance"), ("shutdown", "-c"),
     ]  # fmt: skip
     (tmp_path / "guest/lib64/security").mkdir(parents=True)
     (tmp_path / "guest/lib64/security/pam_access.so").write_text("/etc/security/access.d/*.conf")

@@ -40,6 +40,8 @@ class Programs:
         self.sessions: list[str] = []
         self.ran: list[tuple[str, ...]] = []
         self.failing: set[str] = set()
+        self.stdin: str | None = None
+        self.groups = ""
 
     def log_on(self, name: str, *, kind: str = "user", state: str = "active", since: int = 0) -> None:
         """Begin a session."""
@@ -54,7 +56,10 @@ class Programs:
             return "".join(f"{n} 1000 somebody seat0\n" for n, _ in enumerate(self.sessions, 1))
         if words[0] == "loginctl":
             return "\n".join(self.sessions)
+        if words[:2] == ["getent", "group"]:
+            return self.groups
         self.ran.append(tuple(words))
+        self.stdin = stdin or self.stdin
         return ""
 
 

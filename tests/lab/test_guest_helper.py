@@ -5,6 +5,7 @@ L2 is the guest of the first test, and the host of the second one, whose tiny gu
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ from tests.lab.vgpuctl_in import must, put_gpu, use_defaults
 from vgpuctl.model.guest_report import GuestAnswer, GuestReport, parse_line
 
 SECONDS = 60.0
-DESK = "systemd-run --quiet --collect --unit desk-{user} --uid {user} -p PAMName=vgpulab-session sleep 600"
+SERVICE = "/etc/pam.d/xrdp-sesman"
+"""A service through which people log on; what it has is that of the lab's `vgpulab-session`."""
+DESK = "systemd-run --quiet --collect --unit desk-{user} --uid {user} -p PAMName=xrdp-sesman sleep 600"
 
 
 class Host:
@@ -73,6 +76,7 @@ def host_of(lab: Lab) -> Iterator[Host]:
 @pytest.mark.deadline(180)
 def test_the_helper_knows_who_is_logged_on_and_lets_in_whom_it_should(lab: Lab) -> None:
     lab.run("vgpuctl print-helper > /root/helper.py && python3 /root/helper.py install && useradd ada && useradd bob")
+    lab.run(f"grep pam_systemd.so /etc/pam.d/vgpulab-session > {SERVICE}")
     with host_of(lab) as host:
         report = host.report()
         assert (report.users, report.driver, report.host_driver, report.mps) == ((), None, None, False)
@@ -83,6 +87,9 @@ def test_the_helper_knows_who_is_logged_on_and_lets_in_whom_it_should(lab: Lab) 
         lab.run("systemctl stop desk-ada")
         host.until([])
 
+        assert "/etc/pam.d" in (host.ask("allow-logon", user="bob") or "")
+        lab.run(f"cp /etc/pam.d/vgpulab-session {SERVICE}")
+        assert host.ask("allow-logon", user="nobody-here") == "this guest has no user nobody-here"
         assert host.ask("allow-logon", user="bob") is None
         assert lab.run(DESK.format(user="ada"), check=False).returncode == 0
         lab.wait_until("systemctl show -P Result desk-ada | grep -q exit-code || ! systemctl is-active desk-ada")
@@ -94,7 +101,7 @@ def test_the_helper_knows_who_is_logged_on_and_lets_in_whom_it_should(lab: Lab) 
         assert host.ask("shutdown-in", minutes=None) is None
         assert lab.run("test -e /run/systemd/shutdown/scheduled", check=False).returncode == 1
         token = "/etc/nvidia/ClientConfigToken/client_configuration_token_vgpuctl.tok"
-        error = host.ask("put-token", part=1, parts=1, data="a.b.c")
+        error = host.ask("put-token", part=1, parts=1, data="a.b.c", sha256=hashlib.sha256(b"a.b.c").hexdigest())
         assert error is not None
         assert error.startswith("the token is in place, but NVIDIA's service was not restarted: systemctl failed")
         assert lab.run(["stat", "-c", "%a %U", token]).stdout.split() == ["600", "root"]

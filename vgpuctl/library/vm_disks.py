@@ -53,7 +53,9 @@ class DiskCalls(Calls):
 
     @change("refresh-license", "vm")
     def refresh_license(self, name: str, *, clear: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
-        """Write a VM's license into its seed again, with the current token; the guest gets it at its next boot.
+        """Write a VM's license into its seed again; the helper in a running guest gets the token at once.
+
+        Without a helper the guest gets it at its next boot.
 
         `clear`: take it out of the seed instead; the guest keeps the one that it has.
         """

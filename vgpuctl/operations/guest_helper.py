@@ -6,6 +6,8 @@ A helper is a program of the guest: what it reports is nothing that vgpuctl reli
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -27,8 +29,12 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 MAX_TEXT_CHARACTERS = 1000
+MAX_TEXT_BYTES = 3900
+"""As JSON in ASCII: a line to the helper has at most 4 KiB."""
 MAX_MINUTES = 1440
 _PART_CHARACTERS = 2000
+_NOT_USERS = ("ALL", "LOCAL", "EXCEPT")
+"""Words that Linux-PAM's pam_access takes for more than a user (access.conf(5))."""
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", re.ASCII)
 
 
@@ -81,10 +87,10 @@ def allow_logon(host: Host, context: Context, name: str, user: str) -> Outcome[V
         InvalidInput: it cannot be the name of a user.
         VgpuctlError: as `_ask`.
     """
-    if not _USER.fullmatch(user):
+    if not _USER.fullmatch(user) or user.upper() in _NOT_USERS:
         raise InvalidInput(
             f"user: {user!a} is not the name of a user",
-            hint="name one user, as alice, CORP\\alice or alice@corp.example",
+            hint="name one user, as alice or CORP\\alice",
             value=user,
         )
     return _ask(host, context, name, "allow-logon", f"let {user} log on in {name}, and nobody else", user=user)
@@ -117,9 +123,10 @@ def put_token(host: Host, vm: Vm, token: str) -> None:
     """
     if host.guest_helpers is None:
         raise _only_the_agent("put-token")
+    digest = hashlib.sha256(token.encode()).hexdigest()
     parts = [token[at : at + _PART_CHARACTERS] for at in range(0, len(token), _PART_CHARACTERS)]
     for number, part in enumerate(parts, 1):
-        host.guest_helpers.ask(vm.uuid, "put-token", part=number, parts=len(parts), data=part)
+        host.guest_helpers.ask(vm.uuid, "put-token", part=number, parts=len(parts), data=part, sha256=digest)
 
 
 def has_helper(host: Host, vm: Vm) -> bool:
@@ -174,6 +181,12 @@ def _check_text(text: str) -> None:
         raise InvalidInput(
             f"text: it has {len(text)} characters; a message has 1 to {MAX_TEXT_CHARACTERS} on one line, without "
             "control characters",
+            value=len(text),
+        )
+    if len(json.dumps(text)) > MAX_TEXT_BYTES:
+        raise InvalidInput(
+            f"text: {len(text)} characters, of which many are not ASCII, are too long for one line to the guest",
+            hint="about 600 characters of most scripts fit, or 300 emoji",
             value=len(text),
         )
 

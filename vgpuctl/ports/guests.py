@@ -19,9 +19,6 @@ class GuestChannel(Protocol):
             HostCannot, LibvirtFailed: the channel has ended.
         """
 
-    def resume(self) -> None:
-        """Read again, after `on_data` asked for a pause."""
-
     def close(self) -> None:
         """Close it; `on_end` is not called any more. A second time does nothing."""
 
@@ -30,12 +27,13 @@ class GuestChannels(Protocol):
     """The channels of VMs. libvirt hands each to one program at a time."""
 
     def open(
-        self, uuid: str, name: str, *, on_data: Callable[[bytes], bool], on_end: Callable[[str], None]
+        self, uuid: str, name: str, *, on_data: Callable[[bytes], None], on_end: Callable[[str], None]
     ) -> GuestChannel:
         """Open the channel `name` of a running VM.
 
-        Both functions are called in threads of this port, and must not wait. `on_data` gets at most 4 KiB, and returns
-        whether to go on reading; after False nothing more is read until `resume`. `on_end` gets the reason once.
+        Both functions are called in threads of this port, and must not wait. `on_data` gets at most 4 KiB. libvirt
+        keeps in memory what is not read, so a guest that sends too much is stopped only by `close`. `on_end` gets the
+        reason once.
 
         Raises:
             LibvirtFailed: error 1, the VM has no such channel; 9, another program has it; 42 or 55, it does not run.

@@ -33,7 +33,7 @@ class SimGuestChannels:
         self._lock = Lock()
 
     def open(
-        self, uuid: str, name: str, *, on_data: Callable[[bytes], bool], on_end: Callable[[str], None]
+        self, uuid: str, name: str, *, on_data: Callable[[bytes], None], on_end: Callable[[str], None]
     ) -> SimGuestChannel:
         """Open a running VM's channel."""
         with self._core.call_lock, read_call(self._core, "open-channel", uuid) as state:
@@ -79,14 +79,13 @@ class SimGuestChannel:
         path: Path,
         runs: Callable[[], bool],
         release: Callable[[], None],
-        on_data: Callable[[bytes], bool],
+        on_data: Callable[[bytes], None],
         on_end: Callable[[str], None],
     ) -> None:
         self._path = path
         self._runs, self._release = runs, release
         self._on_data, self._on_end = on_data, on_end
-        self._ending, self._reads = Event(), Event()
-        self._reads.set()
+        self._ending = Event()
         self._socket: socket.socket | None = None
         self._thread = Thread(target=self._run, name="sim-channel", daemon=True)
         self._thread.start()
@@ -101,14 +100,9 @@ class SimGuestChannel:
             except OSError:
                 return
 
-    def resume(self) -> None:
-        """Read again."""
-        self._reads.set()
-
     def close(self) -> None:
         """End the thread."""
         self._ending.set()
-        self._reads.set()
         self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
@@ -142,7 +136,7 @@ class SimGuestChannel:
             os.close(directory)
 
     def _read(self) -> None:
-        if self._socket is None or not self._reads.wait(_LOOK_SECONDS):
+        if self._socket is None:
             return
         try:
             data = self._socket.recv(_READ_BYTES)
@@ -153,5 +147,5 @@ class SimGuestChannel:
         if not data:
             self._socket.close()
             self._socket = None
-        elif not self._on_data(data):
-            self._reads.clear()
+        else:
+            self._on_data(data)

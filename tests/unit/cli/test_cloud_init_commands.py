@@ -220,6 +220,7 @@ def test_a_command_without_the_agent_cannot_reach_the_helper(sim: Run, line: str
         ("message-vm vdi-001 --text 'a\nb'", "a message has 1 to 1000"),
         (f"message-vm vdi-001 --text {'x' * 1001}", "a message has 1 to 1000"),
         ("allow-logon vdi-001 --user 'a b'", "'a b' is not the name of a user"),
+        ("allow-logon vdi-001 --user all", "'all' is not the name of a user"),
         ("allow-logon vdi-001 --user a:b", "'a:b' is not the name of a user"),
         ("print-helper --os beos", "beos"),
     ],

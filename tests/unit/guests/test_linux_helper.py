@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import stat
 import threading
@@ -15,6 +16,7 @@ import pytest
 from tests.guests.helper import PROGRAM, Peer, Programs, program
 from vgpuctl.model.guest_report import MAX_LINE_BYTES, GuestAnswer, GuestReport, parse_line
 
+DIGEST = hashlib.sha256(b"abc.def").hexdigest()
 HOST, BRANCH = b"580.178\0\0\0", b"r580_178\0\0"
 
 
@@ -52,6 +54,7 @@ def test_it_runs_with_the_oldest_python_that_it_names() -> None:
         (config_space(), ("580.178", "r580_178")),
         (config_space(before=bytes([7, 4, 1, 1])), ("580.178", "r580_178")),
         (config_space(mark=b"XX"), None),
+        (config_space(before=bytes([0, 22]) + b"\xff" * 20), (None, None)),
         (config_space(before=bytes([7, 0])), None),
         (b"\xde\x10", None),
         ((b"\xde\x10" + bytes(0x32) + b"\x60" + bytes(0x2B) + bytes([0x01, 0x60])).ljust(256, b"\0"), None),
@@ -119,23 +122,25 @@ def test_a_message_goes_to_terminals_and_desktops(tmp_path: Path, guest: program
     put(tmp_path, "run/user/0/bus", "")
     assert ask(guest, "message", text="save\x1b[31m\nnow") is None
     bus = f"DBUS_SESSION_BUS_ADDRESS=unix:path={tmp_path}/run/user/0/bus"
-    assert programs.ran[0] == ("wall", "--", "save [31m now")
-    assert programs.ran[1][:6] == ("runuser", "-u", "root", "--", "env", bus)
+    assert (programs.ran[0], programs.stdin) == (("wall",), "save [31m now\n")
+    assert programs.ran[1][:10] == ("setsid", "--fork", "timeout", "5", "runuser", "-u", "root", "--", "env", bus)
     assert programs.ran[1][-1] == "save [31m now"
-    programs.failing.add("runuser")
+    programs.failing.add("setsid")
     assert ask(guest, "message", text="--help") is None, "the terminals have it"
     programs.failing.add("wall")
     assert ask(guest, "message", text="x") == "wall failed: no"
     assert ask(guest, "message", text=" ") == "a text is missing"
+    programs.failing.add("loginctl")
+    assert ask(guest, "message", text="x") == "systemd-logind does not say who is logged on"
 
 
 def test_a_token_comes_in_parts_and_replaces_others(tmp_path: Path, guest: program.Guest, programs: Programs) -> None:
     put(tmp_path, "etc/nvidia/ClientConfigToken/old.tok", "old")
     put(tmp_path, "etc/nvidia/ClientConfigToken/.client_configuration_token_vgpuctl.tok.vgpuctl", "half")
     folder = tmp_path / "etc/nvidia/ClientConfigToken"
-    assert ask(guest, "put-token", part=1, parts=2, data="abc.") is None
+    assert ask(guest, "put-token", part=1, parts=2, data="abc.", sha256=DIGEST) is None
     assert (folder / "old.tok").exists()
-    assert ask(guest, "put-token", part=2, parts=2, data="def") is None
+    assert ask(guest, "put-token", part=2, parts=2, data="def", sha256=DIGEST) is None
     (file,) = folder.iterdir()
     assert (file.name, file.read_text()) == ("client_configuration_token_vgpuctl.tok", "abc.def\n")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -148,6 +153,7 @@ def test_a_token_comes_in_parts_and_replaces_others(tmp_path: Path, guest: progr
         ({"part": 2, "parts": 2, "data": "abc"}, "part 2 of the token came in the wrong order"),
         ({"part": 1, "parts": 1, "data": "a b"}, "this is no license token"),
         ({"part": 1, "parts": 1, "data": "a" * 70000}, "this is no license token"),
+        ({"part": 1, "parts": 1, "data": "abc", "sha256": DIGEST}, "the token has another sha256 than it should"),
         ({"part": 0, "parts": 1, "data": "a"}, "put-token needs part, parts and data"),
         ({"part": 1, "parts": 1}, "put-token needs part, parts and data"),
     ],
@@ -159,10 +165,15 @@ def test_what_is_no_token_is_refused(
     assert not (tmp_path / "etc").exists()
 
 
-def test_one_user_may_log_on(tmp_path: Path, guest: program.Guest) -> None:
+def test_one_user_may_log_on(tmp_path: Path, guest: program.Guest, programs: Programs) -> None:
     put(tmp_path, "etc/pam.d/sshd", "# account required pam_access.so\n")
     assert "pam_access.so" in (ask(guest, "allow-logon", user="alice") or "")
-    put(tmp_path, "etc/pam.d/sshd", "account required pam_access.so\n")
+    put(tmp_path, "etc/pam.d/sshd", "account required pam_access.so accessfile=/etc/x\nauth required pam_access.so\n")
+    put(tmp_path, "etc/pam.d/crond", "account required pam_access.so\n")
+    assert "pam_access.so" in (ask(guest, "allow-logon", user="alice") or "")
+    put(tmp_path, "etc/pam.d/login", "account include common\n")
+    put(tmp_path, "etc/pam.d/common", "@include deeper\n")
+    put(tmp_path, "etc/pam.d/deeper", "@include common\n-account [default=bad] /lib/security/pam_access.so\n")
     module = "usr/lib/x86_64-linux-gnu/security/pam_access.so"
     assert "older Linux-PAM" in (ask(guest, "allow-logon", user="alice") or "")
     put(tmp_path, module, "\0/etc/security/access.conf\0")
@@ -170,9 +181,19 @@ def test_one_user_may_log_on(tmp_path: Path, guest: program.Guest) -> None:
     assert not (tmp_path / "etc/security").exists()
     put(tmp_path, module, "\0/etc/security/access.conf\0/etc/security/access.d/*.conf\0")
     assert ask(guest, "allow-logon", user="CORP\\alice") is None
+    programs.groups = "alice:x:7:alice\n"
+    assert ask(guest, "allow-logon", user="alice") is None
+    programs.groups = "alice:x:7:alice,bob\n"
+    assert ask(guest, "allow-logon", user="alice") == "alice is also a group, with the members bob"
+    assert "for a host" in (ask(guest, "allow-logon", user="alice@corp.example") or "")
+    programs.failing.add("getent")
+    assert ask(guest, "allow-logon", user="users") == "this guest has no user users"
+    programs.failing.clear()
+    programs.groups = ""
+    assert ask(guest, "allow-logon", user="CORP\\alice") is None
     rules = (tmp_path / "etc/security/access.d/90-vgpuctl.conf").read_text().splitlines()[1:]
-    assert rules == ["+:root:ALL", "+:(vgpuctl-logon):ALL", "+:CORP\\alice:ALL", "-:ALL:ALL"]
-    for user in ("a b", "alice:ALL", "", "-x", "alice\n+:bob:ALL", None, 7):
+    assert rules == ["+:root:ALL", "+:(vgpuctl-logon):ALL", *program.OTHER_RULES, "+:CORP\\alice:ALL", "-:ALL:ALL"]
+    for user in ("a b", "alice:ALL", "", "-x", "alice\n+:bob:ALL", "ALL", "all", "Local", None, 7):
         assert ask(guest, "allow-logon", user=user) == "allow-logon needs the name of a user"
 
 
@@ -181,7 +202,7 @@ def test_a_shutdown_is_announced_and_cancelled(guest: program.Guest, programs: P
     assert ask(guest, "shutdown-in", minutes=0) is None
     assert ask(guest, "shutdown-in", minutes=None) is None
     assert programs.ran == [
-        ("shutdown", "-h", "+10", "New image"), ("shutdown", "-h", "+0"), ("shutdown", "-c"),
+        ("shutdown", "-h", "--", "+10", "New image"), ("shutdown", "-h", "--", "+0"), ("shutdown", "-c"),
     ]  # fmt: skip
     for minutes in (-1, 1441, True, "5", 1.5):
         assert ask(guest, "shutdown-in", minutes=minutes) == "shutdown-in needs a number of minutes, 0 to 1440"
@@ -206,7 +227,7 @@ def test_it_reports_when_asked_and_answers(tmp_path: Path, guest: program.Guest,
     peer.end.sendall(b"\n")
     serving.join(30)
     assert not serving.is_alive()
-    assert programs.ran == [("shutdown", "-h", "+1")]
+    assert programs.ran == [("shutdown", "-h", "--", "+1")]
 
 
 def test_a_line_is_never_too_long(guest: program.Guest, programs: Programs) -> None:

@@ -108,7 +108,7 @@ def allow_logon(settings: Settings, targets: Targets, user: str, dry_run: bool) 
     shown_by="show-vm",
     words=("written", "left alone"),
     examples=(
-        ("vgpuctl refresh-license 'desk-*'", "after a new token was put into the license's folder; then reboot them"),
+        ("vgpuctl refresh-license 'desk-*'", "after a new token was put into the license's folder"),
         ("vgpuctl refresh-license desk-1 --clear --dry-run", "what taking the token out of the seed would do"),
     ),
 )
@@ -117,7 +117,9 @@ def allow_logon(settings: Settings, targets: Targets, user: str, dry_run: bool) 
 @_DRY_RUN
 @click.pass_obj
 def refresh_license(settings: Settings, targets: Targets, clear: bool, dry_run: bool) -> int:
-    """Write the licenses of VMs into their seeds again, with the current tokens; guests get them at their next boot.
+    """Write the licenses of VMs into their seeds again, with the current tokens.
+
+    Guests get them at their next boot, and running guests with vgpuctl's helper get their token at once.
 
     VMs without a license are left alone. The host agent takes a license out of a seed again once the
     guest is licensed, so that no secret lies there longer than needed; --clear does the same.
@@ -141,7 +143,12 @@ def refresh_license(settings: Settings, targets: Targets, clear: bool, dry_run: 
         ("vgpuctl print-helper --os windows > vgpuctl-guest.ps1", "for a golden image with Windows"),
     ),
 )
-@click.option("--os", type=click.Choice(("linux", "windows")), default="linux", help="The guest's system. [linux]")
+@click.option(
+    "--os",
+    type=click.Choice(("linux", "windows")),
+    default="linux",
+    help="The guest's system; windows is experimental: not run there yet. [linux]",
+)
 @click.pass_obj
 def print_helper(settings: Settings, os: str) -> int:
     """Print the helper for guests: one file, for golden images and for guests without cloud-init.

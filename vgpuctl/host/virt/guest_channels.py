@@ -35,7 +35,7 @@ class LibvirtGuestChannels:
         self._channels: set[LibvirtGuestChannel] = set()
 
     def open(
-        self, uuid: str, name: str, *, on_data: Callable[[bytes], bool], on_end: Callable[[str], None]
+        self, uuid: str, name: str, *, on_data: Callable[[bytes], None], on_end: Callable[[str], None]
     ) -> LibvirtGuestChannel:
         """Open a running VM's channel."""
         failure = f"cannot open the channel {name} of VM {uuid}"
@@ -44,9 +44,13 @@ class LibvirtGuestChannels:
             domain = connect.lookupByUUIDString(uuid)
             stream = connect.newStream(constants.VIR_STREAM_NONBLOCK)
             domain.openChannel(name, stream, 0)
-            channel = LibvirtGuestChannel(self._connection, stream, on_data, on_end, self._channels.discard)
+            channel = LibvirtGuestChannel(self._connection, connect, stream, on_data, on_end, self._channels.discard)
             self._channels.add(channel)
-            stream.eventAddCallback(constants.VIR_STREAM_EVENT_READABLE | _END_EVENTS, channel.receive, None)
+            try:
+                stream.eventAddCallback(constants.VIR_STREAM_EVENT_READABLE | _END_EVENTS, channel.receive, None)
+            except BaseException:
+                channel.close()
+                raise
             return channel
 
     def _watch(self, connect: virConnect) -> None:
@@ -54,12 +58,13 @@ class LibvirtGuestChannels:
         if connect is not self._watched:
             attempt = self._connection.attempt
             attempt(_UNSUPPORTED, lambda: connect.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT))
-            attempt(_UNSUPPORTED, lambda: connect.registerCloseCallback(self._end_all, None))
+            attempt(_UNSUPPORTED, lambda: connect.registerCloseCallback(self._end_all, connect))
             self._watched = connect
 
-    def _end_all(self, *_: object) -> None:
+    def _end_all(self, _connect: object, _reason: int, connect: virConnect) -> None:
         for channel in list(self._channels):
-            channel.end()
+            if channel.connect is connect:
+                channel.end()
 
     def close(self) -> None:
         """Close the connection."""
@@ -75,12 +80,14 @@ class LibvirtGuestChannel:
     def __init__(
         self,
         connection: LibvirtConnection,
+        connect: virConnect,
         stream: virStream,
-        on_data: Callable[[bytes], bool],
+        on_data: Callable[[bytes], None],
         on_end: Callable[[str], None],
         forget: Callable[[LibvirtGuestChannel], None],
     ) -> None:
         """`forget`: called when it is closed."""
+        self.connect = connect
         self._connection = connection
         self._forget = forget
         self._stream = stream
@@ -99,8 +106,8 @@ class LibvirtGuestChannel:
             if ends:
                 self._has_ended = True
                 self._connection.attempt(None, stream.eventRemoveCallback)
-            elif data and not self._on_data(data):
-                self._connection.attempt(None, lambda: stream.eventUpdateCallback(_END_EVENTS))
+            elif data:
+                self._on_data(data)
         if ends:
             self._on_end(_ENDED)
 
@@ -125,14 +132,9 @@ class LibvirtGuestChannel:
         if self._has_ended:
             raise HostCannot(f"cannot send to the guest's helper: {_ENDED}", check="guest-helper")
         with self._connection.call("virStreamSend", "cannot send to the guest's helper"):
-            self._stream.send(data)
-
-    def resume(self) -> None:
-        """Read again."""
-        events = constants.VIR_STREAM_EVENT_READABLE | _END_EVENTS
-        with self._lock:
-            if not self._has_ended:
-                self._connection.attempt(None, lambda: self._stream.eventUpdateCallback(events))
+            sent = self._stream.send(data)
+        if sent != len(data):
+            raise HostCannot("cannot send to the guest's helper: the guest does not read", check="guest-helper")
 
     def close(self) -> None:
         """End the stream."""
