@@ -169,6 +169,7 @@ function Set-Token($Request) {
 
 # Only this user may log on remotely; administrators may always.
 function Set-AllowedUser($User) {
+    if ($null -eq $User) { throw 'add the users to Remote Desktop Users by hand: who was there is not known' }
     if (-not ($User -is [string]) -or $User -notmatch '^[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}$') {
         throw 'allow-logon needs the name of a user'
     }

@@ -284,11 +284,14 @@ class Guest:
             raise RequestRefused(f"the token is in place, but NVIDIA's service was not restarted: {error}") from error
 
     def allow_logon(self, request: dict[str, Any]) -> None:
-        """Let one user log on, and besides only root and the members of LOGON_GROUP.
+        """Let one user log on, and besides only root and the members of LOGON_GROUP; null: everybody again.
 
         pam_access enforces it, if the guest's image turned that on.
         """
         user = request.get("user")
+        if user is None and "user" in request:
+            (self.root / ACCESS_FILE).unlink(missing_ok=True)
+            return
         if not isinstance(user, str) or not _USER.fullmatch(user) or user.upper() in _PAM_WORDS:
             raise RequestRefused("allow-logon needs the name of a user")
         if "@" in user:
@@ -526,7 +529,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="vgpuctl-guest",
         description="Says who is logged on in this VM, and carries out a few requests of its host.",
     )
-    parser.add_argument("action", choices=("run", "install", "show"), help="show: print the report once")
+    parser.add_argument(
+        "action",
+        choices=("run", "install", "show"),
+        help=f"install, as root: write {PROGRAM} and a systemd service that runs it, also to update it; "
+        "show: print once what the host gets; run: what the service does",
+    )
     parser.add_argument("--port", default=PORT, help="the virtio port (%(default)s)")
     given = parser.parse_args(arguments)
     try:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -11,10 +12,13 @@ from typing import Any
 
 import jsonschema
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
 
 from tests.agent.conftest import RunningAgent, running
 from vgpuctl import library
 from vgpuctl.agent import openapi, operations
+from vgpuctl.agent.http_input import read_body
 from vgpuctl.agent.operations import MAX_RUNNING
 from vgpuctl.agent.protocol import MAX_BODY_BYTES
 from vgpuctl.cli import schemas
@@ -230,3 +234,12 @@ def test_an_old_operation_is_read_from_its_file(agent: RunningAgent, monkeypatch
     assert agent.ended(first) == document
     assert events_of(agent, first)[-1][2] == document
     assert agent.ask("POST", "/v1/cordon", {"gpu": GPU}, Idempotency_Key="first").document["id"] == first
+
+
+def test_a_client_that_goes_away_with_half_a_request_is_no_error_of_the_agent() -> None:
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(HTTPException, match="the client went away") as caught:
+        asyncio.run(read_body(HttpRequest({"type": "http"}, receive)))
+    assert caught.value.status_code == 400

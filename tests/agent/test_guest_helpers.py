@@ -391,6 +391,8 @@ def test_commands_reach_the_helper_through_the_agent(
     (tmp_path / "guest/etc/pam.d/sshd").write_text("account required pam_access.so\n")
     run("allow-logon a --user alice")
     assert "+:alice:ALL" in (tmp_path / "guest/etc/security/access.d/90-vgpuctl.conf").read_text()
+    run("allow-logon a --everybody")
+    assert not (tmp_path / "guest/etc/security/access.d/90-vgpuctl.conf").exists()
     shown = run("show-vm a")
     assert re.search(r"^logged on: +alice$", shown, re.MULTILINE)
     assert "alice" in run("list-vms -o wide")

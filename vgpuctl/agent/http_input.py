@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from vgpuctl.agent.protocol import (
@@ -43,6 +44,8 @@ async def read_body(request: HttpRequest) -> dict[str, Any]:
                 body_bytes += chunk
                 if len(body_bytes) > MAX_BODY_BYTES:
                     raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+    except ClientDisconnect:
+        raise HTTPException(400, "the client went away before its request was complete") from None
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
     try:

@@ -32,8 +32,8 @@ class GuestCalls(Calls):
         return guest_helper.message_vm(self._ports, self._context(dry_run=dry_run), name, text)
 
     @change("allow-logon", "vm")
-    def allow_logon(self, name: str, user: str, *, dry_run: bool = False) -> Outcome[VmReport]:
-        """Let one user log on in a running VM, and besides only the guest's administrators."""
+    def allow_logon(self, name: str, user: str | None, *, dry_run: bool = False) -> Outcome[VmReport]:
+        """Let one user log on in a running VM, and besides only the guest's administrators; None: everybody again."""
         from vgpuctl.operations import guest_helper
 
         return guest_helper.allow_logon(self._ports, self._context(dry_run=dry_run), name, user)

@@ -80,17 +80,19 @@ def message_vm(host: Host, context: Context, name: str, text: str) -> Outcome[Vm
     return _ask(host, context, name, "message", f"show a message to the users of {name}", text=text)
 
 
-def allow_logon(host: Host, context: Context, name: str, user: str) -> Outcome[VmReport]:
-    """Let only this user, and the guest's administrators, log on in a VM.
+def allow_logon(host: Host, context: Context, name: str, user: str | None) -> Outcome[VmReport]:
+    """Let only this user, and the guest's administrators, log on in a VM; None: everybody again.
 
     Raises:
         InvalidInput: it cannot be the name of a user.
         VgpuctlError: as `_ask`.
     """
+    if user is None:
+        return _ask(host, context, name, "allow-logon", f"let everybody log on in {name}", user=None)
     if not _USER.fullmatch(user) or user.upper() in _NOT_USERS:
         raise InvalidInput(
             f"user: {user!a} is not the name of a user",
-            hint="name one user, as alice or CORP\\alice",
+            hint="name one user, as alice or CORP\\alice: letters, digits and _ . - @ \\, and no spaces",
             value=user,
         )
     return _ask(host, context, name, "allow-logon", f"let {user} log on in {name}, and nobody else", user=user)
@@ -122,7 +124,7 @@ def put_token(host: Host, vm: Vm, token: str) -> None:
         VgpuctlError: as `ports.guests.GuestHelpers.ask`.
     """
     if host.guest_helpers is None:
-        raise _only_the_agent("put-token")
+        raise _only_the_agent(host, "put-token")
     digest = hashlib.sha256(token.encode()).hexdigest()
     parts = [token[at : at + _PART_CHARACTERS] for at in range(0, len(token), _PART_CHARACTERS)]
     for number, part in enumerate(parts, 1):
@@ -150,14 +152,14 @@ def _ask(host: Host, context: Context, name: str, verb: str, step: str, **values
     if vm.state in NOT_RUNNING_STATES:
         raise Refused(
             f"{vm.name} is {vm.state}: nothing answers in its guest",
-            hint=hint_commands.run_command(vm),
+            hint=None if verb == "shutdown-in" else hint_commands.run_command(vm),
             vm=vm.name,
             state=str(vm.state),
         )
     if host.guest_helpers is None:
-        raise _only_the_agent(verb)
+        raise _only_the_agent(host, verb)
     if not has_helper(host, vm):
-        raise no_helper(vm.name, verb)
+        raise no_helper(vm.name, verb, is_expected=vm.record is not None and vm.record.requested("guest_helper", bool))
     if not context.dry_run:
         context.progress.on_plan((step,))
         context.progress.on_step_start(1, step)
@@ -166,23 +168,25 @@ def _ask(host: Host, context: Context, name: str, verb: str, step: str, **values
     return Outcome(True, vm_result(snapshot, vm), (step,), snapshot.warnings, dry_run=context.dry_run)
 
 
-def no_helper(name: str, verb: str) -> HostCannot:
-    """Return the error for a guest whose helper has not reported."""
+def no_helper(name: str, verb: str, *, is_expected: bool | None = False) -> HostCannot:
+    """Return the error for a guest whose helper has not reported. `is_expected`: cloud-init brings it there."""
+    by_hand = "vgpuctl print-helper > vgpuctl-guest; in the guest: sudo python3 vgpuctl-guest install"
+    expected = "cloud-init brings it: wait until the guest has booted; in the guest: systemctl status vgpuctl-guest"
     return HostCannot(
         f"{verb}: no helper in the guest of {name} reports to the host agent",
-        hint="vgpuctl print-helper prints the helper, to install it in the guest",
+        hint=expected if is_expected else by_hand,
         check="guest-helper",
         vm=name,
     )
 
 
 def _check_text(text: str) -> None:
-    if not text.strip() or len(text) > MAX_TEXT_CHARACTERS or not all(map(is_visible, text)):
-        raise InvalidInput(
-            f"text: it has {len(text)} characters; a message has 1 to {MAX_TEXT_CHARACTERS} on one line, without "
-            "control characters",
-            value=len(text),
-        )
+    if not text.strip():
+        raise InvalidInput("text: it is empty, or has only blanks", value=text)
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise InvalidInput(f"text: {len(text)} characters, at most {MAX_TEXT_CHARACTERS} are possible", value=len(text))
+    if not all(map(is_visible, text)):
+        raise InvalidInput("text: it has a line break or another control character; a message is one line")
     if len(json.dumps(text)) > MAX_TEXT_BYTES:
         raise InvalidInput(
             f"text: {len(text)} characters, of which many are not ASCII, are too long for one line to the guest",
@@ -191,9 +195,11 @@ def _check_text(text: str) -> None:
         )
 
 
-def _only_the_agent(verb: str) -> HostCannot:
+def _only_the_agent(host: Host, verb: str) -> HostCannot:
+    real = "systemctl start vgpuctl-agent.socket; vgpuctl install-host --agent installs it"
+    run_one = f"vgpuctl --host {host.name} agent run --socket PATH --state DIR runs one; then use --host agent:PATH"
     return HostCannot(
         f"{verb}: only the host agent can reach the helper in a guest, and this command did not go through it",
-        hint="systemctl start vgpuctl-agent.socket; vgpuctl install-host --agent installs it",
+        hint=real if host.name == "local" else run_one,
         check="guest-helper",
     )

@@ -169,7 +169,7 @@ def _setup_step(vm: Vm, record: VmRecord, license: License | None) -> WriteSetup
     if seed is None:
         raise Refused(
             f"{vm.name} has no seed for cloud-init, by which its guest would be set up",
-            hint="set it up in the guest by hand; create-vm --license, --guest-sharing or --guest-helper makes a seed",
+            hint="set it up in the guest by hand; vgpuctl print-helper prints the helper for it",
             vm=vm.name,
         )
     request = request_of_record(record.request_fields)

@@ -191,9 +191,12 @@ def test_one_user_may_log_on(tmp_path: Path, guest: program.Guest, programs: Pro
     programs.failing.clear()
     programs.groups = ""
     assert ask(guest, "allow-logon", user="CORP\\alice") is None
+    access = tmp_path / "etc/security/access.d/90-vgpuctl.conf"
     rules = (tmp_path / "etc/security/access.d/90-vgpuctl.conf").read_text().splitlines()[1:]
     assert rules == ["+:root:ALL", "+:(vgpuctl-logon):ALL", *program.OTHER_RULES, "+:CORP\\alice:ALL", "-:ALL:ALL"]
-    for user in ("a b", "alice:ALL", "", "-x", "alice\n+:bob:ALL", "ALL", "all", "Local", None, 7):
+    assert ask(guest, "allow-logon", user=None) is None
+    assert not access.exists()
+    for user in ("a b", "alice:ALL", "", "-x", "alice\n+:bob:ALL", "ALL", "all", "Local", 7):
         assert ask(guest, "allow-logon", user=user) == "allow-logon needs the name of a user"
 
 

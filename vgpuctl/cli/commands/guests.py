@@ -82,18 +82,24 @@ def shutdown_in(
     "allow-logon",
     shown_by="show-vm",
     words=("asked", "left alone"),
-    examples=(("vgpuctl allow-logon desk-1 --user alice", "only alice, and the guest's administrators"),),
+    examples=(
+        ("vgpuctl allow-logon desk-1 --user alice", "only alice, and the guest's administrators"),
+        ("vgpuctl allow-logon desk-1 --everybody", "as before"),
+    ),
 )
 @targets.vms()
-@click.option("--user", metavar="USER", required=True, help="A user of the guest: alice, CORP\\alice.")
+@click.option("--user", metavar="USER", help="A user of the guest: alice, CORP\\alice. It replaces the one before.")
+@click.option("--everybody", is_flag=True, help="Let everybody log on again.")
 @_DRY_RUN
 @click.pass_obj
-def allow_logon(settings: Settings, targets: Targets, user: str, dry_run: bool) -> int:
-    """Let one user log on in running VMs, and besides only the guest's administrators.
+def allow_logon(settings: Settings, targets: Targets, user: str | None, everybody: bool, dry_run: bool) -> int:
+    """Let one user log on in running VMs, and besides only the guest's administrators, until that is changed.
 
     The helper in the guest does it, and the host agent asks it. With Linux, pam_access must be on in the guest; with
     Windows, it is about the group Remote Desktop Users.
     """
+    if everybody == (user is not None):
+        raise click.UsageError("specify one of --user USER and --everybody")
     return change(
         run.through_agent(settings),
         "allow-logon",
