@@ -23,10 +23,9 @@ from vgpuctl.agent import guest_helpers, helper_link
 from vgpuctl.agent.guest_helpers import AgentGuestHelpers, HelperWatch
 from vgpuctl.agent.helper_link import BURST_LINES, HelperLines
 from vgpuctl.cli import entry
-from vgpuctl.errors import Busy, HostCannot, LibvirtFailed, Refused
+from vgpuctl.errors import Busy, HostCannot, Refused
 from vgpuctl.library import open_ports
 from vgpuctl.model.event import EventType
-from vgpuctl.model.guest_report import CHANNEL
 from vgpuctl.sim.host import open_host as open_sim
 from vgpuctl.value import replace
 
@@ -286,25 +285,6 @@ def test_a_silent_helper_is_taken_for_lost(tmp_path: Path) -> None:
             assert host.events()[-1] == (EventType.GUEST_HELPER_LOST, "it has said nothing for 180 s")
             host.watch.close()
             end.close()
-
-    on_host(tmp_path, act)
-
-
-def test_a_channel_that_another_program_holds_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def act(parts: Parts) -> None:
-        host = WatchedHost(parts)
-        assert parts.ports.guest_channels is not None
-        other = parts.ports.guest_channels.open(host.uuid, CHANNEL, on_data=lambda _: True, on_end=lambda _: None)
-        with pytest.raises(LibvirtFailed):
-            parts.ports.guest_channels.open(host.uuid, CHANNEL, on_data=lambda _: True, on_end=lambda _: None)
-        await asyncio.to_thread(host.watch.check)
-        await asyncio.to_thread(host.watch.check)
-        assert caplog.text.count("another program holds the channel to the helper in a") == 1
-        other.close()
-        parts.clock.seconds += 31
-        await asyncio.to_thread(host.watch.check)
-        assert host.uuid in host.watch._links
-        host.watch.close()
 
     on_host(tmp_path, act)
 

@@ -46,8 +46,8 @@ BUSY_CHANGES, BUSY_SECONDS = 5, 60.0
 RETRY_SECONDS = 30.0
 FLOOD_SECONDS, NO_CHANNEL_SECONDS = 60.0, 600.0
 """So long the channel stays closed of a guest that sends too much, and nobody tries one that a VM has not."""
-_NO_CHANNEL, _TAKEN = 1, 9
-"""libvirt's error numbers for "no such channel" and "another program has it"."""
+_NO_CHANNEL = 1
+"""libvirt's error number for "no such channel"."""
 
 
 class AgentGuestHelpers:
@@ -184,9 +184,7 @@ class HelperWatch:
         except VgpuctlError as error:
             code = error.facts.get("libvirt_code")
             self._retry[vm.uuid] = now + (NO_CHANNEL_SECONDS if code == _NO_CHANNEL else RETRY_SECONDS)
-            if code == _TAKEN:
-                log.warning("another program holds the channel to the helper in %s: %s", vm.name, error)
-            elif code != _NO_CHANNEL:
+            if code != _NO_CHANNEL:
                 log.warning("the channel to the helper in %s cannot be opened: %s", vm.name, error)
             if link.channel is not None:
                 link.channel.close()

@@ -2,8 +2,7 @@
 """The channel of one VM to the helper in its guest, as the agent has it: lines, reports, requests and their answers.
 
 A guest may send whatever it likes. So its lines are short and few, or they are counted and dropped; a guest that sends
-more all the time is flooding, and one that does not answer may not read: then the channel is to be closed, since
-libvirt keeps in memory what nobody reads.
+more all the time is flooding, and one that does not answer may not read: then the channel is to be closed.
 """
 
 from __future__ import annotations

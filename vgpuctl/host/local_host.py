@@ -88,8 +88,9 @@ def open_local_host(
     if captured:
         return host
     host = replace(host, unprivileged_user=_unprivileged_user(os.geteuid() if euid is None else euid))
-    channels = LibvirtGuestChannels(connect, lambda: claims.is_locked)
-    host = replace(host, guest_channels=channels, guest_reports=GuestReportFiles(run_dir))
+    if isinstance(hypervisor, LibvirtHypervisor):
+        host = replace(host, guest_channels=LibvirtGuestChannels(hypervisor.connection))
+    host = replace(host, guest_reports=GuestReportFiles(run_dir))
     return _with_own_ports(host, run_dir, claims, processes, wait_seconds)
 
 
@@ -110,7 +111,7 @@ def _with_own_ports(
         kernel_messages=HostKernelMessages(),
         usage=usage,
         usage_history=UsageHistoryFile(Path(STATE_DIRECTORY) / HISTORY_NAME),
-        close=partial(_close_all, host.close, usage.close, host.guest_channels.close if host.guest_channels else None),
+        close=partial(_close_all, host.close, usage.close),
     )
 
 

@@ -24,20 +24,19 @@ class GuestChannel(Protocol):
 
 
 class GuestChannels(Protocol):
-    """The channels of VMs. libvirt hands each to one program at a time."""
+    """The channels of VMs. Only one program at a time gets what a guest sends."""
 
     def open(
         self, uuid: str, name: str, *, on_data: Callable[[bytes], None], on_end: Callable[[str], None]
     ) -> GuestChannel:
         """Open the channel `name` of a running VM.
 
-        Both functions are called in threads of this port, and must not wait. `on_data` gets at most 4 KiB. libvirt
-        keeps in memory what is not read, so a guest that sends too much is stopped only by `close`. `on_end` gets the
-        reason once.
+        Both functions are called in threads of this port, and must not wait. `on_data` gets at most 4 KiB. `on_end`
+        gets the reason once.
 
         Raises:
-            LibvirtFailed: error 1, the VM has no such channel; 9, another program has it; 42 or 55, it does not run.
-            HostCannot: libvirt does not answer.
+            LibvirtFailed: error 1, the VM has no such channel; 42 or 55, it does not run.
+            HostCannot: libvirt does not answer, or the channel cannot be connected to.
         """
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 
 from vgpuctl.errors import HostCannot
 from vgpuctl.sim import domain_xml
@@ -25,12 +25,10 @@ _CLOSE_SECONDS = 5.0
 
 
 class SimGuestChannels:
-    """The channels of one simulated host; which ones are open, each process knows of itself."""
+    """The channels of one simulated host."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._open: set[tuple[str, str]] = set()
-        self._lock = Lock()
 
     def open(
         self, uuid: str, name: str, *, on_data: Callable[[bytes], None], on_end: Callable[[str], None]
@@ -47,13 +45,6 @@ class SimGuestChannels:
             targets = domain_xml.parse(running.xml).findall("devices/channel[@type='unix']/target[@type='virtio']")
             if name not in {target.get("name") for target in targets}:
                 raise VirError(VirErrorNumber.INTERNAL_ERROR, f"internal error: cannot find channel {name}")
-            with self._lock:
-                if (uuid, name) in self._open:
-                    raise VirError(
-                        VirErrorNumber.OPERATION_FAILED,
-                        "operation failed: Active channel stream exists for this domain",
-                    )
-                self._open.add((uuid, name))
         pid = running.pid
 
         def runs() -> bool:
@@ -61,11 +52,7 @@ class SimGuestChannels:
                 domain = self._core.read_state().running.get(uuid)
             return domain is not None and domain.pid == pid
 
-        def release() -> None:
-            with self._lock:
-                self._open.discard((uuid, name))
-
-        return SimGuestChannel(self._core.directory / DIRECTORY / uuid, runs, release, on_data, on_end)
+        return SimGuestChannel(self._core.directory / DIRECTORY / uuid, runs, on_data, on_end)
 
     def close(self) -> None:
         """Nothing is shared."""
@@ -78,12 +65,11 @@ class SimGuestChannel:
         self,
         path: Path,
         runs: Callable[[], bool],
-        release: Callable[[], None],
         on_data: Callable[[bytes], None],
         on_end: Callable[[str], None],
     ) -> None:
         self._path = path
-        self._runs, self._release = runs, release
+        self._runs = runs
         self._on_data, self._on_end = on_data, on_end
         self._ending = Event()
         self._socket: socket.socket | None = None
@@ -118,7 +104,6 @@ class SimGuestChannel:
         finally:
             if self._socket is not None:
                 self._socket.close()
-            self._release()
 
     def _connect(self) -> None:
         """Connect, if somebody listens; a directory's descriptor keeps the path short, as sockets need it."""

@@ -55,15 +55,11 @@ def require_local_uri(uri: str) -> str:
 
 
 class LibvirtConnection:
-    """One connection, opened at the first call and again after it broke. Threads share it.
+    """One connection, opened at the first call and again after it broke. Threads share it."""
 
-    `has_events`: events of its objects arrive in the event loop's thread, which is started before it is opened.
-    """
-
-    def __init__(self, uri: str | None, lock_held: Callable[[], bool], *, has_events: bool = False) -> None:
+    def __init__(self, uri: str | None, lock_held: Callable[[], bool]) -> None:
         self.uri = require_local_uri(uri or SYSTEM_URI)
         self._lock_held = lock_held
-        self._has_events = has_events
         self._connect: virConnect | None = None
         self._opening = Lock()
 
@@ -103,7 +99,8 @@ class LibvirtConnection:
 
         if self._lock_held():
             raise AssertionError("a libvirt call under the host lock")
-        _start_event_loop_once()
+        with _starting_event_loop:
+            _start_event_loop()
         connect = self._open_connection()
         _wait_for_callbacks()  # a driver in this process still has to dispatch what happened before
         try:
@@ -169,8 +166,6 @@ class LibvirtConnection:
             raise AssertionError("a libvirt call under the host lock")
         with self._opening:
             if self._connect is None or _is_dead(self._connect):
-                if self._has_events:
-                    _start_event_loop_once()
                 self._connect = self._open_connection()
             return self._connect
 
@@ -237,11 +232,6 @@ def _is_dead(connect: virConnect) -> bool:
 
 
 _starting_event_loop = Lock()
-
-
-def _start_event_loop_once() -> None:
-    with _starting_event_loop:
-        _start_event_loop()
 
 
 @cache

@@ -105,6 +105,11 @@ class LibvirtHypervisor(DomainChanges):
         self._connection = connection
         self._clock = clock
 
+    @property
+    def connection(self) -> LibvirtConnection:
+        """The connection, which other ports share."""
+        return self._connection
+
     def status(self) -> HypervisorStatus:
         """Return whether libvirt answers, and if not, why. Never raises."""
         return self._connection.status()

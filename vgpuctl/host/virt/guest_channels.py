@@ -1,149 +1,154 @@
 # SPDX-License-Identifier: Apache-2.0
 """The channels of VMs to programs in their guests; implements `ports.guests.GuestChannels`.
 
-All channels share one connection, whose events come in libvirt's event loop. Its callbacks only receive what has
-arrived: a call that waits for libvirt's answer would wait for its own thread. So a channel that has ended is closed by
-whoever closes it, in another thread.
+libvirt names the Unix socket at which QEMU listens for a channel, and root connects to it. Not by
+virDomainOpenChannel: libvirt's client keeps in memory what nobody reads, all streams share one connection that one
+guest can block, and the libvirtd of libvirt 11.3 ended when a domain was destroyed whose channel had been opened again
+after its former client was killed. QEMU serves one connection at a time; a second one gets no data.
+
+One thread reads all channels of this process.
 """
 
 from __future__ import annotations
 
+import selectors
+import socket
 from collections.abc import Callable
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from threading import Lock, Thread
 
-from vgpuctl.errors import HostCannot
+from vgpuctl.errors import HostCannot, LibvirtFailed
 from vgpuctl.host.virt import constants
 from vgpuctl.host.virt.connection import LibvirtConnection
-from vgpuctl.host.virt.events import KEEPALIVE_COUNT, KEEPALIVE_SECONDS
-
-if TYPE_CHECKING:
-    from vgpuctl.host.virt.connection import virConnect, virStream
+from vgpuctl.host.virt.libvirt_xml import parse_xml
+from vgpuctl.model.vm import VmState
 
 _READ_BYTES = 4096
-_UNSUPPORTED = frozenset({constants.VIR_ERR_NO_SUPPORT})
-_END_EVENTS = constants.VIR_STREAM_EVENT_ERROR | constants.VIR_STREAM_EVENT_HANGUP
-_ENDED = "the channel has ended: the VM stopped, or libvirtd did"
+_ENDED = "the VM stopped, or QEMU closed the channel"
+_CHECK = "guest-helper"
 
 
 class LibvirtGuestChannels:
     """The channels of one libvirt."""
 
-    def __init__(self, uri: str | None, lock_held: Callable[[], bool]) -> None:
-        self._connection = LibvirtConnection(uri, lock_held, has_events=True)
-        self._watched: virConnect | None = None
-        self._channels: set[LibvirtGuestChannel] = set()
+    def __init__(self, connection: LibvirtConnection) -> None:
+        self._connection = connection
+        self._selector: selectors.BaseSelector | None = None
+        self._lock = Lock()
 
     def open(
         self, uuid: str, name: str, *, on_data: Callable[[bytes], None], on_end: Callable[[str], None]
-    ) -> LibvirtGuestChannel:
+    ) -> SocketChannel:
         """Open a running VM's channel."""
+        path = self._find_path(uuid, name)
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        try:
+            end.connect(path)
+        except OSError as error:
+            end.close()
+            raise HostCannot(
+                f"cannot connect to the channel {name} of VM {uuid}: {error.strerror}",
+                hint=f"ls -l {path}",
+                check=_CHECK,
+                path=path,
+            ) from error
+        return SocketChannel(end, self._start(), on_data, on_end)
+
+    def _find_path(self, uuid: str, name: str) -> str:
+        """Return the path of the socket at which QEMU listens.
+
+        Raises:
+            LibvirtFailed: as `ports.guests.GuestChannels.open`.
+        """
         failure = f"cannot open the channel {name} of VM {uuid}"
-        with self._connection.call("virDomainOpenChannel", failure) as connect:
-            self._watch(connect)
+        with self._connection.call("virDomainGetXMLDesc", failure) as connect:
             domain = connect.lookupByUUIDString(uuid)
-            stream = connect.newStream(constants.VIR_STREAM_NONBLOCK)
-            domain.openChannel(name, stream, 0)
-            channel = LibvirtGuestChannel(self._connection, connect, stream, on_data, on_end, self._channels.discard)
-            self._channels.add(channel)
-            try:
-                stream.eventAddCallback(constants.VIR_STREAM_EVENT_READABLE | _END_EVENTS, channel.receive, None)
-            except BaseException:
-                channel.close()
-                raise
-            return channel
+            state = constants.VM_STATES.get(domain.state(0)[0], VmState.UNKNOWN)
+            root = parse_xml(domain.XMLDesc(0))
+        if state is VmState.STOPPED:
+            code = constants.VIR_ERR_OPERATION_INVALID
+            raise LibvirtFailed(f"{failure}: it does not run", libvirt_code=code, call="virDomainGetXMLDesc")
+        for channel in root.findall("devices/channel[@type='unix']"):
+            target, source = channel.find("target"), channel.find("source")
+            if target is not None and source is not None and target.get("name") == name:
+                path = source.get("path")
+                if source.get("mode") == "bind" and path:
+                    return str(path)
+        code = constants.VIR_ERR_INTERNAL_ERROR
+        raise LibvirtFailed(f"{failure}: it has no such channel", libvirt_code=code, call="virDomainGetXMLDesc")
 
-    def _watch(self, connect: virConnect) -> None:
-        """End all channels with their connection: their streams get no event of it."""
-        if connect is not self._watched:
-            attempt = self._connection.attempt
-            attempt(_UNSUPPORTED, lambda: connect.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT))
-            attempt(_UNSUPPORTED, lambda: connect.registerCloseCallback(self._end_all, connect))
-            self._watched = connect
-
-    def _end_all(self, _connect: object, _reason: int, connect: virConnect) -> None:
-        for channel in list(self._channels):
-            if channel.connect is connect:
-                channel.end()
+    def _start(self) -> selectors.BaseSelector:
+        """Return the selector of the thread that reads, which is started once."""
+        with self._lock:
+            if self._selector is None:
+                self._selector = selectors.EpollSelector()
+                Thread(target=_read_all, args=(self._selector,), name="guest-channels", daemon=True).start()
+            return self._selector
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._watched is not None:
-            self._connection.attempt(None, self._watched.unregisterCloseCallback)
-            self._watched = None
-        self._connection.close()
+        """Do nothing: each channel is closed by itself, and the thread waits for others."""
 
 
-class LibvirtGuestChannel:
-    """An open stream of libvirt's."""
+def _read_all(selector: selectors.BaseSelector) -> None:
+    """Read all channels until the process ends, a few bytes of each in turn."""
+    while True:
+        for key, _ in selector.select():
+            key.data()
+
+
+class SocketChannel:
+    """An open connection to QEMU's socket."""
 
     def __init__(
         self,
-        connection: LibvirtConnection,
-        connect: virConnect,
-        stream: virStream,
+        end: socket.socket,
+        selector: selectors.BaseSelector,
         on_data: Callable[[bytes], None],
         on_end: Callable[[str], None],
-        forget: Callable[[LibvirtGuestChannel], None],
     ) -> None:
-        """`forget`: called when it is closed."""
-        self.connect = connect
-        self._connection = connection
-        self._forget = forget
-        self._stream = stream
+        self._socket = end
+        self._selector = selector
         self._on_data, self._on_end = on_data, on_end
         self._lock = Lock()
-        self._has_ended = False
-        self._is_closed = False
+        self._is_open = True
+        selector.register(end, selectors.EVENT_READ, self._receive)
 
-    def receive(self, stream: virStream, events: int, _opaque: Any) -> None:
-        """Hand over what has arrived. The event loop calls it."""
+    def _receive(self) -> None:
+        """Hand over what has arrived. The thread that reads calls it."""
         with self._lock:
-            if self._has_ended:
+            if not self._is_open:
                 return
-            data = self._read(stream) if events & constants.VIR_STREAM_EVENT_READABLE else None
-            ends = data == b"" or bool(events & _END_EVENTS and not data)
-            if ends:
-                self._has_ended = True
-                self._connection.attempt(None, stream.eventRemoveCallback)
-            elif data:
-                self._on_data(data)
-        if ends:
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._end()
+        if data:
+            self._on_data(data)
+        else:
             self._on_end(_ENDED)
 
-    def end(self) -> None:
-        """Note that libvirtd is gone. The event loop calls it."""
-        with self._lock:
-            is_new, self._has_ended = not self._has_ended, True
-            if is_new:
-                self._connection.attempt(None, self._stream.eventRemoveCallback)
-        if is_new:
-            self._on_end(_ENDED)
-
-    def _read(self, stream: virStream) -> bytes | None:
-        """Return what has arrived: None, nothing yet; empty, it has ended."""
-        received: list[object] = []  # a number while nothing has arrived
-        if self._connection.attempt(None, lambda: received.append(stream.recv(_READ_BYTES))) is not None:
-            return b""
-        return received[0] if isinstance(received[0], bytes) else None
+    def _end(self) -> None:
+        self._is_open = False
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(self._socket)
+        self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send bytes to the guest. libvirt takes them for a stream that has ended, too, so that is known here."""
-        if self._has_ended:
-            raise HostCannot(f"cannot send to the guest's helper: {_ENDED}", check="guest-helper")
-        with self._connection.call("virStreamSend", "cannot send to the guest's helper"):
-            sent = self._stream.send(data)
+        """Send bytes to the guest."""
+        with self._lock:
+            try:
+                sent = self._socket.send(data) if self._is_open else 0
+            except OSError:
+                sent = 0
         if sent != len(data):
-            raise HostCannot("cannot send to the guest's helper: the guest does not read", check="guest-helper")
+            raise HostCannot("cannot send to the guest's helper: it does not read, or the VM stopped", check=_CHECK)
 
     def close(self) -> None:
-        """End the stream."""
+        """Close the connection."""
         with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._forget(self)
-            if not self._has_ended:
-                self._has_ended = True
-                self._connection.attempt(None, self._stream.eventRemoveCallback)
-        self._connection.attempt(None, self._stream.abort)
+            if self._is_open:
+                self._end()
