@@ -122,11 +122,9 @@ def test_the_agent_holds_the_channel_of_a_running_vm(lab: Lab) -> None:
     assert (report["version"], report["users"]) == ("1", [{"user": "ada", "state": "active", "idle_seconds": 0}])
     assert must(lab, "message-vm", "vm-1", "--text", "hello")["name"] == "vm-1"
     lab.run("systemctl restart libvirtd.service")
-    lab.wait_until("! ls /run/vgpuctl/guests | grep -q .", timeout=60)
-    lab.wait_until("ls /run/vgpuctl/guests | grep -q .", timeout=60)
     must(lab, "message-vm", "vm-1", "--text", "hello")
     lab.run("virsh destroy vm-1")
     lab.wait_until("! ls /run/vgpuctl/guests | grep -q .", timeout=60)
     events = [event["type"] for event in must(lab, "events") if event["type"].startswith("guest-")]
-    assert events == ["guest-helper-up", "guest-users", "guest-helper-lost"] * 2
+    assert events == ["guest-helper-up", "guest-users", "guest-helper-lost"]
     must(lab, "delete-vm", "vm-1")
