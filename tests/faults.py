@@ -126,7 +126,6 @@ READING = {
     "clock.now",
     "clock.sleep",
     "domain_events.watch",
-    "guest_channels.close",
     "guest_channels.open",
     "guest_reports.read",
     "host_file.previous_version",

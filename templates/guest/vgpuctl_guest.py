@@ -8,6 +8,8 @@
 It speaks through the virtio port org.vgpuctl.guest.0, which vgpuctl gives each VM: one JSON object per line, at most
 4 KiB. The host cannot run commands through it; besides report it has four requests: message, put-token, allow-logon
 and shutdown-in. It needs Python 3.9 and systemd, and no other package.
+
+Size: it is copied into guests as one file.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ _PAM_WORDS = ("ALL", "LOCAL", "EXCEPT")
 _VERSION = re.compile(rb"[0-9][0-9.]{0,19}")
 _BRANCH = re.compile(rb"[A-Za-z0-9_.-]{1,20}")
 _LISTED_CLASSES = ("user", "user-early", "user-light")
-_IDLE_CLASSES = ("closing",)
+_ENDED_STATE = "closing"
 
 
 class RequestRefused(Exception):
@@ -160,7 +162,7 @@ class Guest:
         for block in text.split("\n\n"):
             session = dict(line.partition("=")[::2] for line in block.splitlines())
             name = session.get("Name", "")[:MAX_NAME_CHARACTERS]
-            if not name or session.get("Class") not in _LISTED_CLASSES or session.get("State") in _IDLE_CLASSES:
+            if not name or session.get("Class") not in _LISTED_CLASSES or session.get("State") == _ENDED_STATE:
                 continue
             idle = _idle_seconds(session)
             known = users.get(name)

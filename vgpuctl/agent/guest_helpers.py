@@ -148,7 +148,6 @@ class HelperWatch:
                 if link.channel is not None:
                     link.channel.close()
             self._links.clear()
-            self._channels.close()
 
     def check(self) -> None:
         """Open and close channels, publish what changed, and write the reports."""

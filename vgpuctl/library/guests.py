@@ -40,9 +40,9 @@ class GuestCalls(Calls):
 
     @change("shutdown-in", "vm")
     def shutdown_in(
-        self, name: str, minutes: int | None = None, *, text: str | None = None, dry_run: bool = False
+        self, name: str, minutes: int | None, *, text: str | None = None, dry_run: bool = False
     ) -> Outcome[VmReport]:
-        """Have a guest shut down in so many minutes, with a warning to its users; without minutes: cancel that."""
+        """Have a guest shut down in so many minutes, with a warning to its users; None: cancel that."""
         from vgpuctl.operations import guest_helper
 
         return guest_helper.shut_down_in(self._ports, self._context(dry_run=dry_run), name, minutes, text)

@@ -23,8 +23,7 @@ class EventType(StrEnum):
     `planned-change-failed`: a VM is off, and what set-vm --when-off planned for it is not possible.
     `license-token-ends`: the token of a license expires within 30 days, or has expired.
     `guest-helper-up`, `guest-helper-lost`: a guest's helper reports, or does so no more; `guest-helper-bad`: it sends
-    what is no report, or too much. `guest-users`: who is logged on in a guest has changed; show-vm
-    shows who.
+    what is no report, or too much. `guest-users`: who is logged on in a guest has changed; show-vm shows who.
     `history-problem`: the history of the use of vGPUs cannot be written, or was damaged and begins again.
     `read-only-begin`: the agent cannot write its state directory, so it refuses operations until `read-only-end`.
     """

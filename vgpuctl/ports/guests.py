@@ -39,9 +39,6 @@ class GuestChannels(Protocol):
             HostCannot: libvirt does not answer, or the channel cannot be connected to.
         """
 
-    def close(self) -> None:
-        """Close what all channels share."""
-
 
 class GuestReports(Protocol):
     """The last report of each running VM's helper, kept until the next boot of the host."""

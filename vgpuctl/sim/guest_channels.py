@@ -54,9 +54,6 @@ class SimGuestChannels:
 
         return SimGuestChannel(self._core.directory / DIRECTORY / uuid, runs, on_data, on_end)
 
-    def close(self) -> None:
-        """Nothing is shared."""
-
 
 class SimGuestChannel:
     """A thread that connects to who speaks for the guest, and reads."""

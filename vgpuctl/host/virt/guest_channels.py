@@ -85,9 +85,6 @@ class LibvirtGuestChannels:
                 Thread(target=_read_all, args=(self._selector,), name="guest-channels", daemon=True).start()
             return self._selector
 
-    def close(self) -> None:
-        """Do nothing: each channel is closed by itself, and the thread waits for others."""
-
 
 def _read_all(selector: selectors.BaseSelector) -> None:
     """Read all channels until the process ends, a few bytes of each in turn."""
