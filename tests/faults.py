@@ -111,6 +111,7 @@ CHANGING = {
     "guest_helpers.ask",
     "guest_reports.remove",
     "guest_reports.write",
+    "driver_discs.write",
 }
 READING = {
     "audit_log.read_entries",
@@ -126,6 +127,9 @@ READING = {
     "clock.now",
     "clock.sleep",
     "domain_events.watch",
+    "driver_discs.has",
+    "driver_discs.path",
+    "driver_discs.read",
     "guest_channels.open",
     "guest_reports.read",
     "host_file.previous_version",

@@ -22,6 +22,7 @@ from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.driver_discs import DriverDiscFiles
 from vgpuctl.host.guest_reports import GuestReportFiles
 from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
@@ -138,6 +139,7 @@ def open_sim_host(
         claims=stores[0],
         clock=own_clock,
         machine_id=sim.machine_id,
+        driver_discs=DriverDiscFiles(directory / "drivers", of_root=False),
         new_uuid=lambda: str(uuid.uuid4()),
         system=HostSystem(state, allow_systemctl=False),
         host_file=HostFileOnDisk(sim.host_file, lock_held=lambda: stores[0].is_locked),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import BinaryIO
 
 MAX_BYTES = 1 << 20
 """A larger spec, host.yaml or user-data is refused: an endless file, such as /dev/zero, would fill the memory."""
@@ -43,16 +44,41 @@ def read_regular_file(
         OSError: the kernel's; EISDIR or EINVAL if it is not a regular file, EFBIG for more than `max_bytes`.
     """
     try:
-        if not is_sysfs:
-            _require_regular(os.stat(path).st_mode)
-        descriptor = os.open(path, _OPEN_FLAGS | flags)
+        descriptor = _open_regular(path, flags, is_sysfs=is_sysfs)
         try:
-            _require_regular(os.fstat(descriptor).st_mode)  # another file may have replaced it meanwhile
             return _read_up_to(descriptor, max_bytes, is_sysfs=is_sysfs)
         finally:
             os.close(descriptor)
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fspath(path) if display_path is None else display_path) from None
+
+
+def open_regular_file(path: str | os.PathLike[str], max_bytes: int) -> BinaryIO:
+    """Open a large regular file to read it in parts.
+
+    Raises:
+        OSError: as `read_regular_file`.
+    """
+    try:
+        file = os.fdopen(_open_regular(path, 0, is_sysfs=False), "rb")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+    if os.fstat(file.fileno()).st_size > max_bytes:
+        file.close()
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes >> 20} MiB", os.fspath(path))
+    return file
+
+
+def _open_regular(path: str | os.PathLike[str], flags: int, *, is_sysfs: bool) -> int:
+    if not is_sysfs:
+        _require_regular(os.stat(path).st_mode)
+    descriptor = os.open(path, _OPEN_FLAGS | flags)
+    try:
+        _require_regular(os.fstat(descriptor).st_mode)  # another file may have replaced it meanwhile
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _require_regular(mode: int) -> None:

@@ -14,6 +14,7 @@ from vgpuctl import sim
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.driver_discs import DriverDiscFiles
 from vgpuctl.host.guest_reports import GuestReportFiles
 from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
@@ -69,6 +70,7 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
         usage=sim_host.usage(clock.now),
         guest_reports=GuestReportFiles(sim_host.run_dir),
         guest_channels=sim_host.guest_channels,
+        driver_discs=DriverDiscFiles(sim_host.run_dir.parent / "drivers", of_root=False),
         usage_history=UsageHistoryFile(sim_host.run_dir.parent / HISTORY_NAME),
         close=sim_host.close,
     )

@@ -419,4 +419,4 @@ def test_a_driver_that_the_helper_reports_is_shown(
         assert time.monotonic() < end
     assert report.driver == "570.211"
     (row,) = host.list_vms().data
-    assert (row.guest_driver, row.guest_users) == ("570.211", ("alice", "bob"))
+    assert (row.driver, row.guest_users) == ("570.211", ("alice", "bob"))

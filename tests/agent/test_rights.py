@@ -36,6 +36,7 @@ from vgpuctl.value import replace
 
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 SPEC: Any = {"profile": "A100-4C", "memory": "1GiB"}
+DRIVER = "/srv/drivers/NVIDIA-Linux-x86_64-580.159.03-grid.run"
 ALLOW = AllowSpec(("/srv/images",), ("default",), ("default", "bridge=br0,vlan=30"), ("frame_rate_limiter", "a=1"))
 POLICY = AgentSpec(ALLOW)
 MEMBERS = (ADA, FLEET, OPERATOR)
@@ -141,6 +142,7 @@ def test_a_refusal_names_the_line_that_would_allow_it(host: SimulatedHost) -> No
         ("create-vm", {**SPEC, "networks": "lan"}, "agent: {allow: {networks: [lan]}}"),
         ("create-vm", {**SPEC, "storage_pool": "fast"}, "agent: {allow: {pools: [fast]}}"),
         ("create-vm", {**SPEC, "license": "cad"}, "agent: {allow: {licenses: [cad]}}"),
+        ("create-vm", {**SPEC, "guest_driver": DRIVER}, f"agent: {{allow: {{drivers: [{DRIVER}]}}}}"),
         ("create-vm", {"mode": "passthrough", "gpu": "A100"}, "agent: {allow: {modes: [passthrough]}}"),
         ("create-vm", {**SPEC, "vgpu_params": "b=2"}, "agent: {allow: {vgpu_params: [b]}}"),
         ("create-vm", {**SPEC, "image": "/etc/shadow"}, "agent: {allow: {folders: [FOLDER]}}"),
@@ -275,10 +277,15 @@ def test_networks_pools_parameters_and_modes_are_those_of_host_yaml(host: Simula
     refused(host, "set-vm", {"name": "a", "networks": "lan"}, "the network lan")
     refused(host, "check-vm-change", {"networks": "lan"}, "the network lan")
     for call in ("set-vm", "check-vm-change", "create-vm", "ensure-vm"):
-        given = {**(SPEC if call != "set-vm" and call != "check-vm-change" else {}), "name": "a", "license": "cad"}
-        refused(host, call, given, "the license cad is not allowed")
-        assert allowed(host, call, given, policy=AgentSpec(replace(ALLOW, licenses=("cad",))))
-        assert allowed(host, call, given | {"license": "none"})
+        spec = {**(SPEC if call != "set-vm" and call != "check-vm-change" else {}), "name": "a"}
+        for field, what, value, key in (
+            ("license", "license", "cad", "licenses"),
+            ("guest_driver", "driver", DRIVER, "drivers"),
+        ):
+            given = {**spec, field: value}
+            refused(host, call, given, f"the {what} {value} is not allowed")
+            assert allowed(host, call, given, policy=AgentSpec(replace(ALLOW, **{key: (value,)})))
+            assert allowed(host, call, given | {field: "none"})
     refused(host, "attach-gpu", {"name": "a", "gpus": 1}, "mode passthrough")
     whole = AgentSpec(replace(ALLOW, modes=("vgpu", "passthrough")))
     assert allowed(host, "attach-gpu", {"name": "a", "gpus": 1}, policy=whole)

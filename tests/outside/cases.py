@@ -40,7 +40,7 @@ from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.model.caller import Caller, Limits, Rights
 from vgpuctl.model.license import License
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import CloudInit, CloudInitFile, NewDisk
+from vgpuctl.model.request import CloudInit, CloudInitFile, GuestSetup, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.apply import apply_host
@@ -371,7 +371,7 @@ def _of_kind(kind: str) -> Iterator[Case]:
     yield Case("resize-disk (off)", kind, off, _resize)
     yield Case("restore-host", kind, partial(off, reboot=True), _restore)
     if kind == "vendor-vf":
-        seed = CloudInit(CloudInitFile("/user-data", "#cloud-config\n"), license=License("cad", "a.b.c"))
+        seed = CloudInit(CloudInitFile("/user-data", "#cloud-config\n"), setup=GuestSetup(License("cad", "a.b.c")))
         for state, prepare in (("on", on), ("off", off)):
             licensed = partial(prepare, seed=seed, license_name="cad")
             yield Case(f"refresh-license --clear ({state})", kind, licensed, _clear_license)

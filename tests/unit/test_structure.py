@@ -71,7 +71,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
                 "vgpuctl/remote/ssh.py",
             },
         ),
-        ("pycdlib", {"vgpuctl/domain/cloud_init_seed.py"}),
+        ("pycdlib", {"vgpuctl/domain/cloud_init_seed.py", "vgpuctl/host/driver_discs.py"}),
         ("paramiko", {"vgpuctl/remote/ssh.py"}),
     ],
 )

@@ -90,7 +90,9 @@ SPEC_CALLS = frozenset({"create-vm", "create-vms", "ensure-vm", "ensure-vms", "p
 """They take the fields of a VM spec, or a spec file."""
 IMAGE_CALLS = frozenset({"check-image", "refresh-vm"})
 ROOTS_ARGUMENTS = frozenset({"when_off"})  # the agent makes the change later, without the limits of an account
-CHECKED_ARGUMENTS = frozenset({"file", "force_console", "keep_disks", "license", "name", "networks", "pattern"})
+CHECKED_ARGUMENTS = frozenset({
+    "file", "force_console", "guest_driver", "keep_disks", "license", "name", "networks", "pattern",
+})  # fmt: skip
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
     "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks", "drain", "dry_run", "error",
@@ -108,7 +110,7 @@ HARMLESS_FIELDS = frozenset({
 """Fields of a VM spec that name nothing of the host but GPUs and CPUs; limits bound how many vGPUs."""
 CHECKED_FIELDS = frozenset({
     "image", "disk", "cdrom", "cloud_init", "network_config", "networks", "storage_pool", "vgpu_params", "template",
-    "mode", "force_console", "license",
+    "mode", "force_console", "license", "guest_driver",
 })  # fmt: skip
 _CONTENT_FIELDS = ("cloud_init", "network_config")
 _MAKES_VM = frozenset({"profile", "mode", "gpus", "gpu"})
@@ -200,7 +202,7 @@ class _Check:
             self._check_listed("mode", "passthrough", "modes")
         if arguments.get("networks"):
             self._check_networks(parse_options(networks=arguments["networks"])["networks"])
-        self._check_license(arguments.get("license"))
+        self._check_setup(arguments)
         return checked
 
     def _check_spec(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,7 +220,7 @@ class _Check:
         self._check_names(arguments, spec)
         self._check_params(spec.get("vgpu_params", {}))
         self._check_listed("mode", spec.get("mode", "vgpu"), "modes")
-        self._check_license(spec.get("license"))
+        self._check_setup(spec)
         defaults = read_spec_of_host(self._host).defaults
         makes_vm = bool(spec.keys() & _MAKES_VM) or not self._call.startswith("ensure")
         if "networks" in spec or (makes_vm and getattr(defaults, "networks", None) is None):
@@ -266,9 +268,11 @@ class _Check:
             if not {key, f"{key}={value}"} & {*self._allow.vgpu_params}:
                 raise not_allowed(f"the plugin parameter {key}={value} is not allowed", "agent.allow.vgpu_params", key)
 
-    def _check_license(self, name: str | None) -> None:
-        if name not in (None, "", NONE):
-            self._check_listed("the license", str(name), "licenses")
+    def _check_setup(self, fields: Mapping[str, Any]) -> None:
+        """Refuse a license or a driver for the guest that host.yaml does not list."""
+        for field, what, key in (("license", "the license", "licenses"), ("guest_driver", "the driver", "drivers")):
+            if fields.get(field) not in (None, "", NONE):
+                self._check_listed(what, str(fields[field]), key)
 
     def _check_listed(self, what: str, value: str, key: str) -> None:
         """Refuse a value that host.yaml does not list for members."""

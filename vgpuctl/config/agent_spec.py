@@ -24,6 +24,7 @@ from vgpuctl.config.agent_metrics import (
 from vgpuctl.config.alert_thresholds import ALERTS_SHAPE, AlertsSpec, dump_alerts, parse_alerts
 from vgpuctl.config.arguments import NONE, VM_MODES
 from vgpuctl.config.event_sinks import SINK_SHAPE, dump_sink, parse_sink
+from vgpuctl.config.guest_drivers import guest_driver
 from vgpuctl.config.licenses import LICENSE_DIRECTORY, LICENSE_PATTERN, license_name
 from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
 from vgpuctl.config.vm_fields import integer_schema, nonempty_list_schema, pattern_schema
@@ -45,7 +46,7 @@ class AllowSpec(Value):
     """What VMs of members may use. `networks`: libvirt's networks and bridges, as in a VM spec, without card models.
 
     `folders`: of images, disks and ISO files; `pools`: libvirt's storage pools, for new disks too. `vgpu_params`: names
-    of parameters, or `name=value`. `modes`: as in a VM spec. `licenses`: their names.
+    of parameters, or `name=value`. `modes`: as in a VM spec. `licenses`: their names. `drivers`: their files.
     """
 
     folders: tuple[str, ...] = ()
@@ -54,6 +55,7 @@ class AllowSpec(Value):
     vgpu_params: tuple[str, ...] = ()
     modes: tuple[str, ...] = ("vgpu",)
     licenses: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
 
 
 class LimitsSpec(Value):
@@ -194,6 +196,13 @@ def _parameter(value: object) -> str:
     return text
 
 
+def _driver(value: object) -> str:
+    path = guest_driver(value)
+    if path == NONE:
+        raise ValueError(f"{NONE!r} is no file: a VM without a driver needs no entry")
+    return path
+
+
 def _account(value: object) -> str:
     text = rules.as_text(value)
     if not re.fullmatch(ACCOUNT_PATTERN, text, re.ASCII):
@@ -279,6 +288,12 @@ ALLOW_SHAPE = Shape(
             nonempty_list(license_name),
             f"licenses for guests, by the names of their folders in {LICENSE_DIRECTORY}",
             nonempty_list_schema(pattern_schema(LICENSE_PATTERN)),
+        ),
+        Key(
+            "drivers",
+            nonempty_list(_driver),
+            "files of the host with NVIDIA's driver for guests",
+            nonempty_list_schema({"pattern": "^/", "type": "string"}),
         ),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vgpuctl.config import device_rules, guest_rules, licenses, rules
+from vgpuctl.config import device_rules, guest_drivers, guest_rules, licenses, rules
 from vgpuctl.config import labels as label_rules
 from vgpuctl.config.arguments import (
     CPU_PIN_AUTO,
@@ -45,11 +45,12 @@ from vgpuctl.model.autostart import (
     MAX_START_ORDER,
 )
 from vgpuctl.model.guest_sharing import GuestSharing
+from vgpuctl.model.license import License
 from vgpuctl.model.numbers import SIZE_PATTERN, format_mib, parse_disk_size, parse_memory_size
-from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, NewDisk
+from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, GuestSetup, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Nic
-from vgpuctl.value import EMPTY_MAPPING, replace
+from vgpuctl.value import EMPTY_MAPPING, field_names, replace
 
 _ADDRESS_OR_MODEL = "ADDRESS|MODEL"
 _PATH_SCHEMA = {"pattern": "^/", "type": "string"}
@@ -345,6 +346,21 @@ class VmRequest(DeclaredFields):
         shown=as_is,
         recorded="given",
     )
+    guest_driver: str | None = vm_field(
+        guest_drivers.guest_driver,
+        pattern_schema(f"({NONE}|/.*)"),
+        "NVIDIA's driver for the guest, a file of the host, which cloud-init installs there from a disc; for many VMs, "
+        "better in the image",
+        default=NONE,
+        example="/srv/drivers/NVIDIA-Linux-x86_64-580.159.03-grid.run",
+        metavar="none|FILE",
+        parse=lambda path: None if path == NONE else path,
+        text=lambda path: path or NONE,
+        shown=as_is,
+        changes="off",
+        change_help="install this driver in the guest at its next boot; none: no more, and it keeps what it has",
+        recorded="given",
+    )
     guest_sharing: GuestSharing | None = vm_field(
         guest_rules.guest_sharing,
         pattern_schema(guest_rules.GUEST_SHARING_PATTERN),
@@ -607,7 +623,7 @@ UPDATABLE_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes
 """The fields of a VM that can change while it is off, without creating it again."""
 LABEL_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes == "any")
 """The fields that only a VM's record has: they can change at any time."""
-GUEST_FIELDS = ("guest_sharing", "license", "guest_helper")
+GUEST_FIELDS = field_names(GuestSetup)
 """The fields that set up the guest by its seed for cloud-init: a change counts from its next boot on."""
 RECORDED_FIELDS = tuple(name for name, field in FIELDS.items() if field.recorded == "given")
 """The fields that a VM's record has if they are given."""
@@ -630,6 +646,12 @@ def with_constraints(request: VmRequest, constraints: GpuConstraints) -> VmReque
         scheduler=constraints.scheduler,
         placement=constraints.policy,
     )
+
+
+def guest_setup(request: VmRequest, license: License | None) -> GuestSetup:
+    """Return what is set up in the guest of a request, with the license that was read for it."""
+    others = {name: getattr(request, FIELDS[name].attribute) for name in GUEST_FIELDS if name != "license"}
+    return GuestSetup(license=license, **others)
 
 
 def requested_values(request: VmRequest) -> dict[str, Any]:

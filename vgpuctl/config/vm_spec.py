@@ -17,7 +17,7 @@ from vgpuctl.config.device_rules import find_device_contradictions
 from vgpuctl.config.host_spec import NO_DEFAULTS
 from vgpuctl.config.shape import Shape
 from vgpuctl.config.vm_fields import VmField
-from vgpuctl.config.vm_request import FIELDS, VmRequest
+from vgpuctl.config.vm_request import FIELDS, VmRequest, guest_setup
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.request import CloudInit
@@ -155,7 +155,8 @@ def with_seed(request: VmRequest, seed: CloudInit | None) -> VmRequest:
 
     What the request sets up in the guest is added to the files.
     """
-    complete = replace(seed or CloudInit(), sharing=request.guest_sharing, helper=request.guest_helper)
+    seed = seed or CloudInit()
+    complete = replace(seed, setup=guest_setup(request, seed.setup.license))
     return replace(
         request,
         seed=complete if complete != CloudInit() else None,

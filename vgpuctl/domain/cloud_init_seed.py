@@ -17,7 +17,7 @@ from pycdlib import PyCdlib
 from pycdlib.pycdlibexception import PyCdlibInvalidInput
 
 from vgpuctl.domain.guest_setup import setup_script
-from vgpuctl.model.request import CloudInit
+from vgpuctl.model.request import CloudInit, GuestSetup
 
 VOLUME_LABEL = "cidata"
 SETUP_FILE = "vendor-data"
@@ -44,12 +44,12 @@ def build_seed_image(files: CloudInit, instance_id: str, hostname: str) -> bytes
     texts = {"user-data": files.user_data.text if files.user_data else "#cloud-config\n", "meta-data": meta}
     if files.network_config is not None:
         texts["network-config"] = files.network_config.text
-    image = _build(texts, setup_script(files))
+    image = _build(texts, setup_script(files.setup))
     return image.ljust(-(-(len(image) + _ROOM_BYTES) // _UNIT_BYTES) * _UNIT_BYTES, b"\0")
 
 
-def with_setup(image: bytes, files: CloudInit, *, unread: bool = False) -> bytes:
-    """Return a seed of the same size with the script for the license and the sharing in `files`, and all else as it is.
+def with_setup(image: bytes, setup: GuestSetup, *, unread: bool = False) -> bytes:
+    """Return a seed of the same size with the script for this setup, and all else as it is.
 
     `unread`: as `setup_script` has it.
 
@@ -58,7 +58,7 @@ def with_setup(image: bytes, files: CloudInit, *, unread: bool = False) -> bytes
     """
     texts = _read(image)
     before = texts.pop(SETUP_FILE, None)
-    changed = _build(texts, setup_script(files, replaces=before is not None, unread=unread))
+    changed = _build(texts, setup_script(setup, replaces=before is not None, unread=unread))
     if len(changed) > len(image):
         raise ValueError(f"it has {len(image)} bytes and needs {len(changed)}")
     return changed.ljust(len(image), b"\0")

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change a domain's network cards, pinned CPUs and display; `domain_edit` uses it.
+"""Change a domain's network cards, pinned CPUs, display and driver disc; `domain_edit` uses it.
 
 An existing network card keeps its MAC and PCI address, unless the request names another MAC address.
 """
 
 from __future__ import annotations
 
+from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_nic
 from vgpuctl.domain.settings import child
 from vgpuctl.errors import Refused
+from vgpuctl.model.guest_driver import is_driver_disc
 from vgpuctl.model.vm import Nic
 from vgpuctl.value import replace
 
@@ -185,3 +187,25 @@ def set_pci_window(root: etree._Element, mib: int, host_width: bool) -> None:
     cpu = root.find("cpu[@mode='host-passthrough']")
     if host_width and root.get("type") == "kvm" and cpu is not None and cpu.find("maxphysaddr") is None:
         etree.SubElement(cpu, "maxphysaddr").set("mode", "passthrough")
+
+
+def set_driver_disc(root: etree._Element, path: str) -> None:
+    """Give a domain this disc with its guest's driver in place of the one that it has; "" for none."""
+    from lxml import etree
+
+    devices = devices_of(root)
+    cdroms = devices.findall("disk[@device='cdrom']")
+    for disk in cdroms:
+        source = disk.find("source")
+        if source is not None and is_driver_disc(source.get("file")):
+            devices.remove(disk)
+    if not path:
+        return
+    bus = "sata" if root.find("os/type[@arch='aarch64']") is None else "scsi"
+    taken = {target.get("dev") for target in devices.iterfind("disk/target")}
+    disk = etree.SubElement(devices, "disk", type="file", device="cdrom")
+    etree.SubElement(disk, "driver", name="qemu", type="raw")
+    etree.SubElement(disk, "source", file=path, startupPolicy="optional")
+    free = (f"sd{letter}" for letter in ascii_lowercase if f"sd{letter}" not in taken)
+    etree.SubElement(disk, "target", dev=next(free), bus=bus)
+    etree.SubElement(disk, "readonly")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.domain.device_edit import (
     fit_pins,
     set_display,
+    set_driver_disc,
     set_nics,
     set_pci_window,
     set_pins,
@@ -41,7 +42,8 @@ class DomainEdit(Value):
     place). `nics`: every network card; one without a model is new with `nic_model`, or keeps its own. `settings`: by
     field, as `domain.settings` has them. `pins`: the only CPUs, and the NUMA nodes of the memory; both empty for any.
     `display`: whether the first vGPU's screen is in the console; `display_needs_gl`: then with OpenGL. `pci_window`:
-    its size in MiB, and whether the guest's addresses get the host's width.
+    its size in MiB, and whether the guest's addresses get the host's width. `driver_disc`: the disc with the guest's
+    driver, "" for none.
     """
 
     memory_mib: int | None = None
@@ -54,6 +56,7 @@ class DomainEdit(Value):
     display_needs_gl: bool = False
     disk_change: tuple[str, str] | None = None
     pci_window: tuple[int, bool] | None = None
+    driver_disc: str | None = None
     hostdev_changes: tuple[tuple[str | None, DesignHostdev | None], ...] = ()
     record: VmRecord | None = None
 
@@ -92,6 +95,8 @@ def edit_domain(xml: str, edit: DomainEdit) -> str:
     _change_guest(root, edit)
     if edit.disk_change is not None:
         _replace_disk(root, *edit.disk_change)
+    if edit.driver_disc is not None:
+        set_driver_disc(root, edit.driver_disc)
     _change_hostdevs(root, edit.hostdev_changes)
     if edit.display is not None:
         set_display(root, shown=edit.display, needs_gl=edit.display_needs_gl)

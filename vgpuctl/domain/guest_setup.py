@@ -10,29 +10,31 @@ from __future__ import annotations
 
 from vgpuctl.domain.text_templates import read_template, render_text
 from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
-from vgpuctl.model.request import CloudInit
+from vgpuctl.model.request import GuestSetup
 
 DIRECTORY = "guest"
 _LICENSE_PATH = "/etc/nvidia/ClientConfigToken/client_configuration_token_vgpuctl.tok"
 _UNREAD = "# Written while the guest ran: it has not read this yet."
 
 
-def setup_script(files: CloudInit, *, replaces: bool = False, unread: bool = False) -> str | None:
-    """Return the script that sets up a guest's license and how its programs share its GPU; None for neither.
+def setup_script(setup: GuestSetup, *, replaces: bool = False, unread: bool = False) -> str | None:
+    """Return the script that sets up a guest; None if nothing is set up there.
 
     `replaces`: the guest has had such a script, and this one takes back what is not wanted any more, but no license.
     `unread`: it is written while the guest runs, which reads it at its next boot.
     """
-    if not files.fields and not replaces:
+    if not setup.fields and not replaces:
         return None
+    sharing = setup.guest_sharing
     values = {
-        "what": " and ".join(files.fields) or "guest_sharing none",
-        "license": files.license,
-        "sharing": files.sharing,
-        "helper": read_template(DIRECTORY, "vgpuctl_guest.py").rstrip("\n") if files.helper else None,
+        "what": " and ".join(setup.fields) or "guest_sharing none",
+        "license": setup.license,
+        "driver": setup.guest_driver,
+        "sharing": sharing,
+        "helper": read_template(DIRECTORY, "vgpuctl_guest.py").rstrip("\n") if setup.guest_helper else None,
         "unread": unread,
     }
-    node = {} if files.sharing is None else _node_values(files.sharing)
+    node = {} if sharing is None else _node_values(sharing)
     return render_text(DIRECTORY, "setup.sh.j2", {**values, **node})
 
 

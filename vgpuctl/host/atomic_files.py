@@ -30,6 +30,7 @@ SYSTEM_DIRECTORIES = (
     "/usr/share/zsh/vendor-completions",
     "/usr/share/zsh/site-functions",
     "/usr/share/fish/vendor_completions.d",
+    "/var/lib/vgpuctl/drivers",
 )
 """The directories outside its run directory in which vgpuctl writes files."""
 RUN_DIRECTORIES = ("claims", "drained", "working", "stuck", "scratch", "removals", "guests")

@@ -16,6 +16,8 @@ from vgpuctl.host.absent import AbsentHypervisor, AbsentNvml, AbsentStorage
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import RUN_DIR, ClaimStore
 from vgpuctl.host.commands import HostVendorCommands, find_command
+from vgpuctl.host.driver_discs import DIRECTORY as DISC_DIRECTORY
+from vgpuctl.host.driver_discs import DriverDiscFiles
 from vgpuctl.host.files import HostFiles, read_machine_id, resolve_below
 from vgpuctl.host.guest_reports import GuestReportFiles
 from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
@@ -91,6 +93,7 @@ def open_local_host(
     if isinstance(hypervisor, LibvirtHypervisor):
         host = replace(host, guest_channels=LibvirtGuestChannels(hypervisor.connection))
     host = replace(host, guest_reports=GuestReportFiles(run_dir))
+    host = replace(host, driver_discs=DriverDiscFiles(Path(DISC_DIRECTORY), of_root=True))
     return _with_own_ports(host, run_dir, claims, processes, wait_seconds)
 
 

@@ -52,6 +52,7 @@ class VmChangeFields(TypedDict, total=False):
     vcpus: int | str | None
     hugepages: str | None
     cpu_pin: str | None
+    guest_driver: str | None
     guest_sharing: str | None
     license: str | None
     guest_helper: bool | None
@@ -98,6 +99,7 @@ class VmFields(TypedDict, total=False):
     cdrom: str | None
     cloud_init: str | None
     network_config: str | Mapping[str, object] | None
+    guest_driver: str | None
     guest_sharing: str | None
     license: str | None
     guest_helper: bool | None

@@ -22,7 +22,7 @@ from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.library.fields import PlacementFields, VgpuFields, VmChangeFields, WholeGpuFields
 from vgpuctl.library.text_file import display_name, read_given_text
 from vgpuctl.model.license import License
-from vgpuctl.model.request import CloudInit, CloudInitFile
+from vgpuctl.model.request import CloudInit, CloudInitFile, GuestSetup
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.observe.licenses import read_license
 from vgpuctl.value import replace
@@ -51,7 +51,7 @@ def _read_cloud_init(host: Host, spec: Given) -> CloudInit | None:
         user_data = parse_user_data(read_given_text(host, spec["cloud_init"], "user-data"), spec["cloud_init"])
     if "network_config" in spec:
         network_config = _read_network_config(host, spec["network_config"])
-    seed = CloudInit(user_data, network_config, license=_find_license(host, spec.get("license")))
+    seed = CloudInit(user_data, network_config, GuestSetup(_find_license(host, spec.get("license"))))
     return seed if seed != CloudInit() else None
 
 

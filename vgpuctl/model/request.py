@@ -33,17 +33,37 @@ class CloudInitFile(Value):
         return f"CloudInitFile(path={self.path!r})"
 
 
-class CloudInit(Value):
-    """What cloud-init configures a guest with: at least one of these.
+class GuestSetup(Value):
+    """What a script of vgpuctl's sets up in a guest: each part has the name of the VM's field that asks for it.
 
-    `sharing`, `license`, `helper`: set up by a script of vgpuctl's. `helper`: whether the guest gets vgpuctl's helper.
+    `guest_driver`: the file that is on the VM's driver disc. `guest_helper`: whether the guest gets vgpuctl's helper.
     """
+
+    license: License | None = None
+    guest_driver: str | None = None
+    guest_sharing: GuestSharing | None = None
+    guest_helper: bool = False
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that ask for its parts, with their values; empty if nothing is set up."""
+        texts = {
+            "license": self.license and self.license.name,
+            "guest_driver": self.guest_driver,
+            "guest_sharing": self.guest_sharing and self.guest_sharing.text,
+        }
+        return (
+            *(f"{name} {text}" for name, text in texts.items() if text),
+            *(("guest_helper",) if self.guest_helper else ()),
+        )
+
+
+class CloudInit(Value):
+    """What cloud-init configures a guest with: the user's files, and `setup`, which is vgpuctl's."""
 
     user_data: CloudInitFile | None = None
     network_config: CloudInitFile | None = None
-    sharing: GuestSharing | None = None
-    license: License | None = None
-    helper: bool = False
+    setup: GuestSetup = GuestSetup()
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -53,15 +73,7 @@ class CloudInit(Value):
     @property
     def sources(self) -> tuple[str, ...]:
         """The files and the fields that it is made from."""
-        return (*self.paths, *self.fields)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields of the VM from which vgpuctl's own part is made, with their values."""
-        fields = [f"license {self.license.name}"] if self.license is not None else []
-        fields += [f"guest_sharing {self.sharing.text}"] if self.sharing is not None else []
-        fields += ["guest_helper"] if self.helper else []
-        return tuple(fields)
+        return (*self.paths, *self.setup.fields)
 
 
 class GpuConstraints(Value):
@@ -90,11 +102,15 @@ class PlacementSpec(Value):
 
 
 class DesignDisk(Value):
-    """A disk or CD-ROM of a design: `device` is "disk" or "cdrom", `format` as QEMU names it ("qcow2", "raw")."""
+    """A disk or CD-ROM of a design: `device` is "disk" or "cdrom", `format` as QEMU names it ("qcow2", "raw").
+
+    `is_optional`: the VM starts without it where the file is gone.
+    """
 
     device: str
     path: str
     format: str
+    is_optional: bool = False
 
 
 class DesignHostdev(Value):

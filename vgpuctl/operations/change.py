@@ -32,6 +32,7 @@ from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, AssignedVgpu, Claim, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
+from vgpuctl.observe.guest_drivers import read_guest_driver
 from vgpuctl.operations.attach import scope_of_profiles
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.facts import host_memory_mib, read_guest_host, read_topology
@@ -52,6 +53,7 @@ from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles, with_recorded_fields
 from vgpuctl.operations.plans.facts import refuse_excess_memory
 from vgpuctl.operations.plans.guest_devices import HostTopology, check_nics
+from vgpuctl.operations.plans.guest_driver import check_guest_driver
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import request_from_record, with_slot
 from vgpuctl.operations.plans.results import vm_result
@@ -310,7 +312,11 @@ def _build_update(
     if fields & {*GUEST_FIELDS}:
         new_record = with_recorded_fields(vm, record, request, fields)
         setup, _ = changed_setup(host, context, snapshot, vm, new_record, keeps_license="license" not in fields)
-    return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, freed, None, topology, setup)
+    driver = None
+    if "guest_driver" in fields and request.guest_driver is not None:
+        driver = read_guest_driver(host, request.guest_driver)
+        check_guest_driver(snapshot, driver, record.vgpus, host.hypervisor.capabilities().arch)
+    return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, freed, None, topology, setup, driver)
 
 
 def allowed_addresses(snapshot: Snapshot, constraints: GpuConstraints) -> set[str]:

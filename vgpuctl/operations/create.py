@@ -7,20 +7,20 @@ on its disk may hold somebody's work, and after a crash reconcile must not treat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.arguments import DEFAULT_DISK_GIB, DEFAULT_PLACEMENT_POLICY, NONE
+from vgpuctl.config.arguments import DEFAULT_DISK_GIB, NONE
 from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.render import render_domain
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.errors import Exists, InvalidInput
 from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.outcome import Context, Outcome
-from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign, ExistingDisk, NewDisk, PlacementSpec
-from vgpuctl.model.results.vms import ChangedVmResult, DiskResult, PlannedVmResult, SourceResult, StateWord
+from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign, ExistingDisk, NewDisk
+from vgpuctl.model.results.vms import ChangedVmResult, DiskResult, PlannedVmResult, StateWord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
@@ -44,11 +44,12 @@ from vgpuctl.operations.plans.guest_devices import (
 )
 from vgpuctl.operations.plans.pci_window import gpu_bars_mib, supports_maxphysaddr, window_mib, window_warnings
 from vgpuctl.operations.plans.reserve import tentative_placement
-from vgpuctl.operations.plans.results import planned_vgpu
+from vgpuctl.operations.plans.results import field_sources, planned_vgpu
 from vgpuctl.operations.plans.vm_diff import ADDRESSES_FIELD, request_fields_json
 from vgpuctl.operations.plans.whole_gpus import topology_notes
 from vgpuctl.operations.report_vm import add_to_vm, report_vm
 from vgpuctl.operations.steps.domain import DefineDomain, SetRecordState, StartDomain
+from vgpuctl.operations.steps.guest_driver import driver_steps
 from vgpuctl.operations.steps.seed import CreateSeed
 from vgpuctl.operations.steps.storage import CreatePool, CreateVolume, StartPool
 from vgpuctl.operations.transaction import Owner, Transaction
@@ -108,14 +109,6 @@ def design_domain(
         reserve=request.reserve,
         account=request.account,
     )
-    disks = [DesignDisk("disk", d.path, d.format) for d in managed_disks if d.role is DiskRole.DISK]
-    for disk in request.disks:
-        if isinstance(disk, ExistingDisk):
-            image = facts.files.get(disk.path)
-            disks.append(DesignDisk("disk", disk.path, image.format if image else "raw"))
-    if request.cdrom is not None:
-        disks.append(DesignDisk("cdrom", request.cdrom, "raw"))
-    disks += [DesignDisk("cdrom", d.path, "raw") for d in managed_disks if d.role is DiskRole.SEED]
     needs_window = facts.capabilities.is_x86  # the machine "virt" has room for every BAR
     window = window_mib(request.pci_window, gpu_bars_mib(facts.bars_mib, vgpus)) if needs_window else None
     pins = resolve_pins(snapshot, request.cpu_pin, vgpus, facts.guest.topology)
@@ -129,7 +122,7 @@ def design_domain(
         arch=facts.capabilities.arch,
         machine=facts.capabilities.machine,
         firmware=choose_firmware(request, facts),
-        disks=tuple(disks),
+        disks=_design_disks(request, facts, managed_disks),
         nics=tuple(replace(nic, model=nic.model or default_nic_model(request.os)) for nic in request.nics),
         hostdevs=_hostdevs(request, vgpus),
         pinned_cpus=pins.cpus,
@@ -143,6 +136,23 @@ def design_domain(
         pci_window_mib=window,
         host_width=window is not None and facts.capabilities.kvm and supports_maxphysaddr(snapshot),
     )
+
+
+def _design_disks(
+    request: VmRequest, facts: HostFacts, managed_disks: tuple[ManagedDisk, ...]
+) -> tuple[DesignDisk, ...]:
+    """Return the disks, then the CD-ROMs: the user's, the seed for cloud-init, and the disc with the guest's driver."""
+    disks = [DesignDisk("disk", d.path, d.format) for d in managed_disks if d.role is DiskRole.DISK]
+    for disk in request.disks:
+        if isinstance(disk, ExistingDisk):
+            image = facts.files.get(disk.path)
+            disks.append(DesignDisk("disk", disk.path, image.format if image else "raw"))
+    if request.cdrom is not None:
+        disks.append(DesignDisk("cdrom", request.cdrom, "raw"))
+    disks += [DesignDisk("cdrom", d.path, "raw") for d in managed_disks if d.role is DiskRole.SEED]
+    if facts.driver is not None:
+        disks.append(DesignDisk("cdrom", facts.driver.disc, "raw", is_optional=True))
+    return tuple(disks)
 
 
 def _hostdevs(request: VmRequest, vgpus: tuple[AssignedVgpu, ...]) -> tuple[DesignHostdev, ...]:
@@ -166,7 +176,7 @@ def vm_creation_plan(
     snapshot: Snapshot, request: VmRequest, facts: HostFacts, design: DomainDesign, *, start: bool
 ) -> Plan:
     """Return the steps after the claims: define, storage, devices, record as ready, start."""
-    steps: list[Step] = [DefineDomain(design, render_domain(design, facts.template))]
+    steps: list[Step] = [*driver_steps(facts.driver), DefineDomain(design, render_domain(design, facts.template))]
     if design.record.disks:
         if facts.pool is None:
             steps.append(CreatePool(request.storage_pool, DEFAULT_POOL_PATH))
@@ -360,23 +370,6 @@ def create_vm(
     unobserved = _planned_vm(design, VmState.UNKNOWN, present=prepared.owner.reserves)
     outcome = report_vm(host, unobserved, made.steps, made.plan.notes, (*prepared.warnings, *made.warnings))
     return add_to_vm(outcome, sources=sources)
-
-
-def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, SourceResult]:
-    """Return the value and the source of every field. `placement`: the placement settings of host.yaml."""
-    values = {
-        name: field.shown(value)
-        for name, field in FIELDS.items()
-        if field.shown is not None and (value := getattr(request, field.attribute)) is not field.empty
-    }
-    sources = dict(request.sources)
-    if request.mode != "vgpu":
-        values["gpus"] = request.gpus
-    if request.mode != "passthrough":
-        values["placement"] = request.placement or placement.policy or DEFAULT_PLACEMENT_POLICY
-        default_source = "host.yaml" if placement.policy is not None else "default"
-        sources["placement"] = "command-line" if request.placement is not None else default_source
-    return {name: SourceResult(value, sources.get(name, "default")) for name, value in values.items()}
 
 
 def _planned_vm(design: DomainDesign, state: StateWord, *, present: bool) -> PlannedVmResult:

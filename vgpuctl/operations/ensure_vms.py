@@ -36,7 +36,6 @@ from vgpuctl.operations.create import (
     check_network_configs,
     create_vm,
     design_domain,
-    field_sources,
     reserves_slots,
     vm_creation_plan,
 )
@@ -53,7 +52,7 @@ from vgpuctl.operations.limits import refuse_over_limits
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_unapplied_settings
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
 from vgpuctl.operations.plans.reserve import hypothetical_empty
-from vgpuctl.operations.plans.results import planned_vgpu, vm_result
+from vgpuctl.operations.plans.results import field_sources, planned_vgpu, vm_result
 from vgpuctl.operations.plans.vm_diff import FieldValues, describe_differences, difference_hint
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.transaction import Transaction

@@ -16,6 +16,7 @@ from vgpuctl.model.port_values import PoolInfo
 from vgpuctl.model.request import ExistingDisk
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.observe.guest_drivers import read_guest_driver
 from vgpuctl.operations.images import find_backing_chains, image_hints
 from vgpuctl.operations.plans.chains import NO_BACKING_CHAINS
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts, is_logical
@@ -48,6 +49,7 @@ def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus:
         host_memory_mib=host_memory_mib(host),
         file_system_bytes=_file_system_bytes(host, pool),
         guest=read_guest_host(host, request),
+        driver=None if request.guest_driver is None else read_guest_driver(host, request.guest_driver),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.vm_request import request_of_record
+from vgpuctl.config.vm_request import guest_setup, request_of_record
 from vgpuctl.domain.guest_setup import has_license
 from vgpuctl.errors import NotAllowed, Refused, VgpuctlError
 from vgpuctl.model.caller import Rights
@@ -135,7 +135,7 @@ def changed_setup(
             if not keeps_license:
                 raise
             warnings = (f"the seed of {vm.name} has no license any more: {error.message}",)
-    request = replace(request_from_record(vm, record, record.vgpus), seed=step.files)
+    request = replace(request_from_record(vm, record, record.vgpus), seed=CloudInit(setup=step.setup))
     return step, (*warnings, *check_guest_setup(snapshot, request, record.vgpus))
 
 
@@ -173,8 +173,13 @@ def _setup_step(vm: Vm, record: VmRecord, license: License | None) -> WriteSetup
             vm=vm.name,
         )
     request = request_of_record(record.request_fields)
-    files = CloudInit(sharing=request.guest_sharing, license=license, helper=request.guest_helper)
-    return WriteSetup(vm.name, seed, files, unread=vm.state not in STOPPED_STATES)
+    return WriteSetup(
+        vm.name,
+        seed,
+        guest_setup(request, license),
+        unread=vm.state not in STOPPED_STATES,
+        without_license=license is None and request.license_name is not None,
+    )
 
 
 def _refuse_others_license(context: Context, name: str) -> None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports to the helpers in guests: the channel of a VM, and what helpers report and carry out."""
+"""The ports to what is in guests: the helpers there, with their channels, and the discs with drivers for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from vgpuctl.model.guest_driver import DriverFile
 from vgpuctl.model.guest_report import GuestReport
 
 
@@ -72,4 +73,29 @@ class GuestHelpers(Protocol):
             Busy: no answer came in time.
             Refused: the helper refused it; the message has its reason.
             LibvirtFailed: the channel has ended.
+        """
+
+
+class DriverDiscs(Protocol):
+    """Files with drivers for guests, and the discs by which guests get them."""
+
+    def read(self, path: str, max_bytes: int) -> DriverFile | None:
+        """Return what is in a driver's file; None if there is none.
+
+        Raises:
+            OSError: it cannot be read, is no regular file, or larger than `max_bytes`.
+        """
+
+    def path(self, disc: str) -> str:
+        """Return where a disc is, or will be, by its name."""
+
+    def has(self, disc: str) -> bool:
+        """Return whether a disc exists."""
+
+    def write(self, disc: str, path: str, sha256: str, max_bytes: int) -> None:
+        """Make a disc of a driver's file, unless it exists; a disc that has its name is complete.
+
+        Raises:
+            ValueError: the file has changed since it was read.
+            OSError: it cannot be read, or the disc not written.
         """

@@ -225,7 +225,11 @@ def parse_hostdevs(element: _Element) -> tuple[SimHostdev, ...]:
 
 def find_disk_paths(element: _Element) -> tuple[str, ...]:
     """Return the files of a domain's disks and CD-ROMs."""
-    sources = [source.get("file") or source.get("dev") for source in element.findall("devices/disk/source")]
+    sources = [
+        source.get("file") or source.get("dev")
+        for source in element.findall("devices/disk/source")
+        if source.get("startupPolicy") != "optional"
+    ]
     return tuple(path for path in sources if path)
 
 

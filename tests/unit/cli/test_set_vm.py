@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import vgpuctl
+from tests.drivers import put_driver, run_name
 from tests.licenses import put_license
 from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import Run
@@ -28,6 +29,7 @@ FIELDS: dict[str, tuple[str, str, Any]] = {
     "owner": ("--owner ada", "owner", "ada"),
     "guest_sharing": ("--guest-sharing mps", "guest_sharing", "mps"),
     "license": ("--license cad", "license", "cad"),
+    "guest_driver": ("--guest-driver DRIVER", "guest_driver", "DRIVER"),
     "guest_helper": ("--guest-helper", "guest_helper", True),
     "autostart": ("--autostart enabled", "autostart", "enabled"),
     "autostart_storage": ("--autostart-storage any", "autostart_storage", "any"),
@@ -68,13 +70,14 @@ def test_every_field_that_can_change_has_its_option_and_no_other_has(sim: Run) -
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_each_option_changes_its_field_alone_and_only_once(off: Run, field: str) -> None:
-    option, key, value = FIELDS[field]
+def test_each_option_changes_its_field_alone_and_only_once(off: Run, field: str, tmp_path: Path) -> None:
+    driver = str(put_driver(tmp_path, run_name("550.90.07")))
+    option, key, value = (part.replace("DRIVER", driver) if isinstance(part, str) else part for part in FIELDS[field])
     before = shown(off)
     changed = off(f"set-vm vdi-1 {option} --json").document
     assert (changed["changed"], changed["data"][key]) == (True, value)
     differing = {name for name, now in shown(off).items() if now != before[name]} - {"vgpus", "memory_nodes"}
-    assert differing == {key, "generation"}
+    assert differing == {key, "generation", *(["disks"] if field == "guest_driver" else [])}
     again = off(f"set-vm vdi-1 {option} --json").document
     assert (again["changed"], again["data"]["steps"]) == (False, [])
     assert (before["generation"], changed["data"]["generation"], again["data"]["generation"]) == (0, 1, 1)

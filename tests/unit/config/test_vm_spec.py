@@ -42,6 +42,7 @@ cloud_init: /srv/user-data
 network_config: /srv/network-config
 guest_sharing: "mps,memory=2048,threads=025"
 license: cad
+guest_driver: /srv/NVIDIA-Linux-x86_64-580.159.03-grid.run
 guest_helper: true
 networks: [desktops, {bridge: br0, vlan: 30, mac: 52-54-00-AA-00-01}]
 display: true
@@ -90,6 +91,7 @@ def test_every_field_is_read() -> None:
         "network_config": "/srv/network-config",
         "guest_sharing": "mps,threads=25,memory=2GiB",
         "license": "cad",
+        "guest_driver": "/srv/NVIDIA-Linux-x86_64-580.159.03-grid.run",
         "guest_helper": True,
         "networks": ("desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         "display": True,
@@ -126,6 +128,7 @@ def test_files_and_options_agree() -> None:
         network_config="/srv/network-config",
         guest_sharing="mps,threads=25,memory=2G",
         license="cad",
+        guest_driver="/srv/NVIDIA-Linux-x86_64-580.159.03-grid.run",
         guest_helper=True,
         networks=("network=desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         display=True,
@@ -283,6 +286,7 @@ def test_contradictions(text: str, line: str) -> None:
             {"networks": ("network=a,mac=52:54:00:00:00:01", "bridge=b,mac=52-54-00-00-00-01")},
             "--network: the MAC address 52:54:00:00:00:01 is given twice",
         ),
+        ({"guest_driver": "/srv/driver.run"}, "--guest-driver: 'driver.run' is no name of NVIDIA's drivers"),
         ({"guest_helper": "x"}, "--guest-helper: 'x' is not true or false"),
         ({"display": "x"}, "--display: 'x' is not true or false"),
         ({"display": True, "mode": "passthrough"}, "--display: mode passthrough has no vGPU"),
@@ -395,6 +399,7 @@ typed_specs = st.fixed_dictionaries(
         "hugepages": st.sampled_from(["none", "2M", "1GiB"]),
         "cpu_pin": st.sampled_from(["auto", "none", "0", "9,1-3,4"]),
         "guest_sharing": st.sampled_from(["none", "mps", "mps:48", "time-slicing:2", "mps,memory=1G,threads=100"]),
+        "guest_driver": st.sampled_from(["none", "/a/nvidia-linux-grid-580_580.159.03_amd64.deb"]),
         "guest_helper": st.booleans(),
         "display": st.booleans(),
         "os": st.sampled_from(["linux", "generic", "windows11"]),

@@ -13,7 +13,7 @@ from vgpuctl.domain.cloud_init_seed import build_seed_image, hostname_of_vm, rea
 from vgpuctl.domain.guest_setup import setup_script
 from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
 from vgpuctl.model.license import License
-from vgpuctl.model.request import CloudInit, CloudInitFile
+from vgpuctl.model.request import CloudInit, CloudInitFile, GuestSetup
 
 TEXT = "#cloud-config\npassword: pässword\n"
 
@@ -62,7 +62,7 @@ def test_a_vms_name_becomes_a_host_name(name, host):
 
 
 NETWORK = "version: 2\nethernets: {lan: {dhcp4: true}}\n"
-SHARING = CloudInit(sharing=GuestSharing(SharingMethod.MPS))
+SHARING = GuestSetup(guest_sharing=GuestSharing(SharingMethod.MPS))
 
 
 @pytest.mark.parametrize("network", [None, CloudInitFile("/nc", NETWORK)])
@@ -72,9 +72,9 @@ def test_the_script_of_a_seed_changes_and_nothing_else(network):
     assert read_setup(first) is None
     shared = with_setup(first, SHARING)
     assert read_setup(shared) == setup_script(SHARING)
-    licensed = with_setup(shared, CloudInit(license=License("cad", "a.b." + "c" * 60_000)))
-    last = with_setup(licensed, CloudInit())
-    assert read_setup(last) == setup_script(CloudInit(), replaces=True)
+    licensed = with_setup(shared, GuestSetup(license=License("cad", "a.b." + "c" * 60_000)))
+    last = with_setup(licensed, GuestSetup())
+    assert read_setup(last) == setup_script(GuestSetup(), replaces=True)
     assert b"c" * 99 not in last
     names = ("user-data", "meta-data", *(["network-config"] if network else []))
     assert all(files(one, names, rr_path="") == files(first, names, rr_path="") for one in (shared, licensed, last))
@@ -90,4 +90,4 @@ def test_what_is_no_seed_is_refused(image):
 def test_a_script_that_does_not_fit_is_refused():
     image = build_seed_image(CloudInit(), "a", "b")
     with pytest.raises(ValueError, match="it has 1048576 bytes and needs "):
-        with_setup(image, CloudInit(license=License("cad", "c" * 2_000_000)))
+        with_setup(image, GuestSetup(license=License("cad", "c" * 2_000_000)))

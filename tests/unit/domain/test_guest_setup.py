@@ -16,7 +16,7 @@ from vgpuctl.config.guest_rules import parse_guest_sharing
 from vgpuctl.domain.cloud_init_seed import build_seed_image
 from vgpuctl.domain.guest_setup import setup_script
 from vgpuctl.model.license import License
-from vgpuctl.model.request import CloudInit, CloudInitFile
+from vgpuctl.model.request import CloudInit, CloudInitFile, GuestSetup
 
 START = ("ExecStartPre", "ExecStart", "ExecStartPost")
 STOP = ("ExecStop", "ExecStopPost")
@@ -30,7 +30,7 @@ def root(tmp_path):
 
 
 def script(text, license=None):
-    return setup_script(CloudInit(sharing=parse_guest_sharing(text), license=license))
+    return setup_script(GuestSetup(guest_sharing=parse_guest_sharing(text), license=license))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_license_needs_no_systemd_and_no_driver(root):
 @pytest.mark.parametrize("later", ["none", "mps:4"])
 def test_what_is_not_wanted_any_more_goes(root, later):
     root.run_script(script("mps"))
-    root.run_script(setup_script(CloudInit(sharing=parse_guest_sharing(later)), replaces=True))
+    root.run_script(setup_script(GuestSetup(guest_sharing=parse_guest_sharing(later)), replaces=True))
     parts = (
         "etc/systemd/system/vgpuctl-mps.service",
         "etc/tmpfiles.d/vgpuctl-mps.conf",
@@ -191,13 +191,13 @@ def test_what_is_not_wanted_any_more_goes(root, later):
 
 
 def test_nothing_to_set_up_is_no_script():
-    assert setup_script(CloudInit(CloudInitFile("/ud", "#cloud-config\n"))) is None
+    assert setup_script(GuestSetup()) is None
 
 
 @pytest.mark.parametrize("text", ["mps", "mps:2", "time-slicing:2"])
 def test_the_seed_has_it_as_vendor_data_next_to_the_users_own(text):
     user = "#cloud-config\nruncmd: [[true]]\n"
-    files = CloudInit(CloudInitFile("/ud", user), sharing=parse_guest_sharing(text))
+    files = CloudInit(CloudInitFile("/ud", user), setup=GuestSetup(guest_sharing=parse_guest_sharing(text)))
     disc = PyCdlib()
     disc.open_fp(io.BytesIO(build_seed_image(files, "some-id", "vdi-001")))
     texts = {}
@@ -209,7 +209,7 @@ def test_the_seed_has_it_as_vendor_data_next_to_the_users_own(text):
 
 
 def test_the_helper_is_installed_at_each_boot_and_runs(root):
-    text = setup_script(CloudInit(helper=True))
+    text = setup_script(GuestSetup(guest_helper=True))
     for _ in range(2):
         root.run_script(text)
     installed = root.path / "usr/local/sbin/vgpuctl-guest"
@@ -223,5 +223,122 @@ def test_the_helper_is_installed_at_each_boot_and_runs(root):
 
 def test_a_helper_that_cannot_be_installed_does_not_stop_the_rest(root):
     root.put_program("systemctl", "#!/bin/sh\nexit 1\n")
-    ran = root.run_script(setup_script(CloudInit(helper=True)))
+    ran = root.run_script(setup_script(GuestSetup(guest_helper=True)))
     assert "vgpuctl: the helper vgpuctl-guest was not installed" in ran.stderr
+
+
+DRIVER_FILE = "NVIDIA-Linux-x86_64-580.159.03-grid.run"
+DRIVER = f"/srv/drivers/{DRIVER_FILE}"
+INSTALLER = """#!/bin/sh
+# A driver that wants what NVIDIA's does: a compiler, the kernel's headers, and no nouveau at the next boot.
+set -eu
+grep -q '^install .*linux-headers-' /run/log && grep -q '^install .* gcc ' /run/log
+grep -q '^blacklist nouveau$' /etc/modprobe.d/vgpuctl-nouveau.conf
+echo "driver $*" >>/run/log
+[ ! -e /run/broken ]
+"""
+PROGRAMS = {
+    "apt-get": 'shift; case "$*" in *update) echo update;; *) echo "install $*";; esac >>/run/log',
+    "dkms": "exit 0",
+    "update-initramfs": 'echo "initramfs $*" >>/run/log',
+    "modprobe": 'echo "modprobe $*" >>/run/log; [ ! -e "/run/no-$1" ]',
+    "mountpoint": "exit 1",
+    "mount": 'echo "mount $*" >>/run/log; cp /disc/* "$4"',
+    "umount": 'rm -f "$1"/*; echo "umount $*" >>/run/log',
+}
+"""Stand-ins: they write down what they are asked."""
+RUN = "driver --silent --no-questions --ui=none --dkms"
+LOADED = ["modprobe nvidia"]
+
+
+@pytest.fixture
+def guest(root):
+    """Return a root with a disc in its drive, and the service's program in it."""
+    for name, text in PROGRAMS.items():
+        root.put_program(name, f"#!/bin/sh\n{text}\n")
+    root.put_program("dnf", "")
+    (root.path / "usr/bin/dnf").unlink()
+    (root.path / "disc").mkdir()
+    (root.path / "disc" / DRIVER_FILE).write_text(INSTALLER)
+    (root.path / "dev/disk/by-label").mkdir(parents=True)
+    (root.path / "dev/disk/by-label/vgpudriver").touch()
+    root.run_script(setup_script(GuestSetup(guest_driver=DRIVER)))
+    return root
+
+
+def install(guest, *, check=True):
+    """Run the service's program; return what was asked of the stand-ins, without the mounts."""
+    (guest.path / "run/log").write_text("")
+    result = guest.run("/usr/local/sbin/vgpuctl-install-driver", check=check)
+    lines = (guest.path / "run/log").read_text().splitlines()
+    mounts = [line for line in lines if "mount" in line]
+    assert [line.split()[0] for line in mounts] == ["mount", "umount"], "the disc does not stay mounted"
+    return result, [line for line in lines if line not in mounts]
+
+
+def test_the_driver_is_installed_once_and_then_only_loaded(guest):
+    _, (update, packages, *rest) = install(guest)
+    assert (update, packages.startswith("install -q") or "install" in packages) == ("update", True)
+    assert rest == [RUN, "initramfs -u", *LOADED]
+    assert install(guest)[1] == LOADED
+    systemctl = (guest.path / "run/systemctl").read_text()
+    assert "--quiet enable vgpuctl-driver.service\n--no-block start vgpuctl-driver.service\n" in systemctl
+    assert systemctl.endswith("--no-block try-restart nvidia-gridd.service\n")
+
+
+def test_another_disc_is_another_driver(guest):
+    install(guest)
+    (guest.path / "disc" / DRIVER_FILE).rename(guest.path / "disc/NVIDIA-Linux-x86_64-580.178.04-grid.run")
+    assert RUN in install(guest)[1]
+
+
+def test_a_package_is_installed_with_the_headers(guest):
+    (guest.path / "disc" / DRIVER_FILE).rename(guest.path / "disc/nvidia-linux-grid-580_580.159.03_amd64.deb")
+    _, lines = install(guest)
+    (packages,) = [line for line in lines if line.startswith("install")]
+    assert "linux-headers-" in packages
+    assert packages.endswith("/nvidia-linux-grid-580_580.159.03_amd64.deb")
+
+
+def test_a_driver_that_was_not_installed_is_tried_again(guest):
+    (guest.path / "run/broken").touch()
+    result, lines = install(guest, check=False)
+    assert (result.returncode, lines[-1]) == (1, RUN)
+    assert f"{DRIVER_FILE} was not installed: journalctl -u vgpuctl-driver" in result.stderr
+    (guest.path / "run/broken").unlink()
+    assert install(guest)[1][-1:] == LOADED
+
+
+def test_a_module_that_does_not_load_is_said_and_the_driver_not_installed_again(guest):
+    (guest.path / "run/no-nvidia").touch()
+    for again in (False, True):
+        result, lines = install(guest, check=False)
+        assert (result.returncode, RUN in lines) == (1, not again)
+        assert (
+            "the driver is installed, but its module does not load; with secure boot it must be signed" in result.stderr
+        )
+
+
+def test_a_package_of_another_family_is_refused(guest):
+    (guest.path / "disc" / DRIVER_FILE).rename(guest.path / "disc/nvidia-linux-grid-580-580.159.03-1.x86_64.rpm")
+    result, lines = install(guest, check=False)
+    assert (result.returncode, lines) == (1, [])
+    assert "is for the family of RHEL" in result.stderr
+
+
+def test_mps_starts_when_its_driver_is_there(guest):
+    guest.run_script(setup_script(GuestSetup(guest_driver=DRIVER, guest_sharing=parse_guest_sharing("mps"))))
+    install(guest)
+    assert (guest.path / "run/systemctl").read_text().endswith("--no-block start vgpuctl-mps.service\n")
+
+
+def test_a_guest_that_gets_no_driver_any_more_keeps_the_one_that_it_has(guest):
+    guest.run_script(setup_script(GuestSetup(), replaces=True))
+    assert not (guest.path / "etc/systemd/system/vgpuctl-driver.service").exists()
+    assert (guest.path / "etc/modprobe.d/vgpuctl-nouveau.conf").exists()
+
+
+def test_the_unit_of_the_driver_is_one_for_systemd(guest):
+    path = "/etc/systemd/system/vgpuctl-driver.service"
+    result = guest.run("systemd-analyze", "verify", "--man=no", path, check=False)
+    assert "vgpuctl-driver" not in result.stderr, result.stderr

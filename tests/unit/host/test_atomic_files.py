@@ -15,6 +15,7 @@ from tests.hosts import claim_store, open_sim_host
 from tests.values import ME
 from vgpuctl.host.atomic_files import SYSTEM_DIRECTORIES, HostUnfinishedFiles, open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.driver_discs import DIRECTORY as DISC_DIRECTORY
 from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system_files import HostScratch, HostSystem
@@ -174,7 +175,7 @@ def test_a_file_whose_writer_came_to_life_is_not_removed(tmp_path: Path) -> None
 def test_every_directory_in_which_files_are_put_is_looked_at() -> None:
     shells = [directory for places in installation.COMPLETION_DIRECTORIES.values() for directory, _ in places]
     files = [str(HOST_FILE_PATH), installation.UNIT_PATH, installation.MAIN_HOOK_PATH, installation.HOOK_PATH]
-    assert {*shells, *(os.path.dirname(file) for file in files)} == set(SYSTEM_DIRECTORIES)
+    assert {*shells, DISC_DIRECTORY, *(os.path.dirname(file) for file in files)} == set(SYSTEM_DIRECTORIES)
 
 
 def test_where_host_yaml_is_a_link_the_directory_of_its_file_is_looked_at(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_who_may_change_a_vm_sees_its_users_and_others_its_driver(
     put_report(host, REPORT)
     asks = replace(context(), caller=caller)
     (row,) = list_vms(host.ports, asks).data
-    assert (row.guest_users, row.guest_driver) == (users, "570.211")
+    assert (row.guest_users, row.driver) == (users, "570.211")
     for shown in (show_vm(host.ports, asks, "vm"), show_vms(host.ports, asks, ("vm",))["vm"]):
         report = shown.data.helper_report
         assert report is not None
@@ -50,7 +50,7 @@ def test_who_may_change_a_vm_sees_its_users_and_others_its_driver(
         )
     stop(host.ports, "vm")
     (row,) = list_vms(host.ports, asks).data
-    assert (row.guest_users, row.guest_driver) == (None, None), "it is off"
+    assert (row.guest_users, row.driver) == (None, None), "it is off"
 
 
 def test_a_whole_gpus_driver_is_waited_for_by_the_helper(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from vgpuctl.config.guest_rules import parse_guest_sharing
 from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.model.license import License
-from vgpuctl.model.request import CloudInit
+from vgpuctl.model.request import CloudInit, GuestSetup
 from vgpuctl.value import replace
 
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
@@ -104,7 +104,7 @@ def test_without_a_system_there_is_nothing_that_cloud_init_could_set_up(host):
 def licensed(feature=1, **changes):
     license = License("cad", "a.b.c", feature=feature)
     fields = {"name": "vm", "image": IMAGE, "license_name": "cad", **changes}
-    return with_seed(request("A100-4C", **fields), CloudInit(license=license))
+    return with_seed(request("A100-4C", **fields), CloudInit(setup=GuestSetup(license)))
 
 
 def test_a_license_is_in_the_record_by_its_name(host):

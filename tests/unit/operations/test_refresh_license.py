@@ -18,7 +18,7 @@ from vgpuctl.domain.guest_setup import has_license, is_unread
 from vgpuctl.errors import HostCannot, InvalidInput, NotAllowed, NotFound, Refused
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.port_values import FilePermissions
-from vgpuctl.model.request import CloudInit, CloudInitFile
+from vgpuctl.model.request import CloudInit, CloudInitFile, GuestSetup
 from vgpuctl.model.vm import DiskRole
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.observe.licenses import read_license
@@ -37,7 +37,7 @@ def folder(host):
 
 def make(host, sharing="none", *, start=True):
     fields = {"license_name": "cad", "guest_sharing": parse_guest_sharing(sharing)}
-    seed = CloudInit(USER, license=read_license(host.ports, "cad"))
+    seed = CloudInit(USER, setup=GuestSetup(read_license(host.ports, "cad")))
     return create(host.ports, with_seed(request("A100-4C", name="vm", image=IMAGE, **fields), seed), start=start)
 
 

@@ -207,8 +207,8 @@ class VmRowResult(Value):
     `ownership`: whether vgpuctl manages it. `owner`: the person or team that uses it, null if none is set. `account`:
     the user of the host agent who made it, null if root did. `generation`: grows with each change that vgpuctl makes of
     its record or definition, null without a record. `image`: the image that its first disk is a clone or a full copy
-    of, null without one. `license`, `guest_sharing`: as in `VmResult`. `guest_driver`, `guest_users`: NVIDIA's driver
-    in the running guest and who is logged on there, as its helper reports; null without a helper.
+    of, null without one. `license`, `guest_sharing`: as in `VmResult`. `driver`, `guest_users`: NVIDIA's driver in
+    the running guest and who is logged on there, as its helper reports; null without a helper.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -227,7 +227,7 @@ class VmRowResult(Value):
     image: str | None
     license: str | None
     guest_sharing: str | None
-    guest_driver: str | None
+    driver: str | None
     guest_users: tuple[str, ...] | None
     vgpus: tuple[VgpuResult, ...]
 
@@ -248,7 +248,8 @@ class VmResult(Value):
     last-state. `planned`: the fields that the host agent changes when the VM is next off, as text. `libvirt_autostart`:
     whether libvirt starts it too (virsh autostart); only show-vm reads that, as root.
     `guest_software`: of the running guest; null without NVIDIA's driver there. Only show-vm reads it, and
-    create-vm that waits for it. `guest_helper`: whether cloud-init brings the helper into the guest,
+    create-vm that waits for it. `guest_driver`: the file with the
+    driver that its guest is given, or "none". `guest_helper`: whether cloud-init brings the helper into the guest,
     null without a record. `helper_report`: what the helper in the guest reports, null without one; only show-vm has it.
     """
 
@@ -276,6 +277,7 @@ class VmResult(Value):
     network_config: str | None
     guest_sharing: str | None
     license: str | None
+    guest_driver: str | None
     guest_helper: bool | None
     autostart: str | None
     autostart_storage: str | None

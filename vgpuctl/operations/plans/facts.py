@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.arguments import DEFAULT_DISK_GIB
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
+from vgpuctl.model.guest_driver import GuestDriver
 from vgpuctl.model.numbers import format_bytes, format_mib
 from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, PoolInfo
 from vgpuctl.model.request import ExistingDisk, NewDisk
@@ -29,6 +30,7 @@ from vgpuctl.operations.plans.guest_devices import (
     check_windows,
     refuse_bios_image,
 )
+from vgpuctl.operations.plans.guest_driver import check_guest_driver
 from vgpuctl.operations.plans.guest_setup import check_guest_setup
 from vgpuctl.value import EMPTY_MAPPING, Value
 
@@ -71,7 +73,7 @@ class HostFacts(Value):
     each function.
     `chains`: who already uses which file. `image_hints`: for a path without an image, the hint that names images.
     `file_system_bytes`: the size of the file system that holds the pool, or would hold it. `guest`: what the network
-    cards, CPUs and huge pages of the request need.
+    cards, CPUs and huge pages of the request need. `driver`: the one that the guest is to get.
     """
 
     capabilities: HypervisorCapabilities
@@ -85,6 +87,7 @@ class HostFacts(Value):
     host_memory_mib: int | None = None
     file_system_bytes: int | None = None
     guest: GuestHost = GuestHost()
+    driver: GuestDriver | None = None
 
 
 def check_facts(
@@ -100,6 +103,8 @@ def check_facts(
     check_guest_devices(snapshot, request, vgpus, facts.guest, vms)
     _check_cloud_init(request)
     setup_warnings = check_guest_setup(snapshot, request, vgpus)
+    if facts.driver is not None:
+        setup_warnings += check_guest_driver(snapshot, facts.driver, vgpus, facts.capabilities.arch)
     disks = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     warnings = check_files(
         facts.chains, facts.files, facts.image_hints, bases=[request.image] if request.image else [], disks=disks

@@ -18,6 +18,7 @@ from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
 from vgpuctl.model.license import VGPU_FEATURE, License
 from vgpuctl.model.names import parse_profile_name
 from vgpuctl.model.numbers import format_mib
+from vgpuctl.model.request import GuestSetup
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.operations.plans.guest_devices import WINDOWS_11
@@ -33,9 +34,10 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
         VgpuctlError: the license cannot be read, or is none that a guest can use now.
         HostCannot: a GPU of the VM is not NVIDIA's, or cannot be shared so.
     """
-    if request.seed is None or not request.seed.fields:
+    setup = GuestSetup() if request.seed is None else request.seed.setup
+    fields, license = setup.fields, setup.license
+    if not fields:
         return ()
-    fields, license = request.seed.fields, request.seed.license
     what = " and ".join(fields)
     if license is not None and license.problem is not None:
         raise license.problem
@@ -47,7 +49,7 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
             fields=list(fields),
             os=request.os,
         )
-    if license is None and request.guest_sharing is None:
+    if fields == ("guest_helper",):
         return ()
     for vgpu in vgpus:
         _refuse_maker(snapshot, what, vgpu)

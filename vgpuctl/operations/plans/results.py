@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.arguments import NONE
-from vgpuctl.config.vm_request import FIELDS
+from vgpuctl.config.arguments import DEFAULT_PLACEMENT_POLICY, NONE
+from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.room import divide
 from vgpuctl.model.autostart import keeps_last_state
@@ -17,6 +17,7 @@ from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, Ownership, Vgpu, VgpuType
 from vgpuctl.model.guest_report import GuestReport
 from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.planned_fields import planned_fields
+from vgpuctl.model.request import PlacementSpec
 from vgpuctl.model.results.gpus import (
     FunctionResult,
     GpuDetailsResult,
@@ -27,7 +28,7 @@ from vgpuctl.model.results.gpus import (
     VfsResult,
     VgpuResult,
 )
-from vgpuctl.model.results.vms import DiskResult, NetworkResult, VmOwnershipWord, VmResult, VmRowResult
+from vgpuctl.model.results.vms import DiskResult, NetworkResult, SourceResult, VmOwnershipWord, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Nic, Vm, VmRecord
 from vgpuctl.monitoring.technique_choice import find_isolation
@@ -228,7 +229,7 @@ def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmR
         image=image_of(vm),
         license=_recorded_value(vm, "license"),
         guest_sharing=_recorded_value(vm, "guest_sharing"),
-        guest_driver=None if report is None else report.driver,
+        driver=None if report is None else report.driver,
         guest_users=None if users is None else tuple(user.user for user in users),
         vgpus=_vgpus_of(snapshot, vm),
     )
@@ -327,3 +328,20 @@ def _mig_result(gpu: Gpu) -> MigResult | None:
         for i in gpu.mig.instances
     )
     return MigResult(gpu.mig.enabled, gpu.mig.pending_enabled, tuple(instances))
+
+
+def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, SourceResult]:
+    """Return the value and the source of every field. `placement`: the placement settings of host.yaml."""
+    values = {
+        name: field.shown(value)
+        for name, field in FIELDS.items()
+        if field.shown is not None and (value := getattr(request, field.attribute)) is not field.empty
+    }
+    sources = dict(request.sources)
+    if request.mode != "vgpu":
+        values["gpus"] = request.gpus
+    if request.mode != "passthrough":
+        values["placement"] = request.placement or placement.policy or DEFAULT_PLACEMENT_POLICY
+        default_source = "host.yaml" if placement.policy is not None else "default"
+        sources["placement"] = "command-line" if request.placement is not None else default_source
+    return {name: SourceResult(value, sources.get(name, "default")) for name, value in values.items()}

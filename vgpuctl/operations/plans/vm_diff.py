@@ -30,6 +30,7 @@ from vgpuctl.config.vm_request import (
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.guest_driver import is_driver_disc
 from vgpuctl.model.numbers import format_mib, format_ranges
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm
@@ -138,13 +139,14 @@ def current_values(vm: Vm, request: VmRequest) -> FieldValues:
     empty_sizes_mib = [d.capacity_bytes >> 20 for d in data_disks if d.image is None]
     managed_paths = {d.path for d in record.disks} if record else set()
     existing = [d.source for d in vm.disks if d.device == "disk" and d.source not in managed_paths]
+    cdroms = [d.source for d in vm.disks if d.device == "cdrom"]
     values: FieldValues = {
         "profile": _count_profiles(v.profile for v in record.vgpus if v.profile) if record else {},
         "memory": vm.memory_mib,
         "vcpus": vm.vcpus,
         "image": images[0] if images else None,
         "disk": sorted([format_mib(m) for m in empty_sizes_mib] + [str(p) for p in existing]),
-        "cdrom": next((d.source for d in vm.disks if d.device == "cdrom" and d.source not in managed_paths), None),
+        "cdrom": next((path for path in cdroms if path not in managed_paths and not is_driver_disc(path)), None),
         "storage_pool": data_disks[0].pool if data_disks else None,
         "reserve": record.reserve if record else None,
     }

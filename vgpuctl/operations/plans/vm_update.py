@@ -19,6 +19,7 @@ from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.errors import HostCannot, NoCapacity
 from vgpuctl.gpu.mixed_size import is_placement_free
+from vgpuctl.model.guest_driver import GuestDriver
 from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.results.vms import VmResult
@@ -60,6 +61,7 @@ from vgpuctl.operations.plans.vm_diff import (
     record_gpus,
 )
 from vgpuctl.operations.steps.attach import RedefineDomain, ReleaseReplacedClaim, RemoveForReplace, WriteRecord
+from vgpuctl.operations.steps.guest_driver import driver_steps
 from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, replace
@@ -77,7 +79,7 @@ class VmUpdate(Value):
 
     `reserve` is the VM's setting afterwards. `topology`: the host's, when CPUs or huge pages change. `freed_vgpus` stay
     in its record and give up their slots. `move_target` is set when the added vGPU is the removed one at another slot.
-    `setup` sets up the guest, where that changes.
+    `setup` sets up the guest, where that changes; `driver`: the one that it gets, where that changes.
     """
 
     snapshot: Snapshot
@@ -92,6 +94,7 @@ class VmUpdate(Value):
     move_target: MoveTarget | None = None
     topology: HostTopology = HostTopology()
     setup: Step | None = None
+    driver: GuestDriver | None = None
 
     @property
     def reserves_slots(self) -> bool:
@@ -229,7 +232,7 @@ def update_steps(
     """Return the steps after the claims; `old_claims` are the claims on the removed vGPUs."""
     unproven = unproven_carriers(update.snapshot, update.vm, update.record)
     freed_snapshot = with_freed(snapshot, [v for v in update.vgpu_changes.removed if v.carrier not in unproven])
-    steps: list[Step] = [] if update.setup is None else [update.setup]
+    steps: list[Step] = [*driver_steps(update.driver), *(() if update.setup is None else (update.setup,))]
     steps += device_removal_steps(update)
     for vgpu in new if update.reserves_slots else ():
         steps += make_steps(freed_snapshot, vgpu)
@@ -296,6 +299,8 @@ def _device_changes(update: VmUpdate, record: VmRecord, *, replaces_vgpus: bool)
     """Return the changes of settings, network cards, CPUs and display as fields of a `DomainEdit`."""
     request, fields, snapshot = update.request, update.changed_fields, update.snapshot
     changes: dict[str, Any] = {"settings": update.changed_settings}
+    if "guest_driver" in fields:
+        changes["driver_disc"] = "" if update.driver is None else update.driver.disc
     if "networks" in fields:
         changes["nics"] = request.nics
         changes["nic_model"] = default_nic_model(str(record.request_fields.get("os") or "linux"))

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.errors import HostCannot, VerifyFailed
-from vgpuctl.model.request import CloudInit
+from vgpuctl.model.request import CloudInit, GuestSetup
 from vgpuctl.model.vm import ManagedDisk
 from vgpuctl.operations.steps.storage import CreateVolume
 from vgpuctl.ports.step import Step
@@ -57,17 +57,19 @@ class CreateSeed(Step):
 class WriteSetup(Step):
     """Write what vgpuctl sets up in a guest into its seed, or take it out; what the user put there stays.
 
-    A guest reads it at its next boot. `unread`: it runs now.
+    A guest reads it at its next boot. `unread`: it runs now. `without_license`: it has none although the VM has one.
     """
 
     name: str
     disk: ManagedDisk
-    files: CloudInit
+    setup: GuestSetup
     unread: bool = False
+    without_license: bool = False
 
     def describe(self) -> str:
         """Say what the seed has afterwards."""
-        what = " and ".join((*([] if self.files.license else ["no license"]), *self.files.fields))
+        missing = ("no license",) if self.without_license else ()
+        what = " and ".join((*missing, *self.setup.fields)) or "that nothing is set up in its guest"
         return f"write {what} into the cloud-init seed {self.disk.path}"
 
     def perform(self, host: Host) -> None:
@@ -79,7 +81,7 @@ class WriteSetup(Step):
         from vgpuctl.domain.cloud_init_seed import with_setup
 
         before = host.storage.read_private_volume(self.disk.pool, self.disk.volume)
-        changed = self._try(partial(with_setup, before, self.files, unread=self.unread))
+        changed = self._try(partial(with_setup, before, self.setup, unread=self.unread))
         try:
             host.storage.rewrite_private_volume(self.disk.pool, self.disk.volume, changed)
         except BaseException:
@@ -116,8 +118,8 @@ class WriteSetup(Step):
         script = self.read_script(host)
         replaces = script is not None
         return script in (
-            setup_script(self.files, replaces=replaces, unread=True),
-            setup_script(self.files, replaces=replaces),
+            setup_script(self.setup, replaces=replaces, unread=True),
+            setup_script(self.setup, replaces=replaces),
         )
 
     def _try(self, work: Callable[[], T]) -> T:

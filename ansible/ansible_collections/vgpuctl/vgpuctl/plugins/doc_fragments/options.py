@@ -117,6 +117,13 @@ options:
     description:
       - 'Network configuration for cloud-init, version 1 or 2, for instance with a static address.'
       - 'For example V(/root/network-config.yaml).'
+  guest_driver:
+    type: str
+    description:
+      - 'NVIDIA''s driver for the guest, a file of the host, which cloud-init installs there from a disc; for
+        many VMs, better in the image.'
+      - 'Without it, V(none).'
+      - 'For example V(/srv/drivers/NVIDIA-Linux-x86_64-580.159.03-grid.run).'
   guest_sharing:
     type: str
     description:

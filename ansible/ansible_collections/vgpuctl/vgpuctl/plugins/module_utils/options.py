@@ -23,6 +23,7 @@ VM = {
     "cdrom": {"type": "str"},
     "cloud_init": {"type": "str"},
     "network_config": {"type": "str"},
+    "guest_driver": {"type": "str"},
     "guest_sharing": {"type": "str"},
     "license": {"type": "str"},
     "guest_helper": {"type": "bool"},

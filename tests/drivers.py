@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that look like NVIDIA's drivers for guests, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vgpuctl.config.guest_drivers import MIN_BYTES
+
+BEGINNINGS = {"run": b"#!/bin/sh\n", "deb": b"!<arch>\ndebian-binary   ", "rpm": b"\xed\xab\xee\xdb"}
+
+
+def run_name(version: str, build: str = "-grid") -> str:
+    """Return the name of NVIDIA's installer of this version."""
+    return f"NVIDIA-Linux-x86_64-{version}{build}.run"
+
+
+def put_driver(directory: Path, name: str, *, text: bytes = b"exit 0\n") -> Path:
+    """Write a driver's file of this name; `text`: what follows its beginning."""
+    path = directory / name
+    path.write_bytes((BEGINNINGS.get(name.rpartition(".")[2], b"") + text).ljust(MIN_BYTES, b"\n"))
+    return path

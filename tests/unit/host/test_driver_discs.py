@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The discs with drivers for guests, on the file system of this machine."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+from pathlib import Path
+
+import pytest
+from pycdlib import PyCdlib
+
+from tests.drivers import put_driver, run_name
+from vgpuctl.host.atomic_files import HostUnfinishedFiles
+from vgpuctl.host.driver_discs import DriverDiscFiles
+from vgpuctl.host.processes import HostProcesses
+from vgpuctl.model.guest_driver import DISC_LABEL
+
+LIMIT = 4 << 20
+NAME = run_name("580.159.03")
+
+
+@pytest.fixture
+def discs(tmp_path: Path) -> DriverDiscFiles:
+    return DriverDiscFiles(tmp_path / "vgpuctl/drivers", of_root=False)
+
+
+def test_a_disc_has_the_file_and_nothing_else(discs: DriverDiscFiles, tmp_path: Path) -> None:
+    path = put_driver(tmp_path, NAME, text=os.urandom(3_000_001))
+    read = discs.read(str(path), LIMIT)
+    assert read is not None
+    data = path.read_bytes()
+    assert (read.head, read.size_bytes) == (data[: len(read.head)], len(data))
+    assert (read.sha256, read.exposure) == (hashlib.sha256(data).hexdigest(), None)
+    assert not discs.has("d.iso")
+    discs.write("d.iso", str(path), read.sha256, LIMIT)
+    disc = Path(discs.path("d.iso"))
+    assert (disc.stat().st_mode & 0o777, disc.parent.stat().st_mode & 0o777) == (0o644, 0o755), "QEMU's user reads it"
+    image, content = PyCdlib(), io.BytesIO()
+    image.open(str(disc))
+    assert image.pvd.volume_identifier.decode().strip() == DISC_LABEL
+    assert [child.file_identifier() for child in image.list_children(joliet_path="/")][2:] == [NAME.encode("utf-16-be")]
+    image.get_file_from_iso_fp(content, rr_path=f"/{NAME}")
+    assert content.getvalue() == data
+    image.close()
+    assert os.listdir(disc.parent) == ["d.iso"]
+
+
+def test_a_disc_that_exists_is_left_as_it_is(discs: DriverDiscFiles, tmp_path: Path) -> None:
+    path = put_driver(tmp_path, NAME)
+    read = discs.read(str(path), LIMIT)
+    assert read is not None
+    discs.write("d.iso", str(path), read.sha256, LIMIT)
+    before = os.stat(discs.path("d.iso"))
+    path.unlink()
+    discs.write("d.iso", str(path), read.sha256, LIMIT)
+    assert os.stat(discs.path("d.iso")) == before
+
+
+def test_a_file_that_changes_meanwhile_makes_no_disc(discs: DriverDiscFiles, tmp_path: Path) -> None:
+    path = put_driver(tmp_path, NAME)
+    read = discs.read(str(path), LIMIT)
+    assert read is not None
+    put_driver(tmp_path, NAME, text=b"exit 1\n")
+    with pytest.raises(ValueError, match="it has changed since it was read"):
+        discs.write("d.iso", str(path), read.sha256, LIMIT)
+    assert os.listdir(tmp_path / "vgpuctl/drivers") == []
+
+
+def test_what_is_no_file_is_not_read(discs: DriverDiscFiles, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, number in ((tmp_path / "pipe", errno.EINVAL), (tmp_path, errno.EISDIR)):
+        with pytest.raises(OSError, match=str(path)) as raised:
+            discs.read(str(path), LIMIT)
+        assert raised.value.errno == number
+    large = put_driver(tmp_path, NAME, text=bytes(LIMIT))
+    with pytest.raises(OSError, match="it is larger than 4 MiB"):
+        discs.read(str(large), LIMIT)
+    assert discs.read(str(tmp_path / "missing"), LIMIT) is None
+    assert discs.read(str(large / "below"), LIMIT) is None
+
+
+def test_who_can_change_a_file_of_the_real_host_is_known(tmp_path: Path) -> None:
+    path = put_driver(tmp_path, NAME)
+    path.chmod(0o666)
+    read = DriverDiscFiles(tmp_path, of_root=True).read(str(path), LIMIT)
+    assert read is not None
+    assert read.exposure is not None
+
+
+def test_a_disc_of_a_killed_process_is_cleaned_up(discs: DriverDiscFiles, tmp_path: Path) -> None:
+    path = put_driver(tmp_path, NAME)
+    read = discs.read(str(path), LIMIT)
+    assert read is not None
+    process = os.fork()
+    if not process:
+        os.replace = lambda *_: os._exit(0)  # type: ignore[assignment]
+        discs.write("d.iso", str(path), read.sha256, LIMIT)
+        os._exit(1)
+    assert os.waitpid(process, 0)[1] == 0
+    folder = tmp_path / "vgpuctl/drivers"
+    assert not discs.has("d.iso")
+    unfinished = HostUnfinishedFiles([folder], HostProcesses())
+    (left,) = unfinished.all()
+    unfinished.remove(left)
+    assert os.listdir(folder) == []

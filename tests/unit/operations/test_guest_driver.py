@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VMs whose guests get NVIDIA's driver from a disc, on the simulated host."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.callers import host_of
+from tests.drivers import put_driver, run_name
+from tests.hosts import open_sim_host
+from vgpuctl.domain.cloud_init_seed import read_setup
+from vgpuctl.errors import Busy, FileFailed, HostCannot, InUse, InvalidInput, NotFound
+from vgpuctl.model.guest_driver import is_driver_disc
+from vgpuctl.model.vm import AssignedVgpu, DiskRole
+from vgpuctl.observe import ReadScope, observe, scope_of_vm
+from vgpuctl.observe.guest_drivers import read_guest_driver
+from vgpuctl.operations.guards import find_vm
+from vgpuctl.operations.plans.guest_driver import check_guest_driver
+from vgpuctl.operations.steps.guest_driver import MakeDriverDisc
+from vgpuctl.value import replace
+
+IMAGE = "/srv/images/ubuntu-24.04.qcow2"
+SCENARIO = """
+version: 1
+libvirt: {{version: "11.3.0", qemu: "10.0.3"}}
+networks: [{{name: default}}]
+nvidia: {{driver: "{driver}"}}
+images: [{{path: /srv/images/ubuntu-24.04.qcow2, size_gib: 20, firmware: both}}]
+gpus: [{{model: A100, count: 2, numa_node: 0}}, {{model: RTX 4090, numa_node: 0}}]
+"""
+"""Its driver is of vGPU 19, an LTS release: guests may have 19, 18 and 16."""
+DRIVER = run_name("580.159.03")
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Return a function that opens a host with this driver."""
+
+    def open_one(driver="580.159.01"):
+        (tmp_path / "host.yaml").write_text(SCENARIO.format(driver=driver))
+        return open_sim_host(tmp_path, str(tmp_path / "host.yaml"))
+
+    return open_one
+
+
+def folder_of(host):
+    return Path(host.ports.driver_discs.path("disc")).parent
+
+
+def discs(host):
+    return sorted(os.listdir(folder_of(host))) if folder_of(host).exists() else []
+
+
+def disc_of(host, name="vm"):
+    """Return the disc with a driver that a VM's definition has."""
+    vm = find_vm(observe(host.ports, scope_of_vm(name)), name)
+    return next((disk.source for disk in vm.disks if is_driver_disc(disk.source)), None)
+
+
+def script_of(host, name="vm"):
+    """Return the script in a VM's seed."""
+    vm = find_vm(observe(host.ports, scope_of_vm(name)), name)
+    seed = next(disk for disk in vm.record.disks if disk.role is DiskRole.SEED)
+    return read_setup(host.ports.storage.read_private_volume(seed.pool, seed.volume))
+
+
+def test_vms_with_one_driver_share_one_disc_that_stays(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    first = calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    second = calls.create_vm("vm2", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    assert (first.data.guest_driver, first.warnings, first.data.state) == (driver, (), "running")
+    (disc,) = discs(host)
+    assert disc.startswith("vgpuctl-driver-580.159.03-")
+    assert [step for step in first.steps if disc in step] == [
+        f"make the disc {disc_of(host)} with driver 580.159.03 (1 MiB)"
+    ]
+    assert not [step for step in second.steps if disc in step]
+    assert disc_of(host) == disc_of(host, "vm2")
+    assert "vgpuctl-install-driver" in (script_of(host) or "")
+    assert calls.ensure_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver).changed is False
+    calls.delete_vm("vm")
+    assert (discs(host), calls.show_vm("vm2").data.state) == ([disc], "running")
+
+
+def test_a_dry_run_makes_nothing(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    planned = calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver, dry_run=True)
+    assert any("make the disc" in step for step in planned.steps)
+    assert discs(host) == []
+
+
+def test_many_vms_get_one_disc(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    made = calls.create_vms("vm-{}", count=3, profile="A100-4C", image=IMAGE, guest_driver=driver)
+    assert (len(made.data.vms), len(discs(host))) == (3, 1)
+
+
+def test_set_vm_changes_disc_and_seed_while_the_vm_is_off(opened, tmp_path):
+    host, old = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    new = str(put_driver(tmp_path, run_name("580.178.04"), text=b"exit 2\n"))
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=old)
+    first = disc_of(host)
+    with pytest.raises(InUse, match="its guest_driver can be changed only while it is off"):
+        calls.set_vm("vm", guest_driver=new)
+    calls.stop_vm("vm", force=True)
+    assert calls.set_vm("vm", guest_driver=new).data.guest_driver == new
+    assert disc_of(host) not in (None, first)
+    assert calls.set_vm("vm", guest_driver=new).changed is False
+    calls.set_vm("vm", guest_driver="none")
+    assert (disc_of(host), calls.show_vm("vm").data.guest_driver) == (None, "none")
+    assert "The driver that was installed stays" in (script_of(host) or "")
+    calls.start_vm("vm")
+
+
+def test_a_vm_starts_although_its_disc_is_gone(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver, start=False)
+    os.unlink(str(disc_of(host)))
+    assert calls.start_vm("vm").data.state == "running"
+
+
+@pytest.mark.parametrize(
+    ("driver", "version", "problem"),
+    [
+        ("580.159.01", "580.65.06", None),
+        ("580.159.01", "570.211.01", None),
+        ("580.159.01", "535.309.01", None),
+        ("580.159.01", "550.90.07", r"\(vGPU 17\) is older than NVIDIA supports with the host's"),
+        (
+            "580.159.01",
+            "595.58.03",
+            r"newer than the host's 580.159.01 \(vGPU 19.5\)",
+        ),
+        ("595.58.02", "535.309.01", "is older than NVIDIA supports"),
+    ],
+)
+def test_only_a_driver_of_a_release_that_works_with_the_hosts(opened, tmp_path, driver, version, problem):
+    host, file = opened(driver), str(put_driver(tmp_path, run_name(version)))
+    calls = host_of(host, None)
+    if problem is None:
+        assert calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=file).warnings == ()
+        return
+    with pytest.raises(HostCannot, match=problem):
+        calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=file)
+    assert (discs(host), calls.list_vms().data) == ([], ())
+
+
+def test_a_release_that_nobody_knows_is_a_warning(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, run_name("620.10.01")))
+    calls = host_of(host, None)
+    made = calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    assert made.warnings[0].startswith("guest_driver: whether 620.10.01 works with the host's 580.159.01 was not known")
+
+
+def test_a_whole_gpu_takes_a_driver_of_any_release_and_a_vgpu_only_one_for_vgpus(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, run_name("595.58.03", "")))
+    calls = host_of(host, None)
+    with pytest.raises(InvalidInput, match="is a driver for whole GPUs: a vGPU needs the one with 'grid' in its name"):
+        calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    gpu = calls.list_gpus().data[-1].address
+    made = calls.create_vm("vm", mode="passthrough", gpu=gpu, image=IMAGE, guest_driver=driver)
+    assert (made.warnings, made.data.guest_driver) == ((), driver)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "problem"),
+    [
+        (DRIVER, None, NotFound, "does not exist"),
+        (DRIVER, b"#!/bin/sh\nshort\n", InvalidInput, "it has 1 KiB, and NVIDIA's drivers have hundreds of MiB"),
+        (DRIVER, b"<html>".ljust(2 << 20), InvalidInput, "it does not begin as a .run file does"),
+        (run_name("580.159.03").replace("x86_64", "aarch64"), b"#!".ljust(2 << 20), InvalidInput, "is for aarch64"),
+    ],
+)
+def test_what_is_no_driver_for_this_guest_is_refused_and_nothing_written(
+    opened, tmp_path, name, content, error, problem
+):
+    host, path = opened(), tmp_path / name
+    calls = host_of(host, None)
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(error, match=problem) as raised:
+        calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=str(path))
+    assert raised.value.hint
+    assert (discs(host), calls.list_vms().data) == ([], ())
+
+
+def test_windows_gets_its_driver_in_the_image(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    with pytest.raises(InvalidInput, match=f"guest_driver {driver}: vgpuctl sets up guests with Linux"):
+        calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver, os="windows11")
+
+
+def test_a_disc_that_cannot_be_written_leaves_nothing(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    folder_of(host).write_text("a file is in the way")
+    with pytest.raises(FileFailed, match=r"the disc .* cannot be made: ") as raised:
+        calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    assert (raised.value.left, raised.value.hint.startswith("df -h ")) == ([], True)
+    assert calls.list_vms().data == ()
+
+
+def test_a_driver_that_changes_after_the_plan_is_refused(opened, tmp_path):
+    host, driver = opened(), put_driver(tmp_path, DRIVER)
+    step = MakeDriverDisc(read_guest_driver(host.ports, str(driver)))
+    put_driver(tmp_path, DRIVER, text=b"exit 7\n")
+    with pytest.raises(Busy, match="it has changed since it was read"):
+        step.perform(host.ports)
+    assert discs(host) == []
+
+
+def test_a_gpu_that_the_release_has_dropped_is_refused(opened, tmp_path):
+    host, driver = opened("595.58.02"), put_driver(tmp_path, run_name("595.58.03"))
+    snapshot = observe(host.ports, ReadScope())
+    volta = replace(snapshot.gpus[0], device_id="1db4", scheduler=None, model="Tesla V100")
+    vgpu = AssignedVgpu(0, "vendor-vf", volta.address, "0000:3b:00.4", "0000:3b:00.4", "V100-4C")
+    with pytest.raises(HostCannot, match="has no Tesla V100 any more: vGPU 19 is the last release for Volta"):
+        check_guest_driver(
+            replace(snapshot, gpus=(volta,)), read_guest_driver(host.ports, str(driver)), [vgpu], "x86_64"
+        )
