@@ -281,6 +281,7 @@ def test_networks_pools_parameters_and_modes_are_those_of_host_yaml(host: Simula
         for field, what, value, key in (
             ("license", "license", "cad", "licenses"),
             ("guest_driver", "driver", DRIVER, "drivers"),
+            ("k8s_join", "cluster", "lab", "clusters"),
         ):
             given = {**spec, field: value}
             refused(host, call, given, f"the {what} {value} is not allowed")

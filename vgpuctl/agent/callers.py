@@ -59,6 +59,7 @@ def caller_of(uid: int, policy: AgentSpec, users: Users) -> Caller | None:
     groups = users.groups_of(name)
     if OPERATORS_GROUP in groups:
         rights = Rights(policy.accounts.get(name, Rights.MEMBER))
-        limits = policy.limits
-        return Caller(uid, name, rights, limits.of_account(name), limits.all_accounts, policy.allow.licenses)
+        limits, allow = policy.limits, policy.allow
+        own, total = limits.of_account(name), limits.all_accounts
+        return Caller(uid, name, rights, own, total, licenses=allow.licenses, clusters=allow.clusters)
     return Caller(uid, name, Rights.VIEWER) if VIEWERS_GROUP in groups else None

@@ -16,7 +16,7 @@ from vgpuctl.agent.operations import ROOT, AgentOperations
 from vgpuctl.agent.protocol import RequestOptions
 from vgpuctl.agent.request import CallRequest
 from vgpuctl.agent.usage_sampler import UsageSampler
-from vgpuctl.domain.guest_setup import has_license, is_unread
+from vgpuctl.domain.guest_setup import is_unread, secrets_in
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.library.call_table import CALLS
 from vgpuctl.model.vm import Vm
@@ -74,7 +74,7 @@ class LicenseSeeds:
             self._done.add(vm.uuid)
             return
         waits = is_unread(script) and vm.uuid not in self._booting
-        if not has_license(script) or waits or await self._clear(vm):
+        if not secrets_in(script) or waits or await self._clear(vm):
             self._done.add(vm.uuid)
             self._booting.discard(vm.uuid)
 

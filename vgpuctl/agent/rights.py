@@ -91,7 +91,7 @@ SPEC_CALLS = frozenset({"create-vm", "create-vms", "ensure-vm", "ensure-vms", "p
 IMAGE_CALLS = frozenset({"check-image", "refresh-vm"})
 ROOTS_ARGUMENTS = frozenset({"when_off"})  # the agent makes the change later, without the limits of an account
 CHECKED_ARGUMENTS = frozenset({
-    "file", "force_console", "guest_driver", "keep_disks", "license", "name", "networks", "pattern",
+    "file", "force_console", "guest_driver", "k8s_join", "keep_disks", "license", "name", "networks", "pattern",
 })  # fmt: skip
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
@@ -110,8 +110,13 @@ HARMLESS_FIELDS = frozenset({
 """Fields of a VM spec that name nothing of the host but GPUs and CPUs; limits bound how many vGPUs."""
 CHECKED_FIELDS = frozenset({
     "image", "disk", "cdrom", "cloud_init", "network_config", "networks", "storage_pool", "vgpu_params", "template",
-    "mode", "force_console", "license", "guest_driver",
+    "mode", "force_console", "license", "guest_driver", "k8s_join",
 })  # fmt: skip
+_SETUP_LISTS = (
+    ("license", "the license", "licenses"), ("guest_driver", "the driver", "drivers"),
+    ("k8s_join", "the cluster", "clusters"),
+)  # fmt: skip
+"""Fields of what a guest is set up with, how an error calls the value, and the list of host.yaml with those allowed."""
 _CONTENT_FIELDS = ("cloud_init", "network_config")
 _MAKES_VM = frozenset({"profile", "mode", "gpus", "gpu"})
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
@@ -269,8 +274,8 @@ class _Check:
                 raise not_allowed(f"the plugin parameter {key}={value} is not allowed", "agent.allow.vgpu_params", key)
 
     def _check_setup(self, fields: Mapping[str, Any]) -> None:
-        """Refuse a license or a driver for the guest that host.yaml does not list."""
-        for field, what, key in (("license", "the license", "licenses"), ("guest_driver", "the driver", "drivers")):
+        """Refuse what the guest is to get of the host, and host.yaml does not list."""
+        for field, what, key in _SETUP_LISTS:
             if fields.get(field) not in (None, "", NONE):
                 self._check_listed(what, str(fields[field]), key)
 

@@ -23,6 +23,7 @@ from vgpuctl.config.agent_metrics import (
 )
 from vgpuctl.config.alert_thresholds import ALERTS_SHAPE, AlertsSpec, dump_alerts, parse_alerts
 from vgpuctl.config.arguments import NONE, VM_MODES
+from vgpuctl.config.cluster_join import CLUSTER_DIRECTORY, CLUSTER_PATTERN, cluster_name
 from vgpuctl.config.event_sinks import SINK_SHAPE, dump_sink, parse_sink
 from vgpuctl.config.guest_drivers import guest_driver
 from vgpuctl.config.licenses import LICENSE_DIRECTORY, LICENSE_PATTERN, license_name
@@ -46,7 +47,8 @@ class AllowSpec(Value):
     """What VMs of members may use. `networks`: libvirt's networks and bridges, as in a VM spec, without card models.
 
     `folders`: of images, disks and ISO files; `pools`: libvirt's storage pools, for new disks too. `vgpu_params`: names
-    of parameters, or `name=value`. `modes`: as in a VM spec. `licenses`: their names. `drivers`: their files.
+    of parameters, or `name=value`. `modes`: as in a VM spec. `licenses`,
+    `clusters`: their names. `drivers`: their files.
     """
 
     folders: tuple[str, ...] = ()
@@ -56,6 +58,7 @@ class AllowSpec(Value):
     modes: tuple[str, ...] = ("vgpu",)
     licenses: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
 
 
 class LimitsSpec(Value):
@@ -294,6 +297,12 @@ ALLOW_SHAPE = Shape(
             nonempty_list(_driver),
             "files of the host with NVIDIA's driver for guests",
             nonempty_list_schema({"pattern": "^/", "type": "string"}),
+        ),
+        Key(
+            "clusters",
+            nonempty_list(cluster_name),
+            f"clusters of Kubernetes that guests may join, by the names of their files in {CLUSTER_DIRECTORY}",
+            nonempty_list_schema(pattern_schema(CLUSTER_PATTERN)),
         ),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vgpuctl.config import device_rules, guest_drivers, guest_rules, licenses, rules
+from vgpuctl.config import cluster_join, device_rules, guest_drivers, guest_rules, licenses, rules
 from vgpuctl.config import labels as label_rules
 from vgpuctl.config.arguments import (
     CPU_PIN_AUTO,
@@ -45,9 +45,8 @@ from vgpuctl.model.autostart import (
     MAX_START_ORDER,
 )
 from vgpuctl.model.guest_sharing import GuestSharing
-from vgpuctl.model.license import License
 from vgpuctl.model.numbers import SIZE_PATTERN, format_mib, parse_disk_size, parse_memory_size
-from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, GuestSetup, NewDisk
+from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, GuestSecrets, GuestSetup, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Nic
 from vgpuctl.value import EMPTY_MAPPING, field_names, replace
@@ -393,6 +392,21 @@ class VmRequest(DeclaredFields):
         change_help="give the guest this license at its next boot; none: no more, and it keeps what it has",
         recorded="given",
     )
+    k8s_join: str | None = vm_field(
+        cluster_join.cluster_name,
+        pattern_schema(cluster_join.CLUSTER_PATTERN),
+        "the guest joins this cluster of Kubernetes as a node, which cloud-init has it do: the name of a file in "
+        f"{cluster_join.CLUSTER_DIRECTORY} with a join token",
+        default=NONE,
+        example="lab",
+        metavar="none|NAME",
+        parse=lambda name: None if name == NONE else name,
+        text=lambda name: name or NONE,
+        shown=as_is,
+        changes="any",
+        change_help="have the guest join this cluster at its next boot; none: it stays where it is",
+        recorded="given",
+    )
     guest_helper: bool = vm_field(
         rules.boolean,
         {"type": "boolean"},
@@ -625,6 +639,8 @@ LABEL_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes == 
 """The fields that only a VM's record has: they can change at any time."""
 GUEST_FIELDS = field_names(GuestSetup)
 """The fields that set up the guest by its seed for cloud-init: a change counts from its next boot on."""
+SECRET_FIELDS = field_names(GuestSecrets)
+"""The fields among them that name a secret of the host."""
 RECORDED_FIELDS = tuple(name for name, field in FIELDS.items() if field.recorded == "given")
 """The fields that a VM's record has if they are given."""
 CHANGE_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes != "new")
@@ -648,10 +664,16 @@ def with_constraints(request: VmRequest, constraints: GpuConstraints) -> VmReque
     )
 
 
-def guest_setup(request: VmRequest, license: License | None) -> GuestSetup:
-    """Return what is set up in the guest of a request, with the license that was read for it."""
-    others = {name: getattr(request, FIELDS[name].attribute) for name in GUEST_FIELDS if name != "license"}
-    return GuestSetup(license=license, **others)
+def guest_setup(request: VmRequest, secrets: GuestSecrets) -> GuestSetup:
+    """Return what is set up in the guest of a request, with the secrets that were read for it."""
+    others = {n: getattr(request, FIELDS[n].attribute) for n in GUEST_FIELDS if n not in SECRET_FIELDS}
+    return GuestSetup(**{n: getattr(secrets, n) for n in SECRET_FIELDS}, **others)
+
+
+def secret_names(request: VmRequest) -> dict[str, str]:
+    """Return the secrets that the guest of a request gets: their names by field."""
+    names = {field: getattr(request, FIELDS[field].attribute) for field in SECRET_FIELDS}
+    return {field: name for field, name in names.items() if name is not None}
 
 
 def requested_values(request: VmRequest) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def with_seed(request: VmRequest, seed: CloudInit | None) -> VmRequest:
     What the request sets up in the guest is added to the files.
     """
     seed = seed or CloudInit()
-    complete = replace(seed, setup=guest_setup(request, seed.setup.license))
+    complete = replace(seed, setup=guest_setup(request, seed.setup))
     return replace(
         request,
         seed=complete if complete != CloudInit() else None,

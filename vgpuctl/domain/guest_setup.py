@@ -13,7 +13,11 @@ from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
 from vgpuctl.model.request import GuestSetup
 
 DIRECTORY = "guest"
-_LICENSE_PATH = "/etc/nvidia/ClientConfigToken/client_configuration_token_vgpuctl.tok"
+_SECRET_MARKS = {
+    "license": ("/etc/nvidia/ClientConfigToken/client_configuration_token_vgpuctl.tok",),
+    "k8s_join": ("kind: JoinConfiguration", "/etc/rancher/k3s/config.yaml.d/50-vgpuctl-join.yaml"),
+}
+"""What a script has in it with the secret of a field."""
 _UNREAD = "# Written while the guest ran: it has not read this yet."
 
 
@@ -29,6 +33,7 @@ def setup_script(setup: GuestSetup, *, replaces: bool = False, unread: bool = Fa
     values = {
         "what": " and ".join(setup.fields) or "guest_sharing none",
         "license": setup.license,
+        "join": setup.k8s_join,
         "driver": setup.guest_driver,
         "sharing": sharing,
         "helper": read_template(DIRECTORY, "vgpuctl_guest.py").rstrip("\n") if setup.guest_helper else None,
@@ -38,9 +43,10 @@ def setup_script(setup: GuestSetup, *, replaces: bool = False, unread: bool = Fa
     return render_text(DIRECTORY, "setup.sh.j2", {**values, **node})
 
 
-def has_license(script: str | None) -> bool:
-    """Return whether a script has a license in it."""
-    return script is not None and _LICENSE_PATH in script
+def secrets_in(script: str | None) -> frozenset[str]:
+    """Return the fields whose secrets a script has in it."""
+    marks = {} if script is None else _SECRET_MARKS
+    return frozenset(field for field, texts in marks.items() if any(text in (script or "") for text in texts))
 
 
 def is_unread(script: str | None) -> bool:

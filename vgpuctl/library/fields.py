@@ -37,8 +37,9 @@ class WholeGpuFields(TypedDict, total=False):
 class VmChangeFields(TypedDict, total=False):
     """What can change in a VM that exists; what is not given stays.
 
-    At any time: guest_sharing, license, guest_helper, autostart, autostart_storage, start_order, labels, owner; the
-    others while the VM is off. `labels` are set, or removed by None or `key-`; the VM's other labels stay. Of the
+    At any time:
+    guest_sharing, license, k8s_join, guest_helper, autostart, autostart_storage, start_order, labels, owner;
+    the others while the VM is off. `labels` are set, or removed by None or `key-`; the VM's other labels stay. Of the
     others that can change at any time an empty text sets the default.
     """
 
@@ -55,6 +56,7 @@ class VmChangeFields(TypedDict, total=False):
     guest_driver: str | None
     guest_sharing: str | None
     license: str | None
+    k8s_join: str | None
     guest_helper: bool | None
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
     display: bool | None
@@ -102,6 +104,7 @@ class VmFields(TypedDict, total=False):
     guest_driver: str | None
     guest_sharing: str | None
     license: str | None
+    k8s_join: str | None
     guest_helper: bool | None
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
     display: bool | None

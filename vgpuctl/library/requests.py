@@ -10,21 +10,26 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from vgpuctl.config import vm_spec
-from vgpuctl.config.arguments import NONE
 from vgpuctl.config.cloud_init_files import parse_network_config, parse_user_data, static_addresses
 from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
 from vgpuctl.config.labels import parse_changes
 from vgpuctl.config.rules import is_path, split_profile
 from vgpuctl.config.shape import Shape
-from vgpuctl.config.vm_request import CHANGE_FIELDS, CONSTRAINT_FIELDS, FIELDS, LABEL_FIELDS, OTHER_COMMANDS
+from vgpuctl.config.vm_request import (
+    CHANGE_FIELDS,
+    CONSTRAINT_FIELDS,
+    FIELDS,
+    LABEL_FIELDS,
+    OTHER_COMMANDS,
+    SECRET_FIELDS,
+)
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, Given, with_seed
-from vgpuctl.errors import InvalidInput, VgpuctlError
+from vgpuctl.errors import InvalidInput
 from vgpuctl.library.fields import PlacementFields, VgpuFields, VmChangeFields, WholeGpuFields
 from vgpuctl.library.text_file import display_name, read_given_text
-from vgpuctl.model.license import License
 from vgpuctl.model.request import CloudInit, CloudInitFile, GuestSetup
+from vgpuctl.observe.guest_secrets import read_secrets
 from vgpuctl.observe.host_file import read_host_spec
-from vgpuctl.observe.licenses import read_license
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -51,18 +56,9 @@ def _read_cloud_init(host: Host, spec: Given) -> CloudInit | None:
         user_data = parse_user_data(read_given_text(host, spec["cloud_init"], "user-data"), spec["cloud_init"])
     if "network_config" in spec:
         network_config = _read_network_config(host, spec["network_config"])
-    seed = CloudInit(user_data, network_config, GuestSetup(_find_license(host, spec.get("license"))))
+    secrets = read_secrets(host, {field: spec.get(field) for field in SECRET_FIELDS})
+    seed = CloudInit(user_data, network_config, GuestSetup(secrets.license, secrets.k8s_join))
     return seed if seed != CloudInit() else None
-
-
-def _find_license(host: Host, name: str | None) -> License | None:
-    """Return a license; why it cannot be read is for the command that gives it to a guest."""
-    if name in (None, NONE):
-        return None
-    try:
-        return read_license(host, name)
-    except VgpuctlError as error:
-        return License(name, "", problem=error)
 
 
 def _read_network_config(host: Host, config: str) -> CloudInitFile:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from vgpuctl.errors import VgpuctlError
+from vgpuctl.model.cluster_join import ClusterJoin
 from vgpuctl.model.guest_sharing import GuestSharing
 from vgpuctl.model.license import License
 from vgpuctl.model.numbers import parse_memory_size
@@ -33,13 +35,25 @@ class CloudInitFile(Value):
         return f"CloudInitFile(path={self.path!r})"
 
 
-class GuestSetup(Value):
+class GuestSecrets(Value):
+    """Secrets of the host that a guest gets: each has the name of the VM's field that names it."""
+
+    license: License | None = None
+    k8s_join: ClusterJoin | None = None
+
+    @property
+    def problem(self) -> VgpuctlError | None:
+        """Why a guest cannot get one of them now; None if it can."""
+        read = (self.license, self.k8s_join)
+        return next((secret.problem for secret in read if secret is not None and secret.problem is not None), None)
+
+
+class GuestSetup(GuestSecrets):
     """What a script of vgpuctl's sets up in a guest: each part has the name of the VM's field that asks for it.
 
     `guest_driver`: the file that is on the VM's driver disc. `guest_helper`: whether the guest gets vgpuctl's helper.
     """
 
-    license: License | None = None
     guest_driver: str | None = None
     guest_sharing: GuestSharing | None = None
     guest_helper: bool = False
@@ -49,6 +63,7 @@ class GuestSetup(Value):
         """The fields that ask for its parts, with their values; empty if nothing is set up."""
         texts = {
             "license": self.license and self.license.name,
+            "k8s_join": self.k8s_join and self.k8s_join.name,
             "guest_driver": self.guest_driver,
             "guest_sharing": self.guest_sharing and self.guest_sharing.text,
         }

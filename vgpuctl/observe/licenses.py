@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -23,6 +24,16 @@ _OTHERS, _OTHERS_WRITE = 0o077, 0o022
 def _is_roots(permissions: FilePermissions, forbidden: int) -> bool:
     """Return whether nobody but root has a file or folder in hand."""
     return permissions.owner == 0 and not permissions.mode & forbidden
+
+
+def is_roots_alone(host: Host, path: str) -> bool:
+    """Return whether nobody but root can read or change a file, nor put another in its place.
+
+    Raises:
+        OSError: that cannot be read.
+    """
+    folder = posixpath.dirname(path)
+    return _is_roots(host.sysfs.permissions(path), _OTHERS) and _is_roots(host.sysfs.permissions(folder), _OTHERS_WRITE)
 
 
 def list_licenses(host: Host) -> tuple[str, ...]:

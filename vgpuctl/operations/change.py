@@ -19,6 +19,7 @@ from vgpuctl.config.vm_request import (
     FIELDS,
     GUEST_FIELDS,
     LABEL_FIELDS,
+    SECRET_FIELDS,
     VmRequest,
     request_of_record,
     requested_values,
@@ -135,7 +136,7 @@ def _change_labels(host: Host, context: Context, request: VmRequest, fields: Set
 
     setup = None
     if fields & {*GUEST_FIELDS}:
-        setup = partial(changed_setup, host, context, snapshot, vm, keeps_license="license" not in fields)
+        setup = partial(changed_setup, host, context, snapshot, vm, renew=fields & {*SECRET_FIELDS})
     return change_record(host, context, snapshot, vm.name, build, setup)
 
 
@@ -311,7 +312,7 @@ def _build_update(
     setup = None
     if fields & {*GUEST_FIELDS}:
         new_record = with_recorded_fields(vm, record, request, fields)
-        setup, _ = changed_setup(host, context, snapshot, vm, new_record, keeps_license="license" not in fields)
+        setup, _ = changed_setup(host, context, snapshot, vm, new_record, renew=fields & {*SECRET_FIELDS})
     driver = None
     if "guest_driver" in fields and request.guest_driver is not None:
         driver = read_guest_driver(host, request.guest_driver)

@@ -7,19 +7,20 @@ once the guest is licensed, and a secret that nobody needs any more lies nowhere
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.vm_request import guest_setup, request_of_record
-from vgpuctl.domain.guest_setup import has_license
+from vgpuctl.config.vm_request import guest_setup, request_of_record, secret_names
+from vgpuctl.domain.guest_setup import secrets_in
 from vgpuctl.errors import NotAllowed, Refused, VgpuctlError
 from vgpuctl.model.caller import Rights
-from vgpuctl.model.license import License
 from vgpuctl.model.outcome import Context, Outcome
-from vgpuctl.model.request import CloudInit
+from vgpuctl.model.request import CloudInit, GuestSecrets
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DiskRole, Vm, VmRecord
 from vgpuctl.observe import observe, scope_of_vm
+from vgpuctl.observe.guest_secrets import read_secret
 from vgpuctl.observe.licenses import read_license
 from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, require_writable
 from vgpuctl.operations.guest_helper import has_helper, put_token
@@ -36,6 +37,10 @@ from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
+
+
+_SECRETS = {"license": ("license", "licenses"), "k8s_join": ("cluster", "clusters")}
+"""How a secret is called, and the key of host.yaml with those that members may use, by field."""
 
 
 def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> Outcome[VmReport]:
@@ -55,16 +60,17 @@ def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> 
     record = own_record(vm, "change the license of")
     refuse_unfinished(vm, record)
     before = vm_result(snapshot, vm)
-    if request_of_record(record.request_fields).license_name is None:
+    secrets = secret_names(request_of_record(record.request_fields))
+    if not secrets if clear else "license" not in secrets:
         note = "VMs without a license are left alone"
         return Outcome(False, before, (), snapshot.warnings, (note,), dry_run=context.dry_run)
     if clear:
-        step = _setup_step(vm, record, None)
-        is_done = not has_license(step.read_script(host))
+        step = _setup_step(vm, record, GuestSecrets())
+        is_done = not secrets_in(step.read_script(host))
     elif has_helper(host, vm):
         return _refresh_by_helper(host, context, snapshot, vm, record)
     else:
-        step, _ = changed_setup(host, context, snapshot, vm, record)
+        step, _ = changed_setup(host, context, snapshot, vm, record, renew={"license"})
         is_done = step.is_done(host)
     if is_done:
         return Outcome(False, before, (), snapshot.warnings, dry_run=context.dry_run)
@@ -91,14 +97,12 @@ def _refresh_by_helper(host: Host, context: Context, snapshot: Snapshot, vm: Vm,
     The token comes first: where that fails, the seed is as it was.
     """
     name = request_of_record(record.request_fields).license_name or ""
-    _refuse_others_license(context, name)
+    _refuse_others_secret(context, "license", name)
     license = read_license(host, name)
-    if license.problem is not None:
-        raise license.problem
     steps = [f"replace the license token in the guest of {vm.name}"]
     write = None
     if any(disk.role is DiskRole.SEED for disk in record.disks):
-        step, _ = changed_setup(host, context, snapshot, vm, record, keeps_license=True)
+        step, _ = changed_setup(host, context, snapshot, vm, record)
         write = None if step.is_done(host) else step
     steps += [] if write is None else [write.describe()]
     before = vm_result(snapshot, vm)
@@ -111,30 +115,32 @@ def _refresh_by_helper(host: Host, context: Context, snapshot: Snapshot, vm: Vm,
 
 
 def changed_setup(
-    host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord, *, keeps_license: bool = False
+    host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord, *, renew: Set[str] = frozenset()
 ) -> tuple[WriteSetup, tuple[str, ...]]:
     """Return the step that writes what a VM's new record says of its guest into its seed, and warnings.
 
-    `keeps_license`: something else changes. A seed without the license stays so, and a license that cannot be read is
-    only a warning.
+    `renew`: the fields whose secrets are written. Where something else changes, a seed without a secret stays so, and a
+    secret that cannot be read is only a warning.
 
     Raises:
         Refused: the VM has no seed.
         InvalidInput, HostCannot: the guest cannot be set up so.
-        NotAllowed: the caller's guests may not get this license.
-        VgpuctlError: the license cannot be read, or is none that a guest can use now.
+        NotAllowed: the caller's guests may not get this secret.
+        VgpuctlError: a secret cannot be read, or is none that a guest can use now.
     """
-    name = request_of_record(record.request_fields).license_name
-    step = _setup_step(vm, record, None)
-    warnings: tuple[str, ...] = ()
-    if name is not None and not (keeps_license and not has_license(step.read_script(host))):
+    secrets, warnings = GuestSecrets(), []
+    step = _setup_step(vm, record, secrets)
+    names = secret_names(request_of_record(record.request_fields))
+    written = secrets_in(step.read_script(host)) if names else frozenset()
+    for field in [field for field in names if field in written | renew]:
         try:
-            _refuse_others_license(context, name)
-            step = _setup_step(vm, record, read_license(host, name))
+            _refuse_others_secret(context, field, names[field])
+            secrets = read_secret(host, secrets, field, names[field])
         except VgpuctlError as error:
-            if not keeps_license:
+            if field in renew:
                 raise
-            warnings = (f"the seed of {vm.name} has no license any more: {error.message}",)
+            warnings.append(f"the seed of {vm.name} has no {field} any more: {error.message}")
+    step = _setup_step(vm, record, secrets)
     request = replace(request_from_record(vm, record, record.vgpus), seed=CloudInit(setup=step.setup))
     return step, (*warnings, *check_guest_setup(snapshot, request, record.vgpus))
 
@@ -142,16 +148,18 @@ def changed_setup(
 def setup_for_new_disk(
     host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord
 ) -> tuple[WriteSetup | None, tuple[str, ...]]:
-    """Return the step that writes the license for the guest on a new disk; None for a VM without one.
+    """Return the step that writes the secrets for the guest on a new disk; None for a VM without any.
 
-    A license that the guest cannot get now is a warning: the new disk is wanted all the same.
+    A secret that the guest cannot get now is a warning: the new disk is wanted all the same.
     """
-    if request_of_record(record.request_fields).license_name is None:
+    names = secret_names(request_of_record(record.request_fields))
+    if not names:
         return None, ()
     try:
-        step, _ = changed_setup(host, context, snapshot, vm, record)
+        step, _ = changed_setup(host, context, snapshot, vm, record, renew=names.keys())
     except VgpuctlError as error:
-        return None, (f"{vm.name} has a new disk, whose guest gets no license: {error.message}",)
+        what = " and ".join(names)
+        return None, (f"{vm.name} has a new disk, whose guest gets no {what}: {error.message}",)
     return replace(step, unread=False), ()
 
 
@@ -161,10 +169,10 @@ def read_setup_of_vm(host: Host, vm: Vm) -> str | None:
     Raises:
         Refused, HostCannot: it has no seed, or one that cannot be read.
     """
-    return _setup_step(vm, own_record(vm, "read the seed of"), None).read_script(host)
+    return _setup_step(vm, own_record(vm, "read the seed of"), GuestSecrets()).read_script(host)
 
 
-def _setup_step(vm: Vm, record: VmRecord, license: License | None) -> WriteSetup:
+def _setup_step(vm: Vm, record: VmRecord, secrets: GuestSecrets) -> WriteSetup:
     seed = next((disk for disk in record.disks if disk.role is DiskRole.SEED), None)
     if seed is None:
         raise Refused(
@@ -176,18 +184,18 @@ def _setup_step(vm: Vm, record: VmRecord, license: License | None) -> WriteSetup
     return WriteSetup(
         vm.name,
         seed,
-        guest_setup(request, license),
+        guest_setup(request, secrets),
         unread=vm.state not in STOPPED_STATES,
-        without_license=license is None and request.license_name is not None,
+        without=tuple(field for field in secret_names(request) if getattr(secrets, field) is None),
     )
 
 
-def _refuse_others_license(context: Context, name: str) -> None:
-    """Refuse a license that host.yaml does not list for members: a record says what a VM was given, not what may be."""
-    caller = context.caller
-    if caller is not None and caller.rights is not Rights.ROOT and name not in caller.licenses:
+def _refuse_others_secret(context: Context, field: str, name: str) -> None:
+    """Refuse a secret that host.yaml does not list for members: a record says what a VM was given, not what may be."""
+    caller, (what, key) = context.caller, _SECRETS[field]
+    if caller is not None and caller.rights is not Rights.ROOT and name not in getattr(caller, key):
         raise NotAllowed(
-            f"the license {name} is not allowed",
-            hint=f"agent: {{allow: {{licenses: [{name}]}}}} in host.yaml allows it",
-            rule="agent.allow.licenses",
+            f"the {what} {name} is not allowed",
+            hint=f"agent: {{allow: {{{key}: [{name}]}}}} in host.yaml allows it",
+            rule=f"agent.allow.{key}",
         )

@@ -52,6 +52,7 @@ VM: dict[str, Any] = {
     "guest_sharing": None,
     "license": None,
     "guest_driver": None,
+    "k8s_join": None,
     "guest_helper": None,
     "disks": [
         {"path": "/d/a.qcow2", "device": "disk", "size_bytes": 40 << 30, "base": "/d/base.qcow2", "copied_from": None,

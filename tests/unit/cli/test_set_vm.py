@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import vgpuctl
+from tests.clusters import put_cluster
 from tests.drivers import put_driver, run_name
 from tests.licenses import put_license
 from tests.unit.cli.command_tree import walk_commands
@@ -30,6 +31,7 @@ FIELDS: dict[str, tuple[str, str, Any]] = {
     "guest_sharing": ("--guest-sharing mps", "guest_sharing", "mps"),
     "license": ("--license cad", "license", "cad"),
     "guest_driver": ("--guest-driver DRIVER", "guest_driver", "DRIVER"),
+    "k8s_join": ("--k8s-join lab", "k8s_join", "lab"),
     "guest_helper": ("--guest-helper", "guest_helper", True),
     "autostart": ("--autostart enabled", "autostart", "enabled"),
     "autostart_storage": ("--autostart-storage any", "autostart_storage", "any"),
@@ -42,7 +44,9 @@ def off(sim: Run) -> Run:
     """Return the program on a host with a VM that is off."""
     made = "create-vm vdi-1 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2 --guest-sharing time-slicing:2"
     assert sim(f"{made} --no-start").status == 0
-    put_license(Path(os.environ["XDG_STATE_HOME"]) / "vgpuctl/a100-40/etc/vgpuctl")
+    etc = Path(os.environ["XDG_STATE_HOME"]) / "vgpuctl/a100-40/etc/vgpuctl"
+    put_license(etc)
+    put_cluster(etc)
     return sim
 
 

@@ -43,6 +43,7 @@ network_config: /srv/network-config
 guest_sharing: "mps,memory=2048,threads=025"
 license: cad
 guest_driver: /srv/NVIDIA-Linux-x86_64-580.159.03-grid.run
+k8s_join: lab
 guest_helper: true
 networks: [desktops, {bridge: br0, vlan: 30, mac: 52-54-00-AA-00-01}]
 display: true
@@ -92,6 +93,7 @@ def test_every_field_is_read() -> None:
         "guest_sharing": "mps,threads=25,memory=2GiB",
         "license": "cad",
         "guest_driver": "/srv/NVIDIA-Linux-x86_64-580.159.03-grid.run",
+        "k8s_join": "lab",
         "guest_helper": True,
         "networks": ("desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         "display": True,
@@ -129,6 +131,7 @@ def test_files_and_options_agree() -> None:
         guest_sharing="mps,threads=25,memory=2G",
         license="cad",
         guest_driver="/srv/NVIDIA-Linux-x86_64-580.159.03-grid.run",
+        k8s_join="lab",
         guest_helper=True,
         networks=("network=desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         display=True,
@@ -287,6 +290,7 @@ def test_contradictions(text: str, line: str) -> None:
             "--network: the MAC address 52:54:00:00:00:01 is given twice",
         ),
         ({"guest_driver": "/srv/driver.run"}, "--guest-driver: 'driver.run' is no name of NVIDIA's drivers"),
+        ({"k8s_join": "a b"}, "--k8s-join: 'a b' is not the name of a cluster"),
         ({"guest_helper": "x"}, "--guest-helper: 'x' is not true or false"),
         ({"display": "x"}, "--display: 'x' is not true or false"),
         ({"display": True, "mode": "passthrough"}, "--display: mode passthrough has no vGPU"),
@@ -400,6 +404,7 @@ typed_specs = st.fixed_dictionaries(
         "cpu_pin": st.sampled_from(["auto", "none", "0", "9,1-3,4"]),
         "guest_sharing": st.sampled_from(["none", "mps", "mps:48", "time-slicing:2", "mps,memory=1G,threads=100"]),
         "guest_driver": st.sampled_from(["none", "/a/nvidia-linux-grid-580_580.159.03_amd64.deb"]),
+        "k8s_join": st.sampled_from(["none", "lab"]),
         "guest_helper": st.booleans(),
         "display": st.booleans(),
         "os": st.sampled_from(["linux", "generic", "windows11"]),

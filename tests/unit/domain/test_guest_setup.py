@@ -9,9 +9,11 @@ import pytest
 from pycdlib import PyCdlib
 from ruamel.yaml import YAML
 
+from tests.clusters import HASH, K3S, K3S_TOKEN, KUBEADM
 from tests.guests.helper import PROGRAM
 from tests.guests.roots import GuestRoot
 from tests.licenses import CERTIFICATE
+from vgpuctl.config.cluster_join import parse_join
 from vgpuctl.config.guest_rules import parse_guest_sharing
 from vgpuctl.domain.cloud_init_seed import build_seed_image
 from vgpuctl.domain.guest_setup import setup_script
@@ -342,3 +344,70 @@ def test_the_unit_of_the_driver_is_one_for_systemd(guest):
     path = "/etc/systemd/system/vgpuctl-driver.service"
     result = guest.run("systemd-analyze", "verify", "--man=no", path, check=False)
     assert "vgpuctl-driver" not in result.stderr, result.stderr
+
+
+KUBEADM_PROGRAM = """#!/bin/sh
+set -eu
+case "$*" in
+"config print join-defaults") printf 'apiVersion: kubeadm.k8s.io/v1beta4\\nkind: JoinConfiguration\\n' ;;
+"join --config /run/vgpuctl-join.yaml")
+    [ "$(stat -c %a /run/vgpuctl-join.yaml)" = 600 ]
+    cp /run/vgpuctl-join.yaml /run/joined.yaml
+    [ ! -e /run/refuses ]
+    ;;
+*) exit 2 ;;
+esac
+"""
+
+
+def test_a_node_joins_by_kubeadm_once_with_a_file_that_goes(root):
+    root.put_program("kubeadm", KUBEADM_PROGRAM)
+    join = setup_script(GuestSetup(k8s_join=parse_join("lab", KUBEADM)))
+    root.run_script(join)
+    path = root.path / "etc/vgpuctl/join.yaml"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "0123456789abcdef" not in (root.path / "etc/systemd/system/vgpuctl-join.service").read_text()
+    (root.path / "run/refuses").touch()
+    assert root.run("/usr/local/sbin/vgpuctl-join", check=False).returncode == 1
+    assert path.exists(), "it is tried again"
+    (root.path / "run/refuses").unlink()
+    root.run("/usr/local/sbin/vgpuctl-join")
+    joined = YAML(typ="safe", pure=True).load((root.path / "run/joined.yaml").read_text())
+    assert joined == {
+        "apiVersion": "kubeadm.k8s.io/v1beta4",
+        "kind": "JoinConfiguration",
+        "discovery": {
+            "bootstrapToken": {
+                "apiServerEndpoint": "10.0.0.1:6443",
+                "token": "abcdef.0123456789abcdef",
+                "caCertHashes": [f"sha256:{HASH}"],
+            }
+        },
+    }
+    assert not path.exists()
+    (root.path / "etc/kubernetes").mkdir()
+    (root.path / "etc/kubernetes/kubelet.conf").touch()
+    root.run_script(join)
+    assert not path.exists(), "a node that has joined keeps no token"
+    systemctl = (root.path / "run/systemctl").read_text()
+    assert "--quiet enable vgpuctl-join.service\n--no-block start vgpuctl-join.service\n" in systemctl
+
+
+def test_a_node_joins_by_k3s_with_its_own_file(root):
+    root.run_script(setup_script(GuestSetup(k8s_join=parse_join("lab", K3S))))
+    path = root.path / "etc/rancher/k3s/config.yaml.d/50-vgpuctl-join.yaml"
+    read = YAML(typ="safe", pure=True).load(path.read_text())
+    assert read == {"server": "https://k3s.example.org:6443", "token": K3S_TOKEN}
+    assert path.stat().st_mode & 0o777 == 0o600
+    systemctl = (root.path / "run/systemctl").read_text().splitlines()
+    assert systemctl == ["--quiet enable k3s-agent.service", "--no-block start k3s-agent.service"]
+    root.put_program("systemctl", "#!/bin/sh\nexit 1\n")
+    ran = root.run_script(setup_script(GuestSetup(k8s_join=parse_join("lab", K3S))))
+    assert "k3s-agent is not installed: the guest joins no cluster" in ran.stderr
+
+
+def test_the_unit_that_joins_is_one_for_systemd(root):
+    root.run_script(setup_script(GuestSetup(k8s_join=parse_join("lab", KUBEADM))))
+    path = "/etc/systemd/system/vgpuctl-join.service"
+    result = root.run("systemd-analyze", "verify", "--man=no", path, check=False)
+    assert "vgpuctl-join" not in result.stderr, result.stderr

@@ -41,8 +41,9 @@ CALLS: dict[str, tuple[str, Iterable[str]]] = {
     "VmChangeFields": (
         f"""What can change in a VM that exists; what is not given stays.
 
-    At any time: {", ".join(LABEL_FIELDS)}; the
-    others while the VM is off. `labels` are set, or removed by None or `key-`; the VM's other labels stay. Of the
+    At any time:
+    {", ".join(LABEL_FIELDS)};
+    the others while the VM is off. `labels` are set, or removed by None or `key-`; the VM's other labels stay. Of the
     others that can change at any time an empty text sets the default.
     """,
         CHANGE_FIELDS,

@@ -14,7 +14,7 @@ from tests.meanwhile import unchanged, with_calls
 from vgpuctl.config.guest_rules import parse_guest_sharing
 from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.domain.cloud_init_seed import read_setup
-from vgpuctl.domain.guest_setup import has_license, is_unread
+from vgpuctl.domain.guest_setup import is_unread, secrets_in
 from vgpuctl.errors import HostCannot, InvalidInput, NotAllowed, NotFound, Refused
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.port_values import FilePermissions
@@ -65,7 +65,7 @@ def test_it_is_taken_out_and_written_again_and_the_users_part_stays(host, folder
     assert step.startswith(f"write no license {'and guest_sharing mps' if sharing == 'mps' else 'into'}")
     cleared = seed(host)
     assert (len(cleared), MARKER.encode() in cleared, b"hunter2" in cleared) == (len(first), False, True)
-    assert not has_license(read_setup(cleared))
+    assert not secrets_in(read_setup(cleared))
     with unchanged(host):
         assert not run(host, clear=True).changed
     put_license(host.sim.host_file.parent, client_tok=token_text(exp=4e9))

@@ -249,7 +249,8 @@ class VmResult(Value):
     whether libvirt starts it too (virsh autostart); only show-vm reads that, as root.
     `guest_software`: of the running guest; null without NVIDIA's driver there. Only show-vm reads it, and
     create-vm that waits for it. `guest_driver`: the file with the
-    driver that its guest is given, or "none". `guest_helper`: whether cloud-init brings the helper into the guest,
+    driver that its guest is given, or "none". `k8s_join`: the cluster that it joins, by name, or "none".
+    `guest_helper`: whether cloud-init brings the helper into the guest,
     null without a record. `helper_report`: what the helper in the guest reports, null without one; only show-vm has it.
     """
 
@@ -278,6 +279,7 @@ class VmResult(Value):
     guest_sharing: str | None
     license: str | None
     guest_driver: str | None
+    k8s_join: str | None
     guest_helper: bool | None
     autostart: str | None
     autostart_storage: str | None

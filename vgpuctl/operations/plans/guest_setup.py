@@ -39,8 +39,8 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
     if not fields:
         return ()
     what = " and ".join(fields)
-    if license is not None and license.problem is not None:
-        raise license.problem
+    if setup.problem is not None:
+        raise setup.problem
     if request.os == WINDOWS_11:
         raise InvalidInput(
             f"{what}: vgpuctl sets up guests with Linux, and os is {WINDOWS_11}",
@@ -49,7 +49,7 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
             fields=list(fields),
             os=request.os,
         )
-    if fields == ("guest_helper",):
+    if not (license or setup.guest_driver or setup.guest_sharing):
         return ()
     for vgpu in vgpus:
         _refuse_maker(snapshot, what, vgpu)

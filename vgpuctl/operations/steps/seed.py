@@ -57,18 +57,18 @@ class CreateSeed(Step):
 class WriteSetup(Step):
     """Write what vgpuctl sets up in a guest into its seed, or take it out; what the user put there stays.
 
-    A guest reads it at its next boot. `unread`: it runs now. `without_license`: it has none although the VM has one.
+    A guest reads it at its next boot. `unread`: it runs now. `without`: fields whose secrets it has not.
     """
 
     name: str
     disk: ManagedDisk
     setup: GuestSetup
     unread: bool = False
-    without_license: bool = False
+    without: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """Say what the seed has afterwards."""
-        missing = ("no license",) if self.without_license else ()
+        missing = (f"no {field}" for field in self.without)
         what = " and ".join((*missing, *self.setup.fields)) or "that nothing is set up in its guest"
         return f"write {what} into the cloud-init seed {self.disk.path}"
 

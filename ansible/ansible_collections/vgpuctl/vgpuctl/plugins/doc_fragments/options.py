@@ -139,6 +139,13 @@ options:
         /etc/vgpuctl/licenses with the token.'
       - 'Without it, V(none).'
       - 'For example V(cad).'
+  k8s_join:
+    type: str
+    description:
+      - 'The guest joins this cluster of Kubernetes as a node, which cloud-init has it do: the name of a file
+        in /etc/vgpuctl/clusters with a join token.'
+      - 'Without it, V(none).'
+      - 'For example V(lab).'
   guest_helper:
     type: bool
     description:

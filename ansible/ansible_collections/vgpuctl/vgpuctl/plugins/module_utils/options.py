@@ -26,6 +26,7 @@ VM = {
     "guest_driver": {"type": "str"},
     "guest_sharing": {"type": "str"},
     "license": {"type": "str"},
+    "k8s_join": {"type": "str"},
     "guest_helper": {"type": "bool"},
     "networks": {"type": "raw"},
     "display": {"type": "bool"},
