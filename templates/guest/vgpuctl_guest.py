@@ -4,6 +4,7 @@
 
     vgpuctl-guest install    # as root, in the guest: a systemd service from now on
     vgpuctl-guest run        # what the service does
+    vgpuctl-guest clean      # before an image is made of this guest: removes tokens, and who may log on
 
 It speaks through the virtio port org.vgpuctl.guest.0, which vgpuctl gives each VM: one JSON object per line, at most
 4 KiB. The host cannot run commands through it; besides report it has four requests: message, put-token, allow-logon
@@ -58,6 +59,18 @@ COMMAND_SECONDS = 8.0
 TOKEN_DIRECTORY = "etc/nvidia/ClientConfigToken"  # noqa: S105 - a directory
 TOKEN_NAME = "client_configuration_token_vgpuctl.tok"  # noqa: S105 - a file's name
 ACCESS_FILE = "etc/security/access.d/90-vgpuctl.conf"
+IMAGE_SECRETS = (
+    f"{TOKEN_DIRECTORY}/*.tok",
+    "etc/vgpuctl/join.yaml",
+    "etc/rancher/k3s/config.yaml.d/50-vgpuctl-join.yaml",
+    ACCESS_FILE,
+    "var/lib/cloud/instances/*/*-data.txt*",
+    "var/lib/cloud/instances/*/scripts/**/*",
+    "var/lib/cloud/instances/*/boothooks/**/*",
+    "var/lib/cloud/instances/*/obj.pkl",
+    "var/lib/cloud/seed/**/*",
+)
+"""What no guest made of this one's image may get: tokens, and cloud-init's copies of what had them."""
 PAM_MODULES = tuple(f"{lib}/security/pam_access.so" for lib in ("lib*", "lib/*", "usr/lib*", "usr/lib/*"))
 NVIDIA_VENDOR = b"\xde\x10"
 VENDOR_CAPABILITY = 0x09
@@ -514,6 +527,27 @@ def _without_idle(report: dict[str, Any] | None) -> object:
     return {**report, "users": [user["user"] for user in report["users"] or []]}
 
 
+def clean(root: Path = Path("/"), run: Run = run_command) -> list[str]:
+    """Remove what must not be in an image of this guest; return the files, and free their blocks on the disk."""
+    paths = {path for pattern in IMAGE_SECRETS for path in root.glob(pattern) if path.is_file() or path.is_symlink()}
+    for path in paths:
+        path.unlink()
+    try:
+        run(["cloud-init", "clean", "--logs", "--seed"], None)
+    except (OSError, RequestRefused) as error:
+        print(f"vgpuctl-guest: cloud-init was not cleaned: {error}", file=sys.stderr)
+    run(["fstrim", "--all", "--verbose"], None)
+    return sorted(str(path) for path in paths)
+
+
+def uninstall() -> None:
+    """Remove the service and this program."""
+    run_command(["systemctl", "--quiet", "disable", "--now", "vgpuctl-guest.service"])
+    Path(UNIT).unlink(missing_ok=True)
+    Path(PROGRAM).unlink(missing_ok=True)
+    run_command(["systemctl", "daemon-reload"])
+
+
 def install(source: Path) -> None:
     """Make a systemd service of this program."""
     program = Path(PROGRAM)
@@ -533,15 +567,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "action",
-        choices=("run", "install", "show"),
-        help=f"install, as root: write {PROGRAM} and a systemd service that runs it, also to update it; "
-        "show: print once what the host gets; run: what the service does",
+        choices=("run", "install", "uninstall", "show", "clean"),
+        help=f"install, as root: write {PROGRAM} and a systemd service that runs it, also to update it; uninstall: "
+        "remove both; show: print once what the host gets; clean, as root: remove what must not be in an image of this "
+        "guest, then shut it down; run: what the service does",
     )
     parser.add_argument("--port", default=PORT, help="the virtio port (%(default)s)")
     given = parser.parse_args(arguments)
     try:
         if given.action == "install":
             install(Path(__file__))
+        elif given.action == "uninstall":
+            uninstall()
+        elif given.action == "clean":
+            print("\n".join([*(f"removed {path}" for path in clean()), "shut this guest down before it is an image"]))
         elif given.action == "show":
             print(json.dumps(Guest().report(), indent=2))
         else:

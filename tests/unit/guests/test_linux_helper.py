@@ -256,3 +256,40 @@ def test_a_host_that_sends_too_much_is_not_read(guest: program.Guest) -> None:
     while not requests:
         requests += peer.port.wait(1)
     assert requests == [{"verb": "report"}]
+
+
+def test_before_an_image_is_made_tokens_and_their_copies_go(tmp_path: Path, programs: Programs) -> None:
+    kept = (
+        "etc/nvidia/gridd.conf",
+        "var/lib/vgpuctl-guest/driver",
+        "etc/rancher/k3s/config.yaml.d/60-vgpuctl-gpu.yaml",
+    )
+    secret = (
+        "etc/nvidia/ClientConfigToken/client_configuration_token_vgpuctl.tok",
+        "etc/nvidia/ClientConfigToken/client_configuration_token_01.tok",
+        "etc/rancher/k3s/config.yaml.d/50-vgpuctl-join.yaml",
+        "etc/security/access.d/90-vgpuctl.conf",
+        "etc/vgpuctl/join.yaml",
+        "var/lib/cloud/instances/i-1/boothooks/part-001",
+        "var/lib/cloud/instances/i-1/obj.pkl",
+        "var/lib/cloud/instances/i-1/scripts/deep/part-001",
+        "var/lib/cloud/instances/i-1/user-data.txt.i",
+        "var/lib/cloud/instances/i-1/vendor-data.txt",
+        "var/lib/cloud/seed/nocloud/user-data",
+    )
+    for path in (*kept, *secret):
+        put(tmp_path, path, "c2VjcmV0")
+    assert program.clean(tmp_path, programs) == sorted(str(tmp_path / path) for path in secret)
+    assert {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()} == set(kept)
+    assert programs.ran == [("cloud-init", "clean", "--logs", "--seed"), ("fstrim", "--all", "--verbose")]
+    assert program.clean(tmp_path, programs) == []
+
+
+def test_a_guest_without_cloud_init_is_cleaned_too(
+    tmp_path: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs.failing.add("cloud-init")
+    put(tmp_path, "etc/vgpuctl/join.yaml", "x")
+    assert len(program.clean(tmp_path, programs)) == 1
+    assert programs.ran[-1][0] == "fstrim"
+    assert "cloud-init was not cleaned" in capsys.readouterr().err
