@@ -65,7 +65,7 @@ def test_systemd_runs_the_daemon_of_mps(lab: Lab) -> None:
 
 DRIVER = "NVIDIA-Linux-x86_64-580.159.03-grid.run"
 INSTALLER = '#!/bin/sh\necho "$*" >>/run/driver-log\n'
-STAND_IN = '#!/bin/sh\necho "${0##*/} $*" >>/run/driver-log\n'
+STAND_IN = '#!/bin/sh\n[ "${0##*/}" = modinfo ] || echo "${0##*/} $*" >>/run/driver-log\n'
 
 
 @pytest.mark.quick
@@ -78,15 +78,17 @@ def test_systemd_installs_the_driver_from_the_disc(lab: Lab, tmp_path: Path) -> 
     assert read is not None
     discs.write("d.iso", str(tmp_path / DRIVER), read.sha256, MAX_BYTES)
     lab.run("base64 -d >/run/d.iso", stdin=base64.b64encode(Path(discs.path("d.iso")).read_bytes()).decode())
-    for name in ("apt-get", "dkms", "modprobe", "update-initramfs"):
+    for name in ("apt-get", "dkms", "modinfo", "modprobe", "update-initramfs"):
         lab.run(f"cat >/usr/local/sbin/{name} && chmod 755 /usr/local/sbin/{name}", stdin=STAND_IN)
     lab.run("losetup --find --read-only /run/d.iso && udevadm settle")
+    lab.run("echo 0x10de >/run/vendor; mount --bind /run/vendor $(ls /sys/bus/pci/devices/*/vendor | head -n 1)")
 
     boot(lab, GuestSetup(guest_driver=f"/srv/{DRIVER}"))
     lab.wait_until("grep -q 'modprobe nvidia' /run/driver-log")
     lab.wait_until("systemctl show -P ActiveState vgpuctl-driver.service | grep -qx inactive")
     lines = lab.read("/run/driver-log").splitlines()
-    assert [line.split()[0] for line in lines] == ["apt-get", "apt-get", "--silent", "update-initramfs", "modprobe"]
+    words = ["apt-get", "apt-get", "apt-get", "--silent", "update-initramfs", "modprobe"]
+    assert [line.split()[0] for line in lines] == words
     assert lab.run(["systemctl", "show", "-P", "Result", "vgpuctl-driver.service"]).stdout.strip() == "success"
     assert not lab.run("findmnt /run/vgpuctl-driver || :").stdout
 

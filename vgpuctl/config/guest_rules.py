@@ -15,6 +15,8 @@ from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
 from vgpuctl.model.numbers import SIZE_PATTERN, parse_memory_size
 
 MIN_REPLICAS = 2
+MIN_MEMORY_MIB = 64
+"""Less than any program with CUDA takes: a number without a unit, which is MiB, was meant as another one."""
 MAX_REPLICAS = {SharingMethod.MPS: 48, SharingMethod.TIME_SLICING: 100}
 GUEST_SHARING_PATTERN = (
     f"({NONE}|mps(,(threads=[0-9]{{1,3}}|memory={SIZE_PATTERN})){{0,2}}|(mps|time-slicing):[0-9]{{1,3}})"
@@ -55,7 +57,7 @@ def _parse(text: str) -> GuestSharing:
         if key == "threads":
             given[key] = _percent(number)
         elif key == "memory":
-            given[key] = parse_memory_size(number)
+            given[key] = _memory(number)
         else:
             raise ValueError(f"{limit!a} is no limit of mps: threads=PERCENT and memory=SIZE are")
     return GuestSharing(SharingMethod.MPS, threads_percent=given.get("threads"), memory_mib=given.get("memory"))
@@ -66,6 +68,15 @@ def _for_pods(method: SharingMethod, replicas: int) -> GuestSharing:
     if not MIN_REPLICAS <= replicas <= most:
         raise ValueError(f"{method}:{replicas}: from {MIN_REPLICAS} to {most} pods can share a GPU by {method}")
     return GuestSharing(method, replicas)
+
+
+def _memory(text: str) -> int:
+    mib = parse_memory_size(text)
+    if mib < MIN_MEMORY_MIB:
+        raise ValueError(
+            f"memory={text}: that is {mib} MiB, and a program needs {MIN_MEMORY_MIB} MiB at least; 4GiB is 4 GiB"
+        )
+    return mib
 
 
 def _percent(text: str) -> int:

@@ -357,7 +357,7 @@ class VmRequest(DeclaredFields):
         text=lambda path: path or NONE,
         shown=as_is,
         changes="off",
-        change_help="install this driver in the guest at its next boot; none: no more, and it keeps what it has",
+        change_help="install this driver in the guest at its next boot; none: install none, what is installed stays",
         recorded="given",
     )
     guest_sharing: GuestSharing | None = vm_field(

@@ -205,7 +205,8 @@ def set_driver_disc(root: etree._Element, path: str) -> None:
     taken = {target.get("dev") for target in devices.iterfind("disk/target")}
     disk = etree.SubElement(devices, "disk", type="file", device="cdrom")
     etree.SubElement(disk, "driver", name="qemu", type="raw")
-    etree.SubElement(disk, "source", file=path, startupPolicy="optional")
+    source = etree.SubElement(disk, "source", file=path, startupPolicy="optional")
+    etree.SubElement(source, "seclabel", model="dac", relabel="no")
     free = (f"sd{letter}" for letter in ascii_lowercase if f"sd{letter}" not in taken)
     etree.SubElement(disk, "target", dev=next(free), bus=bus)
     etree.SubElement(disk, "readonly")

@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import posixpath
+import stat
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, cast
@@ -24,11 +25,12 @@ DIRECTORY = "/var/lib/vgpuctl/drivers"
 _HEAD_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 20
 _FOLDER_MODE, _DISC_MODE = 0o755, 0o644
-"""QEMU's user reads them, and nobody need: a driver is no secret."""
+"""QEMU's user reads them: a driver is no secret."""
+_OTHERS_WRITE = 0o022
 
 
 class _HashingReader(io.RawIOBase):
-    """What pycdlib needs of a file; it knows the SHA-256 of what was read from the begin on."""
+    """What pycdlib needs of a file; it knows the SHA-256 of what was read from the start."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -86,8 +88,12 @@ class DriverDiscFiles:
         return str(self._directory / disc)
 
     def has(self, disc: str) -> bool:
-        """Return whether a disc exists."""
-        return os.path.isfile(self.path(disc))
+        """Return whether a disc exists that nobody but its maker could change."""
+        try:
+            status = os.lstat(self.path(disc))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
 
     def write(self, disc: str, path: str, sha256: str, max_bytes: int) -> None:
         """Make a disc of a driver's file, unless it exists.
@@ -101,7 +107,10 @@ class DriverDiscFiles:
         with self._lock:  # another process writes under another temporary name
             if self.has(disc):
                 return
-            self._directory.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            for folder in (self._directory.parent, self._directory):
+                if not folder.exists():
+                    folder.mkdir(parents=True)
+                    folder.chmod(_FOLDER_MODE)  # mkdir leaves out what the umask says
             final = self._directory / disc
             with open_regular_file(path, max_bytes) as file, temporary_file(final, b"", mode=_DISC_MODE) as temporary:
                 reader, image = _HashingReader(file), PyCdlib()

@@ -38,7 +38,8 @@ def read_guest_driver(host: Host, path: str) -> GuestDriver:
     if file.exposure is not None:
         raise Refused(
             f"{_FIELD}: {path} is not root's alone, and guests run it as root: {file.exposure}",
-            hint=f"sudo install -D -m 644 -t /srv/drivers {quote(path)}",
+            hint=f"sudo chown root: {quote(path)} && sudo chmod go-w {quote(path)}; or a copy of root's: sudo install "
+            f"-D -m 644 -t /srv/drivers {quote(path)}",
             path=path,
         )
     name = parse_driver_name(path)

@@ -270,8 +270,8 @@ def _make_update(
         made = tx.make(prepare)
     update = made.making.update
     if context.dry_run:
-        return Outcome(True, updated_vm_result(update, made.vgpus), made.steps, dry_run=True)
-    return report_vm(host, vm_result(update.snapshot, update.vm), made.steps)
+        return Outcome(True, updated_vm_result(update, made.vgpus), made.steps, update.warnings, dry_run=True)
+    return report_vm(host, vm_result(update.snapshot, update.vm), made.steps, warnings=update.warnings)
 
 
 def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
@@ -309,15 +309,19 @@ def _build_update(
     reserve = request.reserve if "reserve" in fields else record.reserve
     frees_slots = "reserve" in fields and reserve == "running" and not read_domain_leftovers(host, vm).managed_save
     freed = changes.kept if frees_slots else ()
-    setup = None
+    setup: WriteSetup | None = None
+    warnings: tuple[str, ...] = ()
     if fields & {*GUEST_FIELDS}:
         new_record = with_recorded_fields(vm, record, request, fields)
-        setup, _ = changed_setup(host, context, snapshot, vm, new_record, renew=fields & {*SECRET_FIELDS})
+        setup, warnings = changed_setup(host, context, snapshot, vm, new_record, renew=fields & {*SECRET_FIELDS})
     driver = None
     if "guest_driver" in fields and request.guest_driver is not None:
         driver = read_guest_driver(host, request.guest_driver)
-        check_guest_driver(snapshot, driver, record.vgpus, host.hypervisor.capabilities().arch)
-    return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, freed, None, topology, setup, driver)
+        machine = host.hypervisor.capabilities().arch
+        warnings = (*warnings, *check_guest_driver(snapshot, driver, record.vgpus, machine))
+    return VmUpdate(
+        snapshot, vm, record, request, fields, changes, xml, reserve, freed, None, topology, setup, driver, warnings
+    )
 
 
 def allowed_addresses(snapshot: Snapshot, constraints: GpuConstraints) -> set[str]:

@@ -7,6 +7,7 @@ once the guest is licensed, and a secret that nobody needs any more lies nowhere
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Set
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,14 @@ from vgpuctl.config.vm_request import guest_setup, request_of_record, secret_nam
 from vgpuctl.domain.guest_setup import secrets_in
 from vgpuctl.errors import NotAllowed, Refused, VgpuctlError
 from vgpuctl.model.caller import Rights
+from vgpuctl.model.guest_driver import is_driver_disc
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import CloudInit, GuestSecrets
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DiskRole, Vm, VmRecord
 from vgpuctl.observe import observe, scope_of_vm
+from vgpuctl.observe.guest_drivers import read_guest_driver
 from vgpuctl.observe.guest_secrets import read_secret
 from vgpuctl.observe.licenses import read_license
 from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, require_writable
@@ -30,9 +33,10 @@ from vgpuctl.operations.plans.reserve import request_from_record, with_slot
 from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES
+from vgpuctl.operations.steps.guest_driver import driver_steps
 from vgpuctl.operations.steps.seed import WriteSetup
 from vgpuctl.operations.transaction import Transaction
-from vgpuctl.ports.step import Plan
+from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -147,20 +151,35 @@ def changed_setup(
 
 def setup_for_new_disk(
     host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord
-) -> tuple[WriteSetup | None, tuple[str, ...]]:
-    """Return the step that writes the secrets for the guest on a new disk; None for a VM without any.
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """Return the steps that write the secrets for the guest on a new disk, and make its driver disc if that is gone.
 
-    A secret that the guest cannot get now is a warning: the new disk is wanted all the same.
+    What the guest cannot get now is a warning: the new disk is wanted all the same.
     """
+    steps, warnings = _lost_disc_steps(host, vm, request_of_record(record.request_fields).guest_driver)
     names = secret_names(request_of_record(record.request_fields))
     if not names:
-        return None, ()
+        return steps, warnings
     try:
         step, _ = changed_setup(host, context, snapshot, vm, record, renew=names.keys())
     except VgpuctlError as error:
         what = " and ".join(names)
-        return None, (f"{vm.name} has a new disk, whose guest gets no {what}: {error.message}",)
-    return replace(step, unread=False), ()
+        return steps, (*warnings, f"{vm.name} has a new disk, whose guest gets no {what}: {error.message}")
+    return (*steps, replace(step, unread=False)), warnings
+
+
+def _lost_disc_steps(host: Host, vm: Vm, path: str | None) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    disc = next((posixpath.basename(d.source) for d in vm.disks if d.source and is_driver_disc(d.source)), None)
+    if disc is None or path is None or host.driver_discs is None or host.driver_discs.has(disc):
+        return (), ()
+    again = f"vgpuctl set-vm {vm.name} --guest-driver none, then with FILE"
+    try:
+        driver = read_guest_driver(host, path)
+    except VgpuctlError as error:
+        return (), (f"{vm.name} has a new disk, whose guest gets no driver: {error.message}; {again}",)
+    if driver.disc_name != disc:
+        return (), (f"{vm.name} has a new disk, whose guest gets no driver: {path} is another one now; {again}",)
+    return driver_steps(driver), ()
 
 
 def read_setup_of_vm(host: Host, vm: Vm) -> str | None:

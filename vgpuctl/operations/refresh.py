@@ -158,13 +158,13 @@ def disk_switch_plan(
     image: ImageInfo,
     pool: PoolInfo | None,
     spare: ManagedDisk,
-    setup: Step | None = None,
+    setup: tuple[Step, ...] = (),
 ) -> Plan:
-    """Return the steps up to and including the switch; they can be undone. `setup` writes the license."""
+    """Return the steps up to and including the switch; they can be undone. `setup`: what the new guest needs."""
     record_with_both = _record_with_spare(record, old, replace(new, role=DiskRole.SPARE), own=old)
     new_record = record_after_switch(record, old, new, spare)
     steps: list[Step] = [] if pool is None or pool.active else [StartPool(pool.name)]
-    steps += [] if setup is None else [setup]
+    steps += setup
     steps += [
         WriteRecord(vm.name, vm.uuid, record_with_both, record, f"record {new.path} for VM {vm.name}"),
         CreateSpareDisk(vm.name, vm.uuid, new, image.backing_chain),

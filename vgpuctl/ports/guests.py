@@ -90,7 +90,7 @@ class DriverDiscs(Protocol):
         """Return where a disc is, or will be, by its name."""
 
     def has(self, disc: str) -> bool:
-        """Return whether a disc exists."""
+        """Return whether a disc exists that nobody but its maker could change."""
 
     def write(self, disc: str, path: str, sha256: str, max_bytes: int) -> None:
         """Make a disc of a driver's file, unless it exists; a disc that has its name is complete.

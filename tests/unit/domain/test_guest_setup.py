@@ -231,111 +231,198 @@ def test_a_helper_that_cannot_be_installed_does_not_stop_the_rest(root):
 
 DRIVER_FILE = "NVIDIA-Linux-x86_64-580.159.03-grid.run"
 DRIVER = f"/srv/drivers/{DRIVER_FILE}"
+PACKAGE = "nvidia-linux-grid-580_580.159.03_amd64.deb"
 INSTALLER = """#!/bin/sh
-# A driver that wants what NVIDIA's does: a compiler, the kernel's headers, and no nouveau at the next boot.
+# A driver that wants what NVIDIA's does: a compiler, the kernel's headers, and that no driver has the GPU now.
 set -eu
-grep -q '^install .*linux-headers-' /run/log && grep -q '^install .* gcc ' /run/log
-grep -q '^blacklist nouveau$' /etc/modprobe.d/vgpuctl-nouveau.conf
+grep -q '^apt-get .* install linux-headers-.* gcc ' /run/log
+[ ! -e /sys/module/nouveau ] && [ ! -e /sys/module/nvidia ]
 echo "driver $*" >>/run/log
 [ ! -e /run/broken ]
+touch /run/module
 """
 PROGRAMS = {
-    "apt-get": 'shift; case "$*" in *update) echo update;; *) echo "install $*";; esac >>/run/log',
-    "dkms": "exit 0",
+    "apt-get": """echo "apt-get $*" >>/run/log
+case "$*" in *.deb*) touch /run/module ;; esac""",
+    "dkms": 'echo "dkms $*" >>/run/log; [ -e /run/dkms ] && touch /run/module',
     "update-initramfs": 'echo "initramfs $*" >>/run/log',
-    "modprobe": 'echo "modprobe $*" >>/run/log; [ ! -e "/run/no-$1" ]',
+    "modinfo": "[ -e /run/module ]",
+    "modprobe": """echo "modprobe $*" >>/run/log
+case $1 in
+-r) shift
+    for module; do [ ! -e "/run/busy-$module" ] || exit 1; done
+    for module; do rm -rf "/sys/module/$module"; done ;;
+*) [ ! -e /run/unsigned ] && [ -e /run/module ] && mkdir -p "/sys/module/$1" ;;
+esac""",
     "mountpoint": "exit 1",
     "mount": 'echo "mount $*" >>/run/log; cp /disc/* "$4"',
     "umount": 'rm -f "$1"/*; echo "umount $*" >>/run/log',
+    "uname": "echo 6.1.0-30-cloud-amd64",
 }
-"""Stand-ins: they write down what they are asked."""
-RUN = "driver --silent --no-questions --ui=none --dkms"
+"""Stand-ins: they write down what they are asked, and keep what modules there are."""
+RUN = "driver --silent --no-questions --ui=none --no-x-check --dkms"
+APT = "apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=600"
+HEADERS = f"{APT} --allow-downgrades install linux-headers-6.1.0-30-cloud-amd64 dkms gcc make"
+PACKAGES = [f"{APT} update", HEADERS, f"{APT} install linux-headers-cloud-amd64"]
 LOADED = ["modprobe nvidia"]
+INSTALLED = [*PACKAGES, RUN, "initramfs -u -k all", *LOADED]
 
 
 @pytest.fixture
 def guest(root):
-    """Return a root with a disc in its drive, and the service's program in it."""
+    """Return a root with a GPU and a disc in its drive, and the service's program in it."""
     for name, text in PROGRAMS.items():
         root.put_program(name, f"#!/bin/sh\n{text}\n")
     root.put_program("dnf", "")
     (root.path / "usr/bin/dnf").unlink()
     (root.path / "disc").mkdir()
     (root.path / "disc" / DRIVER_FILE).write_text(INSTALLER)
-    (root.path / "dev/disk/by-label").mkdir(parents=True)
+    for folder in ("dev/disk/by-label", "sys/module", "sys/bus/pci/devices/0000:01:00.0"):
+        (root.path / folder).mkdir(parents=True)
     (root.path / "dev/disk/by-label/vgpudriver").touch()
+    (root.path / "sys/bus/pci/devices/0000:01:00.0/vendor").write_text("0x10de\n")
+    (root.path / "usr/bin/nvidia-gridd").unlink(missing_ok=True)
+    (root.path / "usr/bin/nvidia-gridd").touch()
     root.run_script(setup_script(GuestSetup(guest_driver=DRIVER)))
     return root
 
 
 def install(guest, *, check=True):
-    """Run the service's program; return what was asked of the stand-ins, without the mounts."""
+    """Boot the guest: run the service's program, while no driver of NVIDIA's is loaded.
+
+    Return its result, and what was asked of the stand-ins without the mounts.
+    """
     (guest.path / "run/log").write_text("")
+    (guest.path / "run/systemctl").write_text("")
+    if (guest.path / "sys/module/nvidia").exists():
+        (guest.path / "sys/module/nvidia").rmdir()
     result = guest.run("/usr/local/sbin/vgpuctl-install-driver", check=check)
     lines = (guest.path / "run/log").read_text().splitlines()
-    mounts = [line for line in lines if "mount" in line]
-    assert [line.split()[0] for line in mounts] == ["mount", "umount"], "the disc does not stay mounted"
+    mounts = [line for line in lines if line.startswith(("mount ", "umount "))]
+    assert [line.split()[0] for line in mounts] in (["mount", "umount"], []), "the disc does not stay mounted"
     return result, [line for line in lines if line not in mounts]
 
 
+def systemctl_of(guest):
+    return (guest.path / "run/systemctl").read_text().splitlines()
+
+
 def test_the_driver_is_installed_once_and_then_only_loaded(guest):
-    _, (update, packages, *rest) = install(guest)
-    assert (update, packages.startswith("install -q") or "install" in packages) == ("update", True)
-    assert rest == [RUN, "initramfs -u", *LOADED]
-    assert install(guest)[1] == LOADED
-    systemctl = (guest.path / "run/systemctl").read_text()
-    assert "--quiet enable vgpuctl-driver.service\n--no-block start vgpuctl-driver.service\n" in systemctl
-    assert systemctl.endswith("--no-block try-restart nvidia-gridd.service\n")
+    commands = ["daemon-reload", "--quiet enable vgpuctl-driver.service", "--no-block start vgpuctl-driver.service"]
+    assert systemctl_of(guest)[-3:] == commands
+    assert install(guest)[1] == INSTALLED
+    gridd = ["daemon-reload", "--quiet enable nvidia-gridd.service", "--no-block restart nvidia-gridd.service"]
+    assert systemctl_of(guest)[-3:] == gridd
+    assert "start network-online.target" in systemctl_of(guest)
+    assert (install(guest)[1], systemctl_of(guest)) == (LOADED, []), "it does not wait for the network either"
 
 
-def test_another_disc_is_another_driver(guest):
+def test_another_disc_is_another_driver_and_the_old_module_goes_first(guest):
     install(guest)
     (guest.path / "disc" / DRIVER_FILE).rename(guest.path / "disc/NVIDIA-Linux-x86_64-580.178.04-grid.run")
-    assert RUN in install(guest)[1]
+    (guest.path / "run/log").write_text("")
+    guest.run("/usr/local/sbin/vgpuctl-install-driver")
+    lines = [line for line in (guest.path / "run/log").read_text().splitlines() if "mount" not in line]
+    assert lines == ["modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia", *INSTALLED]
+
+
+def test_a_module_that_is_in_use_is_not_replaced(guest):
+    install(guest)
+    (guest.path / "disc" / DRIVER_FILE).rename(guest.path / "disc/NVIDIA-Linux-x86_64-580.178.04-grid.run")
+    (guest.path / "run/busy-nvidia").touch()
+    result = guest.run("/usr/local/sbin/vgpuctl-install-driver", check=False)
+    assert (result.returncode, "the driver that runs is in use" in result.stderr) == (1, True)
+
+
+def test_nouveau_goes_before_the_installer_runs(guest):
+    (guest.path / "sys/module/nouveau").mkdir()
+    assert install(guest)[1] == ["modprobe -r nouveau", *INSTALLED]
+
+
+def test_a_guest_whose_nouveau_is_in_use_restarts_once(guest):
+    (guest.path / "sys/module/nouveau").mkdir()
+    (guest.path / "run/busy-nouveau").touch()
+    result, lines = install(guest)
+    assert (lines, systemctl_of(guest)) == (["modprobe -r nouveau", "initramfs -u -k all"], ["--no-block reboot"])
+    assert "nouveau is in use: this guest restarts" in result.stderr
+    result, _ = install(guest, check=False)
+    assert (result.returncode, systemctl_of(guest)) == (1, [])
+    assert "nouveau is in use, and a restart of this guest did not help" in result.stderr
 
 
 def test_a_package_is_installed_with_the_headers(guest):
-    (guest.path / "disc" / DRIVER_FILE).rename(guest.path / "disc/nvidia-linux-grid-580_580.159.03_amd64.deb")
-    _, lines = install(guest)
-    (packages,) = [line for line in lines if line.startswith("install")]
-    assert "linux-headers-" in packages
-    assert packages.endswith("/nvidia-linux-grid-580_580.159.03_amd64.deb")
+    (guest.path / "disc" / DRIVER_FILE).rename(guest.path / "disc" / PACKAGE)
+    assert install(guest)[1][:2] == [PACKAGES[0], f"{HEADERS} /run/vgpuctl-driver/{PACKAGE}"]
 
 
-def test_a_driver_that_was_not_installed_is_tried_again(guest):
+def test_a_driver_that_was_not_installed_is_tried_at_the_next_boot(guest):
     (guest.path / "run/broken").touch()
     result, lines = install(guest, check=False)
     assert (result.returncode, lines[-1]) == (1, RUN)
     assert f"{DRIVER_FILE} was not installed: journalctl -u vgpuctl-driver" in result.stderr
     (guest.path / "run/broken").unlink()
-    assert install(guest)[1][-1:] == LOADED
+    assert install(guest)[1] == INSTALLED
+
+
+@pytest.mark.parametrize(("builds", "disc"), [(True, False), (True, True), (False, True)])
+def test_after_a_new_kernel_the_module_is_built_again(guest, builds, disc):
+    install(guest)
+    (guest.path / "run/module").unlink()
+    guest.put_program("uname", "#!/bin/sh\necho 6.12.41+deb13-amd64\n")
+    if builds:
+        (guest.path / "run/dkms").touch()
+    if not disc:
+        (guest.path / "dev/disk/by-label/vgpudriver").unlink()
+    result, lines = install(guest)
+    assert lines[-1:] == LOADED
+    assert f"{APT} install linux-headers-amd64" in lines
+    assert ("dkms autoinstall -k 6.12.41+deb13-amd64" in lines, RUN in lines) == (True, not builds)
+    assert "kernel 6.12.41+deb13-amd64 has no module of the driver yet" in result.stderr
+
+
+def test_a_new_kernel_without_a_disc_is_said(guest):
+    install(guest)
+    (guest.path / "run/module").unlink()
+    (guest.path / "dev/disk/by-label/vgpudriver").unlink()
+    result, _ = install(guest, check=False)
+    assert (result.returncode, "has no module of the driver: vgpuctl set-vm VM" in result.stderr) == (1, True)
 
 
 def test_a_module_that_does_not_load_is_said_and_the_driver_not_installed_again(guest):
-    (guest.path / "run/no-nvidia").touch()
+    (guest.path / "run/unsigned").touch()
     for again in (False, True):
         result, lines = install(guest, check=False)
         assert (result.returncode, RUN in lines) == (1, not again)
-        assert (
-            "the driver is installed, but its module does not load; with secure boot it must be signed" in result.stderr
-        )
+        assert "the module of the driver does not load: journalctl -k; with secure boot" in result.stderr
 
 
 def test_a_package_of_another_family_is_refused(guest):
     (guest.path / "disc" / DRIVER_FILE).rename(guest.path / "disc/nvidia-linux-grid-580-580.159.03-1.x86_64.rpm")
     result, lines = install(guest, check=False)
-    assert (result.returncode, lines) == (1, [])
-    assert "is for the family of RHEL" in result.stderr
+    assert (result.returncode, lines, "is for the family of RHEL" in result.stderr) == (1, [], True)
+
+
+@pytest.mark.parametrize("part", ["sys/bus/pci/devices/0000:01:00.0/vendor", "dev/disk/by-label/vgpudriver"])
+def test_without_a_gpu_nothing_happens_and_without_any_driver_it_is_said(guest, part):
+    (guest.path / part).unlink()
+    result, lines = install(guest, check=False)
+    assert lines == []
+    assert (result.returncode, result.stderr) in (
+        (0, "vgpuctl: this VM has no GPU of NVIDIA\n"),
+        (1, "vgpuctl: there is no disc with a driver\n"),
+    )
 
 
 def test_mps_starts_when_its_driver_is_there(guest):
     guest.run_script(setup_script(GuestSetup(guest_driver=DRIVER, guest_sharing=parse_guest_sharing("mps"))))
     install(guest)
-    assert (guest.path / "run/systemctl").read_text().endswith("--no-block start vgpuctl-mps.service\n")
+    assert systemctl_of(guest)[-1] == "--no-block restart vgpuctl-mps.service"
 
 
 def test_a_guest_that_gets_no_driver_any_more_keeps_the_one_that_it_has(guest):
     guest.run_script(setup_script(GuestSetup(), replaces=True))
+    commands = ["--quiet disable vgpuctl-driver.service", "--no-block stop vgpuctl-driver.service"]
+    assert systemctl_of(guest)[-2:] == commands
     assert not (guest.path / "etc/systemd/system/vgpuctl-driver.service").exists()
     assert (guest.path / "etc/modprobe.d/vgpuctl-nouveau.conf").exists()
 
@@ -343,7 +430,7 @@ def test_a_guest_that_gets_no_driver_any_more_keeps_the_one_that_it_has(guest):
 def test_the_unit_of_the_driver_is_one_for_systemd(guest):
     path = "/etc/systemd/system/vgpuctl-driver.service"
     result = guest.run("systemd-analyze", "verify", "--man=no", path, check=False)
-    assert "vgpuctl-driver" not in result.stderr, result.stderr
+    assert (result.returncode, "vgpuctl-driver" in result.stderr) == (0, False), result.stderr
 
 
 KUBEADM_PROGRAM = """#!/bin/sh

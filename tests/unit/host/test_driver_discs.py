@@ -48,6 +48,20 @@ def test_a_disc_has_the_file_and_nothing_else(discs: DriverDiscFiles, tmp_path: 
     assert os.listdir(disc.parent) == ["d.iso"]
 
 
+def test_qemus_user_reads_it_whatever_the_umask(discs: DriverDiscFiles, tmp_path: Path) -> None:
+    path = put_driver(tmp_path, NAME)
+    read = discs.read(str(path), LIMIT)
+    assert read is not None
+    before = os.umask(0o077)
+    try:
+        discs.write("d.iso", str(path), read.sha256, LIMIT)
+    finally:
+        os.umask(before)
+    disc = Path(discs.path("d.iso"))
+    modes = [oct(part.stat().st_mode & 0o777) for part in (disc, disc.parent, disc.parent.parent)]
+    assert modes == ["0o644", "0o755", "0o755"]
+
+
 def test_a_disc_that_exists_is_left_as_it_is(discs: DriverDiscFiles, tmp_path: Path) -> None:
     path = put_driver(tmp_path, NAME)
     read = discs.read(str(path), LIMIT)

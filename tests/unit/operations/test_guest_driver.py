@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from tests.callers import host_of
 from tests.drivers import put_driver, run_name
@@ -157,7 +158,7 @@ def test_a_release_that_nobody_knows_is_a_warning(opened, tmp_path):
     host, driver = opened(), str(put_driver(tmp_path, run_name("620.10.01")))
     calls = host_of(host, None)
     made = calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
-    assert made.warnings[0].startswith("guest_driver: whether 620.10.01 works with the host's 580.159.01 was not known")
+    assert made.warnings[0].startswith("guest_driver: whether 620.10.01 works with the host's 580.159.01 is not known")
 
 
 def test_a_whole_gpu_takes_a_driver_of_any_release_and_a_vgpu_only_one_for_vgpus(opened, tmp_path):
@@ -223,7 +224,60 @@ def test_a_gpu_that_the_release_has_dropped_is_refused(opened, tmp_path):
     snapshot = observe(host.ports, ReadScope())
     volta = replace(snapshot.gpus[0], device_id="1db4", scheduler=None, model="Tesla V100")
     vgpu = AssignedVgpu(0, "vendor-vf", volta.address, "0000:3b:00.4", "0000:3b:00.4", "V100-4C")
-    with pytest.raises(HostCannot, match="has no Tesla V100 any more: vGPU 19 is the last release for Volta"):
+    with pytest.raises(HostCannot, match="no longer supports Tesla V100: vGPU 19 is the last release for Volta"):
         check_guest_driver(
             replace(snapshot, gpus=(volta,)), read_guest_driver(host.ports, str(driver)), [vgpu], "x86_64"
         )
+
+
+def test_set_vm_warns_as_create_vm_does(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, run_name("620.10.01")))
+    calls = host_of(host, None)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_sharing="time-slicing:2", start=False)
+    for dry_run in (True, False):
+        changed = calls.set_vm("vm", guest_driver=driver, dry_run=dry_run)
+        assert any(text.startswith("guest_driver: whether 620.10.01 works") for text in changed.warnings)
+        assert any(text.startswith("guest_sharing time-slicing:2") for text in changed.warnings)
+
+
+def test_a_new_system_disk_gets_its_driver_disc_again(opened, tmp_path):
+    host, driver = opened(), put_driver(tmp_path, DRIVER)
+    calls = host_of(host, None)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=str(driver))
+    (disc,) = discs(host)
+    (folder_of(host) / disc).unlink()
+    again = calls.refresh_vm("vm", image=IMAGE, drain=True)
+    assert (discs(host), again.warnings) == ([disc], ())
+    assert any(step.startswith("make the disc") for step in again.steps)
+    assert not any("disc" in step for step in calls.refresh_vm("vm", image=IMAGE, drain=True).steps)
+    (folder_of(host) / disc).unlink()
+    put_driver(tmp_path, DRIVER, text=b"exit 9\n")
+    (warning,) = calls.refresh_vm("vm", image=IMAGE, drain=True).warnings
+    assert f"{driver} is another one now; vgpuctl set-vm vm --guest-driver none, then with FILE" in warning
+    driver.unlink()
+    (warning,) = calls.refresh_vm("vm", image=IMAGE, drain=True).warnings
+    assert f"whose guest gets no driver: guest_driver: {driver} does not exist" in warning
+
+
+def test_a_disc_that_somebody_else_could_change_is_none(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    (disc,) = discs(host)
+    (folder_of(host) / disc).chmod(0o666)
+    made = calls.create_vm("vm2", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    assert any(step.startswith("make the disc") for step in made.steps)
+    assert (folder_of(host) / disc).stat().st_mode & 0o777 == 0o644
+
+
+def test_the_definition_keeps_qemu_from_the_shared_disc(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver, start=False)
+    created = find_vm(observe(host.ports, scope_of_vm("vm")), "vm")
+    calls.set_vm("vm", guest_driver="none")
+    calls.set_vm("vm", guest_driver=driver)
+    for xml in (calls.print_xml("vm3", profile="A100-4C", image=IMAGE, guest_driver=driver).data.xml,
+                host.ports.hypervisor.definition(created.uuid)):  # fmt: skip
+        (source,) = etree.fromstring(xml).xpath("//disk/source[@startupPolicy='optional']")
+        assert [dict(label.attrib) for label in source] == [{"model": "dac", "relabel": "no"}]

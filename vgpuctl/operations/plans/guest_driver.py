@@ -63,8 +63,8 @@ def _refuse_dropped_gpus(snapshot: Snapshot, driver: GuestDriver, vgpus: Sequenc
         last, _ = LAST_RELEASES[architecture]
         if release.number > last:
             raise HostCannot(
-                f"guest_driver: driver {driver.name.version} (vGPU {release.number}) has no {gpu.model} any more: vGPU "
-                f"{last} is the last release for {architecture}",
+                f"guest_driver: driver {driver.name.version} (vGPU {release.number}) no longer supports {gpu.model}: "
+                f"vGPU {last} is the last release for {architecture}",
                 hint=f"use a driver of vGPU {last}",
                 check=_CHECK,
                 gpu=address,
@@ -78,7 +78,10 @@ def _rate(snapshot: Snapshot, driver: GuestDriver) -> tuple[str, ...]:
         return (f"guest_driver: the host's driver is not known, so whether {guest} works with it is not either",)
     fit = rate_guest(host, guest)
     if fit is GuestFit.UNKNOWN:
-        return (f"guest_driver: whether {guest} works with the host's {host} was not known on {TABLE_DATE}",)
+        return (
+            f"guest_driver: whether {guest} works with the host's {host} is not known (table of {TABLE_DATE}): see "
+            "NVIDIA's release notes",
+        )
     if fit is GuestFit.SUPPORTED:
         return ()
     raise HostCannot(

@@ -95,6 +95,7 @@ class VmUpdate(Value):
     topology: HostTopology = HostTopology()
     setup: Step | None = None
     driver: GuestDriver | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def reserves_slots(self) -> bool:

@@ -40,9 +40,10 @@ class MakeDriverDisc(Step):
         except ValueError as error:
             problem = str(error)
         except OSError as error:
+            folder = quote(driver.disc.rpartition("/")[0])
             raise FileFailed(
-                f"the disc {driver.disc} cannot be made: {error.strerror or error}",
-                hint=f"df -h {quote(driver.disc.rpartition('/')[0])}",
+                f"the disc {driver.disc} cannot be made: {error.filename or ''}: {error.strerror or error}",
+                hint=f"ls -l {quote(driver.path)}" if error.filename == driver.path else f"df -h {folder}",
                 errno=error.errno,
                 path=driver.disc,
             ) from error
