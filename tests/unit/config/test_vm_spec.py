@@ -264,6 +264,7 @@ def test_contradictions(text: str, line: str) -> None:
         ({"guest_sharing": "mps,threads=0"}, "--guest-sharing: threads='0': a percentage is 1 to 100"),
         ({"guest_sharing": "mps,threads=101"}, "--guest-sharing: threads='101': a percentage is 1 to 100"),
         ({"guest_sharing": "mps,memory=8GB"}, "--guest-sharing: '8GB' has the unit GB"),
+        ({"guest_sharing": "mps,memory=10"}, "--guest-sharing: memory=10: that is 10 MiB, and a program needs 64 MiB"),
         ({"guest_sharing": "mps,memory=0"}, "--guest-sharing: '0' is zero"),
         ({"guest_sharing": "mps,clients=4"}, "--guest-sharing: 'clients=4' is no limit of mps"),
         ({"guest_sharing": "mps,threads=1,threads=2"}, "--guest-sharing: threads is given twice"),
