@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports to the helpers in guests: the channel of a VM, and what helpers report and carry out."""
+"""The ports to programs in guests: the helpers, with a channel and reports, and the QEMU guest agents."""
 
 from __future__ import annotations
 
@@ -72,4 +72,19 @@ class GuestHelpers(Protocol):
             Busy: no answer came in time.
             Refused: the helper refused it; the message has its reason.
             LibvirtFailed: the channel has ended.
+        """
+
+
+class GuestAgent(Protocol):
+    """The QEMU guest agents in guests. What they answer comes from the guest, and proves nothing."""
+
+    def command(self, uuid: str, name: str, arguments: Mapping[str, object], *, wait_seconds: int) -> object:
+        """Have the QEMU guest agent of a running VM carry out one of its commands; return what that returned.
+
+        `wait_seconds`: how long to wait for the answer. Returns None for an answer that is too long or no answer.
+
+        Raises:
+            LibvirtFailed: error 86, no guest agent answers; 74, the VM has no channel to one; 42 or 55, it does not
+                run; 1, the guest agent refused, and the message has its words.
+            HostCannot: libvirt does not answer.
         """
