@@ -55,6 +55,7 @@ TEST_PACKAGES = (
     "python3-apt",
     "acl",
     "curl",
+    "qemu-guest-agent",
     "qemu-utils",
     "mdevctl",
     "git",

@@ -108,6 +108,7 @@ CHANGING = {
     "system.systemctl",
     "system.add_group",
     "unfinished_files.remove",
+    "guest_agent.command",
     "guest_helpers.ask",
     "guest_reports.remove",
     "guest_reports.write",
@@ -185,7 +186,7 @@ READING = {
 def error_of(call: str) -> Exception:
     """Return the error that this call raises."""
     port = call.partition(".")[0]
-    if port in ("hypervisor", "storage", "volume_bin"):
+    if port in ("hypervisor", "storage", "volume_bin", "guest_agent"):
         return LibvirtFailed(f"injected: {call} failed", libvirt_code=38, call=call)
     if port == "nvml":
         return NvmlFailed(f"injected: {call} failed", nvml_code=999, call=call)

@@ -153,6 +153,7 @@ def open_sim_host(
         usage_history=UsageHistoryFile(state / HISTORY_NAME),
         guest_reports=GuestReportFiles(sim.run_dir),
         guest_channels=sim.guest_channels,
+        guest_agent=sim.guest_agent,
     )
     return SimulatedHost(ports, sim, directory, scenario)
 

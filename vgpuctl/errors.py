@@ -131,6 +131,12 @@ class NotYours(Refused):
     code = "not-yours"
 
 
+class BlockedByGuest(Refused):
+    """The guest's administrator blocks commands of its QEMU guest agent; `facts` has the `commands`."""
+
+    code = "blocked-by-guest"
+
+
 class Stale(Refused):
     """The VM was changed since the caller read it; `facts` has its `generation` and the one that is `expected`."""
 

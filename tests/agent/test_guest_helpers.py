@@ -18,6 +18,7 @@ import vgpuctl
 from tests.agent.acting_agent import HOST, Parts, on_host
 from tests.agent.conftest import RunningAgent, running
 from tests.guests.helper import SimulatedGuest, listen_for
+from tests.guests.qemu_ga import AgentRoot
 from tests.licenses import MARKER, put_license, token_text
 from vgpuctl.agent import guest_helpers, helper_link
 from vgpuctl.agent.guest_helpers import AgentGuestHelpers, HelperWatch
@@ -377,6 +378,26 @@ def test_commands_reach_the_helper_through_the_agent(
     assert re.search(r"^logged on: +alice$", shown, re.MULTILINE)
     assert "alice" in run("list-vms -o wide")
     assert entry.main(["--host", f"agent:{agent.path}", "message-vm", "a", "--text", "x" * 1001]) == 2
+
+
+def test_without_a_helper_the_qemu_guest_agent_is_asked(tmp_path: Path) -> None:
+    with vgpuctl.open_host(HOST) as host:
+        uuid = host.create_vm("a", profile="A100-4C").data.uuid or ""
+    root, guest_agent = AgentRoot(tmp_path / "guest"), open_ports(HOST).guest_agent
+    assert guest_agent is not None
+    with running(HOST, tmp_path) as agent:
+        calls = agent.connect()
+        with pytest.raises(HostCannot, match=r"no helper in the guest of a reports .* no QEMU guest agent answers"):
+            calls.message_vm("a", "hi")
+        with root.running(guest_agent, state_directory(), uuid):
+            calls.message_vm("a", "hi")
+            with pytest.raises(HostCannot, match="reports to the host agent, and the QEMU guest agent cannot do it"):
+                calls.allow_logon("a", "alice")
+        with root.running(guest_agent, state_directory(), uuid, "-b", "guest-exec-status"):
+            blocked = agent.change("shutdown-in", name="a", minutes=5)
+    assert (root.noted("wall"), root.noted("shutdown")) == (["hi"], [])
+    assert (blocked["error"]["code"], blocked["error"]["exit_status"]) == ("blocked-by-guest", 3)
+    assert blocked["error"]["facts"]["commands"] == ["guest-exec-status"]
 
 
 def test_a_new_token_reaches_a_running_guest_at_once(

@@ -64,9 +64,9 @@ class Programs:
 
 
 @contextmanager
-def listen_for(state: Path, uuid: str) -> Iterator[socket.socket]:
+def listen_for(state: Path, uuid: str, folder: str = "channels") -> Iterator[socket.socket]:
     """Yield the socket to which a simulated VM's channel connects; `state`: the directory of the simulated host."""
-    channels = state / "channels"
+    channels = state / folder
     channels.mkdir(exist_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.settimeout(WAIT_SECONDS)

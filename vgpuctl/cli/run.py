@@ -105,7 +105,7 @@ def open_agent(
 def through_agent(settings: Settings) -> Settings:
     """Return the settings with which also root's command goes through this host's agent, if the agent runs.
 
-    The agent alone has the channels to the helpers in guests.
+    The agent alone has the channels to the helpers in guests. Without it the QEMU guest agents can still be asked.
     """
     from vgpuctl.model.agent_service import SOCKET_PATH
 

@@ -35,6 +35,7 @@ from vgpuctl.host.usage_history import HISTORY_NAME, UsageHistoryFile
 from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.events import LibvirtDomainEvents
+from vgpuctl.host.virt.guest_agent import LibvirtGuestAgent
 from vgpuctl.host.virt.guest_channels import LibvirtGuestChannels
 from vgpuctl.host.virt.storage import LibvirtStorage
 from vgpuctl.host.virt.volume_bin import LibvirtVolumeBin
@@ -91,7 +92,8 @@ def open_local_host(
         return host
     host = replace(host, unprivileged_user=_unprivileged_user(os.geteuid() if euid is None else euid))
     if isinstance(hypervisor, LibvirtHypervisor):
-        host = replace(host, guest_channels=LibvirtGuestChannels(hypervisor.connection))
+        connection = hypervisor.connection
+        host = replace(host, guest_channels=LibvirtGuestChannels(connection), guest_agent=LibvirtGuestAgent(connection))
     host = replace(host, guest_reports=GuestReportFiles(run_dir))
     host = replace(host, driver_discs=DriverDiscFiles(Path(DISC_DIRECTORY), of_root=True))
     return _with_own_ports(host, run_dir, claims, processes, wait_seconds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the helpers in the guests of running VMs, which the host agent carries out."""
+"""Requests to the helpers in the guests of running VMs, by the host agent, or else to their QEMU guest agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_guest_helper(system: str) -> str:
 
 
 class GuestCalls(Calls):
-    """What can be asked of a guest's helper."""
+    """What can be asked of a guest."""
 
     @change("message-vm", "vm")
     def message_vm(self, name: str, text: str, *, dry_run: bool = False) -> Outcome[VmReport]:

@@ -53,9 +53,9 @@ class DiskCalls(Calls):
 
     @change("refresh-license", "vm")
     def refresh_license(self, name: str, *, clear: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
-        """Write a VM's license into its seed again; the helper in a running guest gets the token at once.
+        """Write a VM's license into its seed again; the helper or QEMU guest agent of a running guest gets it at once.
 
-        Without a helper the guest gets it at its next boot.
+        Without both the guest gets it at its next boot.
 
         `clear`: take it out of the seed instead; the guest keeps the one that it has.
         """

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The helper in a running VM's guest: what it reports, and requests that it carries out.
 
-A helper is a program of the guest: what it reports is nothing that vgpuctl relies on for the host.
+A helper is a program of the guest: what it reports is nothing that vgpuctl relies on for the host. Where no helper
+reports, the QEMU guest agent carries out what it can (`guest_agent`).
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import HostCannot, InvalidInput, Refused
+from vgpuctl.errors import HostCannot, InvalidInput, Refused, VgpuctlError
 from vgpuctl.model import hint_commands
 from vgpuctl.model.guest_report import GuestReport
 from vgpuctl.model.names import is_visible
@@ -21,11 +23,14 @@ from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.vms import GuestHelperResult, GuestUserResult, VmReport
 from vgpuctl.model.vm import NOT_RUNNING_STATES, Vm
 from vgpuctl.observe import observe, scope_of_vm
+from vgpuctl.operations import guest_agent
 from vgpuctl.operations.guards import find_vm_to_change, require_writable
 from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
+    from vgpuctl.operations.guest_agent import ConnectedAgent
+    from vgpuctl.ports.guests import GuestHelpers
     from vgpuctl.ports.host import Host
 
 MAX_TEXT_CHARACTERS = 1000
@@ -77,7 +82,8 @@ def message_vm(host: Host, context: Context, name: str, text: str) -> Outcome[Vm
         VgpuctlError: as `_ask`.
     """
     _check_text(text)
-    return _ask(host, context, name, "message", f"show a message to the users of {name}", text=text)
+    by_agent = partial(guest_agent.show_message, text=text)
+    return _ask(host, context, name, "message", f"show a message to the users of {name}", by_agent, text=text)
 
 
 def allow_logon(host: Host, context: Context, name: str, user: str | None) -> Outcome[VmReport]:
@@ -88,14 +94,14 @@ def allow_logon(host: Host, context: Context, name: str, user: str | None) -> Ou
         VgpuctlError: as `_ask`.
     """
     if user is None:
-        return _ask(host, context, name, "allow-logon", f"let everybody log on in {name}", user=None)
+        return _ask(host, context, name, "allow-logon", f"let everybody log on in {name}", None, user=None)
     if not _USER.fullmatch(user) or user.upper() in _NOT_USERS:
         raise InvalidInput(
             f"user: {user!a} is not the name of a user",
             hint="name one user, as alice or CORP\\alice: letters, digits and _ . - @ \\, and no spaces",
             value=user,
         )
-    return _ask(host, context, name, "allow-logon", f"let {user} log on in {name}, and nobody else", user=user)
+    return _ask(host, context, name, "allow-logon", f"let {user} log on in {name}, and nobody else", None, user=user)
 
 
 def shut_down_in(
@@ -109,41 +115,64 @@ def shut_down_in(
     """
     if text is not None:
         _check_text(text)
+    by_agent = partial(guest_agent.shut_down_in, minutes=minutes, text=text)
     if minutes is None:
-        return _ask(host, context, name, "shutdown-in", f"cancel the shutdown of {name}", minutes=None)
+        return _ask(host, context, name, "shutdown-in", f"cancel the shutdown of {name}", by_agent, minutes=None)
     if not 0 <= minutes <= MAX_MINUTES:
         raise InvalidInput(f"minutes: {minutes} is not 0 to {MAX_MINUTES}", value=minutes)
     step = f"shut {name} down in {minutes} minutes"
-    return _ask(host, context, name, "shutdown-in", step, minutes=minutes, text=text)
+    return _ask(host, context, name, "shutdown-in", step, by_agent, minutes=minutes, text=text)
 
 
-def put_token(host: Host, vm: Vm, token: str) -> None:
-    """Replace the license token in a running guest, in parts that fit into lines.
+def find_token_way(host: Host, vm: Vm) -> tuple[Callable[[str], None] | None, VgpuctlError | None]:
+    """Return the function that replaces the license token in a guest now; None, and perhaps why, if nothing can.
 
-    Raises:
-        VgpuctlError: as `ports.guests.GuestHelpers.ask`.
+    The function raises what `ports.guests.GuestHelpers.ask` or `guest_agent.put_token` raises.
     """
-    if host.guest_helpers is None:
-        raise _only_the_agent(host, "put-token")
+    helpers = _find_helpers(host, vm)
+    if helpers is not None:
+        return partial(_put_token, helpers, vm), None
+    if vm.state in NOT_RUNNING_STATES:
+        return None, None
+    try:
+        agent = guest_agent.connect_agent(host, vm, "put-token")
+    except VgpuctlError as error:
+        return None, error
+    return (None if agent is None or agent.is_windows else partial(guest_agent.put_token, agent)), None
+
+
+def _put_token(helpers: GuestHelpers, vm: Vm, token: str) -> None:
+    """Have the helper replace the token, in parts that fit into lines."""
     digest = hashlib.sha256(token.encode()).hexdigest()
     parts = [token[at : at + _PART_CHARACTERS] for at in range(0, len(token), _PART_CHARACTERS)]
     for number, part in enumerate(parts, 1):
-        host.guest_helpers.ask(vm.uuid, "put-token", part=number, parts=len(parts), data=part, sha256=digest)
+        helpers.ask(vm.uuid, "put-token", part=number, parts=len(parts), data=part, sha256=digest)
 
 
-def has_helper(host: Host, vm: Vm) -> bool:
-    """Return whether the helper in a VM's guest can be asked now."""
+def _find_helpers(host: Host, vm: Vm) -> GuestHelpers | None:
+    """Return what asks the helper in a VM's guest; None if that helper cannot be asked now."""
     is_reported = host.guest_reports is not None and vm.uuid in host.guest_reports.read()
-    return host.guest_helpers is not None and is_reported and vm.state not in NOT_RUNNING_STATES
+    return host.guest_helpers if is_reported and vm.state not in NOT_RUNNING_STATES else None
 
 
-def _ask(host: Host, context: Context, name: str, verb: str, step: str, **values: object) -> Outcome[VmReport]:
-    """Have the helper of a VM carry out a request; a dry run says what it would be asked.
+def _ask(
+    host: Host,
+    context: Context,
+    name: str,
+    verb: str,
+    step: str,
+    by_agent: Callable[[ConnectedAgent], None] | None,
+    **values: object,
+) -> Outcome[VmReport]:
+    """Have the helper of a VM carry out a request, or else its QEMU guest agent; a dry run says what would be asked.
+
+    `by_agent`: has the QEMU guest agent do it; None: it cannot.
 
     Raises:
-        Refused: the VM is off, or its helper refused it.
+        Refused: the VM is off, or its helper or guest agent refused it.
+        BlockedByGuest: the guest's administrator blocks it.
         NotYours: it is another account's.
-        HostCannot: this is not the host agent, or the guest has no helper.
+        HostCannot: no helper reports, or this is not the host agent, and no guest agent answers.
         Busy: no answer came in time.
     """
     require_writable(host, context)
@@ -156,24 +185,40 @@ def _ask(host: Host, context: Context, name: str, verb: str, step: str, **values
             vm=vm.name,
             state=str(vm.state),
         )
-    if host.guest_helpers is None:
-        raise _only_the_agent(host, verb)
-    if not has_helper(host, vm):
-        raise no_helper(vm.name, verb, is_expected=vm.record is not None and vm.record.requested("guest_helper", bool))
+    helpers = _find_helpers(host, vm)
+    if helpers is not None:
+        act: Callable[[], None] = partial(helpers.ask, vm.uuid, verb, **values)
+    else:
+        agent = None if by_agent is None else guest_agent.connect_agent(host, vm, verb)
+        if agent is None or by_agent is None:
+            raise _nobody_answers(host, vm, verb, can_agent=by_agent is not None)
+        act, step = partial(by_agent, agent), f"{step}, by the QEMU guest agent"
     if not context.dry_run:
         context.progress.on_plan((step,))
         context.progress.on_step_start(1, step)
-        host.guest_helpers.ask(vm.uuid, verb, **values)
+        act()
         context.progress.on_step_finish(1, step)
     return Outcome(True, vm_result(snapshot, vm), (step,), snapshot.warnings, dry_run=context.dry_run)
 
 
-def no_helper(name: str, verb: str, *, is_expected: bool | None = False) -> HostCannot:
-    """Return the error for a guest whose helper has not reported. `is_expected`: cloud-init brings it there."""
+def _nobody_answers(host: Host, vm: Vm, verb: str, *, can_agent: bool) -> HostCannot:
+    """Return the error for a guest where neither the helper nor the QEMU guest agent carries out a request."""
+    besides = "no QEMU guest agent answers there" if can_agent else "the QEMU guest agent cannot do it"
+    if host.guest_helpers is None:
+        return _only_the_agent(host, verb, besides)
+    is_expected = vm.record is not None and vm.record.requested("guest_helper", bool)
+    return no_helper(vm.name, verb, besides, is_expected=is_expected)
+
+
+def no_helper(name: str, verb: str, besides: str = "", *, is_expected: bool | None = False) -> HostCannot:
+    """Return the error for a guest whose helper has not reported.
+
+    `besides`: what else does not work. `is_expected`: cloud-init brings the helper there.
+    """
     by_hand = "vgpuctl print-helper > vgpuctl-guest; in the guest: sudo python3 vgpuctl-guest install"
     expected = "cloud-init brings it: wait until the guest has booted; in the guest: systemctl status vgpuctl-guest"
     return HostCannot(
-        f"{verb}: no helper in the guest of {name} reports to the host agent",
+        f"{verb}: no helper in the guest of {name} reports to the host agent{', and ' if besides else ''}{besides}",
         hint=expected if is_expected else by_hand,
         check="guest-helper",
         vm=name,
@@ -195,11 +240,12 @@ def _check_text(text: str) -> None:
         )
 
 
-def _only_the_agent(host: Host, verb: str) -> HostCannot:
+def _only_the_agent(host: Host, verb: str, besides: str) -> HostCannot:
     real = "systemctl start vgpuctl-agent.socket; vgpuctl install-host --agent installs it"
     run_one = f"vgpuctl --host {host.name} agent run --socket PATH --state DIR runs one; then use --host agent:PATH"
     return HostCannot(
-        f"{verb}: only the host agent can reach the helper in a guest, and this command did not go through it",
+        f"{verb}: only the host agent can reach the helper in a guest, and this command did not go through it; "
+        f"{besides}",
         hint=real if host.name == "local" else run_one,
         check="guest-helper",
     )

@@ -8,7 +8,7 @@ once the guest is licensed, and a secret that nobody needs any more lies nowhere
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.vm_request import guest_setup, request_of_record, secret_names
@@ -26,7 +26,7 @@ from vgpuctl.observe.guest_drivers import read_guest_driver
 from vgpuctl.observe.guest_secrets import read_secret
 from vgpuctl.observe.licenses import read_license
 from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, require_writable
-from vgpuctl.operations.guest_helper import has_helper, put_token
+from vgpuctl.operations.guest_helper import find_token_way
 from vgpuctl.operations.plans.guest_setup import check_guest_setup
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import request_from_record, with_slot
@@ -50,12 +50,14 @@ _SECRETS = {"license": ("license", "licenses"), "k8s_join": ("cluster", "cluster
 def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> Outcome[VmReport]:
     """Write a VM's license into its seed, or take it out (`clear`); a VM without a license is left alone.
 
-    The helper of a running guest gets the token at once. Then a seed without a license stays so, and none is needed.
+    A running guest gets the token at once, by its helper or its QEMU guest agent. Then a seed without a license stays
+    so, and none is needed.
 
     Raises:
         Refused: the VM has a license and no seed.
         HostCannot: the seed cannot be read or written.
         NotAllowed: the caller's guests may not get this license.
+        BlockedByGuest: the VM has no seed, and its guest's administrator blocks what the token needs.
         VgpuctlError: the license cannot be read, or is none that this guest can use now.
     """
     require_writable(host, context)
@@ -68,18 +70,24 @@ def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> 
     if not secrets if clear else "license" not in secrets:
         note = "VMs without a license are left alone"
         return Outcome(False, before, (), snapshot.warnings, (note,), dry_run=context.dry_run)
+    notes: tuple[str, ...] = ()
     if clear:
         step = _setup_step(vm, record, GuestSecrets())
         is_done = not secrets_in(step.read_script(host))
-    elif has_helper(host, vm):
-        return _refresh_by_helper(host, context, snapshot, vm, record)
     else:
+        put_token, problem = find_token_way(host, vm)
+        if put_token is not None:
+            return _refresh_now(host, context, snapshot, vm, record, put_token)
+        if problem is not None and not _has_seed(record):
+            raise problem
+        notes = () if problem is None else (problem.message,)
         step, _ = changed_setup(host, context, snapshot, vm, record, renew={"license"})
         is_done = step.is_done(host)
     if is_done:
-        return Outcome(False, before, (), snapshot.warnings, dry_run=context.dry_run)
+        return Outcome(False, before, (), snapshot.warnings, notes, dry_run=context.dry_run)
     steps = (step.describe(),)
-    notes = (f"the guest of {vm.name} gets it at its next boot",) if step.unread and not clear else ()
+    if step.unread and not clear:
+        notes = (*notes, f"the guest of {vm.name} gets it at its next boot")
     if context.dry_run:
         return Outcome(True, before, steps, snapshot.warnings, notes, dry_run=True)
     _carry_out(host, context, snapshot, vm, record, step)
@@ -95,8 +103,15 @@ def _carry_out(host: Host, context: Context, snapshot: Snapshot, vm: Vm, record:
         tx.carry_out(Plan((step,)))
 
 
-def _refresh_by_helper(host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Outcome[VmReport]:
-    """Have a running guest's helper replace the token, and a seed that has an old one, too.
+def _refresh_now(
+    host: Host,
+    context: Context,
+    snapshot: Snapshot,
+    vm: Vm,
+    record: VmRecord,
+    put_token: Callable[[str], None],
+) -> Outcome[VmReport]:
+    """Replace the token in a running guest, and a seed that has an old one, too.
 
     The token comes first: where that fails, the seed is as it was.
     """
@@ -105,17 +120,21 @@ def _refresh_by_helper(host: Host, context: Context, snapshot: Snapshot, vm: Vm,
     license = read_license(host, name)
     steps = [f"replace the license token in the guest of {vm.name}"]
     write = None
-    if any(disk.role is DiskRole.SEED for disk in record.disks):
+    if _has_seed(record):
         step, _ = changed_setup(host, context, snapshot, vm, record)
         write = None if step.is_done(host) else step
     steps += [] if write is None else [write.describe()]
     before = vm_result(snapshot, vm)
     if context.dry_run:
         return Outcome(True, before, tuple(steps), snapshot.warnings, dry_run=True)
-    put_token(host, vm, license.token)
+    put_token(license.token)
     if write is not None:
         _carry_out(host, context, snapshot, vm, record, write)
     return report_vm(host, before, tuple(steps))
+
+
+def _has_seed(record: VmRecord) -> bool:
+    return any(disk.role is DiskRole.SEED for disk in record.disks)
 
 
 def changed_setup(

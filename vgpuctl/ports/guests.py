@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports to what is in guests: the helpers there, with their channels, and the discs with drivers for them."""
+"""The ports to what is in guests: helpers with their channels and reports, QEMU guest agents, and discs with drivers."""
 
 from __future__ import annotations
 
@@ -98,4 +98,19 @@ class DriverDiscs(Protocol):
         Raises:
             ValueError: the file has changed since it was read.
             OSError: it cannot be read, or the disc not written.
+        """
+
+
+class GuestAgent(Protocol):
+    """The QEMU guest agents in guests. What they answer comes from the guest, and proves nothing."""
+
+    def command(self, uuid: str, name: str, arguments: Mapping[str, object], *, wait_seconds: int) -> object:
+        """Have the QEMU guest agent of a running VM carry out one of its commands; return what that returned.
+
+        `wait_seconds`: how long to wait for the answer. Returns None for an answer that is too long or no answer.
+
+        Raises:
+            LibvirtFailed: error 86, no guest agent answers; 74, the VM has no channel to one; 42 or 55, it does not
+                run; 1, the guest agent refused, and the message has its words.
+            HostCannot: libvirt does not answer.
         """

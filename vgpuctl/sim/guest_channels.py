@@ -16,7 +16,9 @@ from threading import Event, Thread
 from vgpuctl.errors import HostCannot
 from vgpuctl.sim import domain_xml
 from vgpuctl.sim.core import Core
+from vgpuctl.sim.objects import RunningDomain
 from vgpuctl.sim.refusals import VirError, VirErrorNumber, read_call
+from vgpuctl.sim.state import State
 
 DIRECTORY = "channels"
 _LOOK_SECONDS = 0.2
@@ -34,17 +36,9 @@ class SimGuestChannels:
         self, uuid: str, name: str, *, on_data: Callable[[bytes], None], on_end: Callable[[str], None]
     ) -> SimGuestChannel:
         """Open a running VM's channel."""
+        missing = VirError(VirErrorNumber.INTERNAL_ERROR, f"internal error: cannot find channel {name}")
         with self._core.call_lock, read_call(self._core, "open-channel", uuid) as state:
-            if uuid not in state.domains:
-                raise VirError(VirErrorNumber.NO_DOMAIN, f"Domain not found: no domain with matching uuid '{uuid}'")
-            running = state.running.get(uuid)
-            if running is None:
-                raise VirError(
-                    VirErrorNumber.OPERATION_INVALID, "Requested operation is not valid: domain is not running"
-                )
-            targets = domain_xml.parse(running.xml).findall("devices/channel[@type='unix']/target[@type='virtio']")
-            if name not in {target.get("name") for target in targets}:
-                raise VirError(VirErrorNumber.INTERNAL_ERROR, f"internal error: cannot find channel {name}")
+            running = find_running(state, uuid, name, missing)
         pid = running.pid
 
         def runs() -> bool:
@@ -53,6 +47,43 @@ class SimGuestChannels:
             return domain is not None and domain.pid == pid
 
         return SimGuestChannel(self._core.directory / DIRECTORY / uuid, runs, on_data, on_end)
+
+
+def find_running(state: State, uuid: str, channel: str, missing: VirError) -> RunningDomain:
+    """Return a running domain that has a channel.
+
+    Raises:
+        VirError: there is no such domain, it is off, or it has no such channel (`missing`).
+    """
+    if uuid not in state.domains:
+        raise VirError(VirErrorNumber.NO_DOMAIN, f"Domain not found: no domain with matching uuid '{uuid}'")
+    running = state.running.get(uuid)
+    if running is None:
+        raise VirError(VirErrorNumber.OPERATION_INVALID, "Requested operation is not valid: domain is not running")
+    targets = domain_xml.parse(running.xml).findall("devices/channel[@type='unix']/target[@type='virtio']")
+    if channel not in {target.get("name") for target in targets}:
+        raise missing
+    return running
+
+
+def connect(path: Path, wait_seconds: float) -> socket.socket | None:
+    """Connect to who listens at a socket; None if nobody does.
+
+    A directory's descriptor keeps the path short, as sockets need it.
+    """
+    if not path.exists():
+        return None
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    guest = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    guest.settimeout(wait_seconds)
+    try:
+        guest.connect(f"/proc/self/fd/{directory}/{path.name}")
+    except OSError:
+        guest.close()
+        return None
+    finally:
+        os.close(directory)
+    return guest
 
 
 class SimGuestChannel:
@@ -95,27 +126,12 @@ class SimGuestChannel:
                     self._ending.set()
                     self._on_end("the VM stopped")
                     return
-                self._connect()
+                self._socket = self._socket or connect(self._path, _LOOK_SECONDS)
                 self._read()
                 self._ending.wait(0 if self._socket else _LOOK_SECONDS)
         finally:
             if self._socket is not None:
                 self._socket.close()
-
-    def _connect(self) -> None:
-        """Connect, if somebody listens; a directory's descriptor keeps the path short, as sockets need it."""
-        if self._socket is not None or not self._path.exists():
-            return
-        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        guest = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        guest.settimeout(_LOOK_SECONDS)
-        try:
-            guest.connect(f"/proc/self/fd/{directory}/{self._path.name}")
-            self._socket = guest
-        except OSError:
-            guest.close()
-        finally:
-            os.close(directory)
 
     def _read(self) -> None:
         if self._socket is None:

@@ -22,6 +22,7 @@ from vgpuctl.sim import vgpu_scheduler
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.domain_events import SimDomainEvents
 from vgpuctl.sim.domain_xml import host_arch
+from vgpuctl.sim.guest_agent import SimGuestAgent
 from vgpuctl.sim.guest_channels import SimGuestChannels
 from vgpuctl.sim.host_tree import nvidia_node_name, vfio_device_name
 from vgpuctl.sim.hypervisor import EMULATOR_PREFIX, SimHypervisor
@@ -74,6 +75,7 @@ class SimHost:
         self.hypervisor = SimHypervisor(core)
         self.domain_events = SimDomainEvents(core)
         self.guest_channels = SimGuestChannels(core)
+        self.guest_agent = SimGuestAgent(core)
         self.storage = SimStorage(core)
         self.volume_bin = SimVolumeBin(core)
         self.audit = SimAudit(core.directory)

@@ -44,6 +44,7 @@ _LIBVIRT_CALLS = {
     "unplug": ("virDomainDetachDeviceAlias", "cannot detach the device from VM {}"),
     "removal": ("virConnectDomainEventRegisterAny", "cannot watch the removal of a device from VM {}"),
     "guest-addresses": ("virDomainInterfaceAddresses", "cannot read the addresses of VM {}"),
+    "agent-command": ("virDomainQemuAgentCommand", "cannot ask the guest agent of VM {}"),
     "open-channel": ("virDomainOpenChannel", "cannot open a channel of VM {}"),
     "graphics-passwords": ("virDomainGetXMLDesc", "cannot read the console of VM {}"),
     "pool": ("virStoragePoolLookupByName", "cannot look up storage pool {}"),
@@ -162,6 +163,8 @@ class VirErrorNumber(IntEnum):
     NO_STORAGE_VOL = 50
     OPERATION_INVALID = 55
     CONFIG_UNSUPPORTED = 67
+    ARGUMENT_UNSUPPORTED = 74
+    AGENT_UNRESPONSIVE = 86
     STORAGE_VOL_EXIST = 90
     XML_INVALID_SCHEMA = 92
     DEVICE_MISSING = 99

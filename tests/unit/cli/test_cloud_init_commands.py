@@ -206,6 +206,7 @@ def test_a_command_without_the_agent_cannot_reach_the_helper(sim: Run, line: str
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     ran = sim(line)
     assert (ran.status, "only the host agent can reach the helper" in ran.err) == (6, True)
+    assert ("no QEMU guest agent answers" in ran.err) is not line.startswith("allow-logon")
 
 
 @pytest.mark.parametrize(

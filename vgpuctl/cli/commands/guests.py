@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands about what runs in guests: requests to their helpers, and the helper itself."""
+"""The commands about what runs in guests: requests to helpers or QEMU guest agents, and the helper itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would be
     shown_by="show-vm",
     words=("sent", "left alone"),
     examples=(
-        ("vgpuctl message-vm desk-1 --text 'Please save your work'", "the helper in the guest shows it"),
+        ("vgpuctl message-vm desk-1 --text 'Please save your work'", "its guest shows it"),
         ("vgpuctl message-vm --label team=cad --text 'New image tonight'", "to everybody of a team"),
     ),
 )
@@ -34,7 +34,8 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would be
 def message_vm(settings: Settings, targets: Targets, text: str, dry_run: bool) -> int:
     """Show a message to everybody who is logged on in running VMs, in terminals and on desktops.
 
-    The helper in the guest does it, and the host agent asks it. print-helper prints the helper.
+    The host agent asks the helper in the guest. Without one the QEMU guest agent shows it, on Linux only in terminals.
+    print-helper prints the helper.
     """
     return change(
         run.through_agent(settings),
@@ -65,7 +66,7 @@ def shutdown_in(
 ) -> int:
     """Have the guests of VMs shut down in some minutes, with a warning to their users.
 
-    The helper in the guest does it, and the host agent asks it. stop-vm stops VMs now, and needs no helper.
+    The host agent asks the helper in the guest; without one the QEMU guest agent does it. stop-vm stops VMs now.
     """
     if cancel == (minutes is not None) or (cancel and text is not None):
         raise click.UsageError("specify one of --minutes N (with or without --text) and --cancel")
@@ -125,7 +126,8 @@ def allow_logon(settings: Settings, targets: Targets, user: str | None, everybod
 def refresh_license(settings: Settings, targets: Targets, clear: bool, dry_run: bool) -> int:
     """Write the licenses of VMs into their seeds again, with the current tokens.
 
-    Guests get them at their next boot, and running guests with vgpuctl's helper get their token at once.
+    Guests get them at their next boot. Running guests get their token at once with vgpuctl's helper, or with Linux and
+    the QEMU guest agent.
 
     VMs without a license are left alone. The host agent takes a license out of a seed again once the
     guest is licensed, so that no secret lies there longer than needed; --clear does the same.
