@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports to what is in guests: helpers with their channels and reports, QEMU guest agents, and discs with drivers."""
+"""The ports to what is in guests: helpers with channels and reports, QEMU guest agents, and discs with drivers."""
 
 from __future__ import annotations
 
