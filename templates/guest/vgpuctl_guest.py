@@ -569,8 +569,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "action",
         choices=("run", "install", "uninstall", "show", "clean"),
         help=f"install, as root: write {PROGRAM} and a systemd service that runs it, also to update it; uninstall: "
-        "remove both; show: print once what the host gets; clean, as root: remove what must not be in an image of this "
-        "guest, then shut it down; run: what the service does",
+        "remove both; show: print once what the host gets; clean, as root: remove tokens, before an image "
+        "is made of this guest; run: what the service does",
     )
     parser.add_argument("--port", default=PORT, help="the virtio port (%(default)s)")
     given = parser.parse_args(arguments)

@@ -19,6 +19,7 @@ CLUSTER_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}"
 _ENDPOINT = re.compile(r"(\[[0-9a-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", re.ASCII)
 _BOOTSTRAP = r"[a-z0-9]{6}\.[a-z0-9]{16}"
 _CA_HASH = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_OPTIONS = ("--token", "--discovery-token-ca-cert-hash")
 _URL = re.compile(r"https://(\[[0-9a-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?/?", re.ASCII)
 _LINE = re.compile(r"(server|token):\s*([\"']?)(\S+)\2", re.ASCII)
 _K3S_TOKEN = re.compile(rf"K10[0-9a-f]{{64}}::(node:[!#-~]{{1,200}}|{_BOOTSTRAP})", re.ASCII)
@@ -39,7 +40,7 @@ def parse_join(name: str, text: str) -> ClusterJoin:
         ValueError: it is neither form, or has a token that no node may have.
     """
     lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
-    if lines and lines[0].strip().startswith("kubeadm join"):
+    if lines and re.match(r"\s*(sudo\s+)?kubeadm\s+join\b", lines[0]):
         return _parse_kubeadm(name, lines)
     matches = [_LINE.fullmatch(line.strip()) for line in lines]
     values = {match[1]: match[3] for match in matches if match is not None}
@@ -56,13 +57,15 @@ def parse_join(name: str, text: str) -> ClusterJoin:
 
 def _parse_kubeadm(name: str, lines: list[str]) -> ClusterJoin:
     try:
-        _, _, server, *options = shlex.split(" ".join(lines))
-        values = dict(zip(options[::2], options[1::2], strict=True))
+        words = shlex.split(" ".join(lines))
+        server, *options = words[words.index("join") + 1 :]
     except ValueError:
         raise ValueError("its line of `kubeadm join` is not complete") from None
-    token, ca_hash = values.pop("--token", ""), values.pop("--discovery-token-ca-cert-hash", "")
-    if values:
-        raise ValueError("its line of `kubeadm join` has other options than a worker needs")
+    others = [word for word in options if word.startswith("-") and word not in _OPTIONS]
+    if others:
+        raise ValueError(f"its line of `kubeadm join` has {others[0].partition('=')[0]!a}, which no worker needs")
+    values = dict(zip(options[::2], options[1::2], strict=False))
+    token, ca_hash = values.get("--token", ""), values.get("--discovery-token-ca-cert-hash", "")
     if not _ENDPOINT.fullmatch(server):
         raise ValueError("its line of `kubeadm join` has no HOST:PORT")
     if not re.fullmatch(_BOOTSTRAP, token, re.ASCII):

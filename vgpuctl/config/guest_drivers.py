@@ -30,7 +30,7 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _CLOUDS = re.compile(r"(?<![a-z])(aws|azure|gcp|swl|oci|alibaba|tencent)(?![a-z])", re.IGNORECASE | re.ASCII)
 _BEGINNINGS = {"run": b"#!", "deb": b"!<arch>\ndebian-binary", "rpm": b"\xed\xab\xee\xdb"}
 _VERSION_IN_RUN = re.compile(rb"^(?:pkg_)?version(?:_string)?=\"?([0-9.]+)\"?$", re.MULTILINE)
-_EXAMPLE = "NVIDIA-Linux-x86_64-580.159.03-grid.run"
+_EXAMPLE = "NVIDIA-Linux-x86_64-VERSION-grid.run"
 
 
 def guest_driver(value: object) -> str:
@@ -57,6 +57,8 @@ def parse_driver_name(path: str) -> DriverName:
         )
     if "vgpu-kvm" in name:
         raise ValueError(f"{name!a} is the driver of a host; a guest needs the one of the same archive with 'grid'")
+    if name.endswith(".zip"):
+        raise ValueError(f"{name!a} is an archive: unpack it, and name the file of Guest_Drivers with 'grid' for Linux")
     if name.endswith(".exe"):
         raise ValueError(f"{name!a} is a driver for Windows: install it in the golden image")
     match = next(filter(None, (pattern.fullmatch(name) for pattern in _NAMES)), None)

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
+_FORMS = (
+    "one line, of kubeadm token create --print-join-command; or two lines for k3s, server: https://HOST:6443 and "
+    "token: with what k3s token create --ttl 24h prints"
+)
+
+
 def read_cluster_join(host: Host, name: str) -> ClusterJoin:
     """Return how a guest joins a cluster.
 
@@ -31,20 +37,22 @@ def read_cluster_join(host: Host, name: str) -> ClusterJoin:
     except (FileNotFoundError, NotADirectoryError):
         raise NotFound(
             f"there is no cluster {name} on this host: {path} does not exist",
-            hint="kubeadm token create --print-join-command >FILE on the cluster; then on this host: "
-            f"sudo install -D -m 600 FILE {path}",
+            hint=f"sudo install -D -m 600 FILE {path}; in it {_FORMS}",
             cluster=name,
         ) from None
+    except IsADirectoryError:
+        raise InvalidInput(f"{path} is a directory, and no file with a token", hint=_FORMS, cluster=name) from None
     except OSError as error:
         raise unreadable_error(path, error) from error
     if not is_private:
         raise Refused(
-            f"{path} is not root's alone, and it has a token",
-            hint=f"sudo chown root: {quote(path)} && sudo chmod go= {quote(path)}; and make a new token",
+            f"{path} is not root's alone, or its folder is not, and it has a token",
+            hint=f"sudo chown root: {CLUSTER_DIRECTORY} {quote(path)} && sudo chmod go= {CLUSTER_DIRECTORY} "
+            f"{quote(path)}; and make a new token",
             cluster=name,
         )
     try:
         return parse_join(name, text)
     except ValueError as error:
         problem = str(error)
-    raise InvalidInput(f"{path}: {problem}", hint="vgpuctl's page Guests shows both forms", cluster=name)
+    raise InvalidInput(f"{path}: {problem}", hint=_FORMS, cluster=name)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 _FIELD = "guest_driver"
+_HINT = "name a file of the host, such as /srv/drivers/NVIDIA-Linux-x86_64-VERSION-grid.run"
 
 
 def read_guest_driver(host: Host, path: str) -> GuestDriver:
@@ -32,9 +34,11 @@ def read_guest_driver(host: Host, path: str) -> GuestDriver:
     try:
         file = host.driver_discs.read(path, MAX_BYTES)
     except OSError as error:
+        if error.errno in (errno.EISDIR, errno.EINVAL, errno.EFBIG):
+            raise InvalidInput(f"{_FIELD}: {path}: {error.strerror}", hint=_HINT, path=path) from error
         raise unreadable_error(path, error) from error
     if file is None:
-        raise NotFound(f"{_FIELD}: {path} does not exist", hint="name a file of the host", path=path)
+        raise NotFound(f"{_FIELD}: {path} does not exist", hint=_HINT, path=path)
     if file.exposure is not None:
         raise Refused(
             f"{_FIELD}: {path} is not root's alone, and guests run it as root: {file.exposure}",

@@ -215,8 +215,13 @@ def no_helper(name: str, verb: str, besides: str = "", *, is_expected: bool | No
 
     `besides`: what else does not work. `is_expected`: cloud-init brings the helper there.
     """
-    by_hand = "vgpuctl print-helper > vgpuctl-guest; in the guest: sudo python3 vgpuctl-guest install"
-    expected = "cloud-init brings it: wait until the guest has booted; in the guest: systemctl status vgpuctl-guest"
+    by_hand = (
+        f"vgpuctl set-vm {name} --guest-helper, then vgpuctl reboot-vm {name}; or by hand: vgpuctl print-helper > "
+        "vgpuctl-guest; in the guest: sudo python3 vgpuctl-guest install"
+    )
+    expected = (
+        f"it comes at the guest's next boot: vgpuctl reboot-vm {name}; in the guest: systemctl status vgpuctl-guest"
+    )
     return HostCannot(
         f"{verb}: no helper in the guest of {name} reports to the host agent{', and ' if besides else ''}{besides}",
         hint=expected if is_expected else by_hand,

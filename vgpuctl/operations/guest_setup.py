@@ -48,7 +48,9 @@ _SECRETS = {"license": ("license", "licenses"), "k8s_join": ("cluster", "cluster
 
 
 def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> Outcome[VmReport]:
-    """Write a VM's license into its seed, or take it out (`clear`); a VM without a license is left alone.
+    """Write a VM's license into its seed, or take out all secrets (`clear`); a VM without any is left alone.
+
+    Of a VM that has none but joins a cluster, the token for that is written.
 
     A running guest gets the token at once, by its helper or its QEMU guest agent. Then a seed without a license stays
     so, and none is needed.
@@ -67,21 +69,22 @@ def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> 
     refuse_unfinished(vm, record)
     before = vm_result(snapshot, vm)
     secrets = secret_names(request_of_record(record.request_fields))
-    if not secrets if clear else "license" not in secrets:
-        note = "VMs without a license are left alone"
+    if not secrets:
+        note = "VMs without a license or a cluster to join are left alone"
         return Outcome(False, before, (), snapshot.warnings, (note,), dry_run=context.dry_run)
     notes: tuple[str, ...] = ()
     if clear:
         step = _setup_step(vm, record, GuestSecrets())
         is_done = not secrets_in(step.read_script(host))
     else:
-        put_token, problem = find_token_way(host, vm)
+        put_token, problem = find_token_way(host, vm) if "license" in secrets else (None, None)
         if put_token is not None:
             return _refresh_now(host, context, snapshot, vm, record, put_token)
         if problem is not None and not _has_seed(record):
             raise problem
         notes = () if problem is None else (problem.message,)
-        step, _ = changed_setup(host, context, snapshot, vm, record, renew={"license"})
+        renew = {"license"} if "license" in secrets else secrets.keys()  # who has a license has joined
+        step, _ = changed_setup(host, context, snapshot, vm, record, renew=renew)
         is_done = step.is_done(host)
     if is_done:
         return Outcome(False, before, (), snapshot.warnings, notes, dry_run=context.dry_run)

@@ -12,7 +12,7 @@ from vgpuctl.model.cluster_join import ClusterKind
 WRAPPED = KUBEADM.replace(" --token", " \\\n\t--token")
 
 
-@pytest.mark.parametrize("text", [KUBEADM, WRAPPED, f"# made today\n\n{KUBEADM}"])
+@pytest.mark.parametrize("text", [KUBEADM, WRAPPED, f"# made today\n\n{KUBEADM}", f"sudo {WRAPPED}"])
 def test_the_line_that_kubeadm_prints(text: str) -> None:
     join = parse_join("lab", text)
     assert (join.kind, join.server, join.token) == (ClusterKind.KUBEADM, "10.0.0.1:6443", "abcdef.0123456789abcdef")
@@ -39,9 +39,9 @@ def test_the_two_lines_of_k3s(token: str) -> None:
         (K3S.replace(f"K10{HASH}::node:", ""), "its token: is none for agents with the hash of the cluster's CA"),
         (K3S.replace("c2VjcmV0", 'c2"VjcmV0'), "its token: is none for agents"),
         ("kubeadm join", "its line of `kubeadm join` is not complete"),
-        ("kubeadm join 10.0.0.1:6443 --token", "its line of `kubeadm join` is not complete"),
-        (f"{KUBEADM.strip()} --control-plane", "its line of `kubeadm join` is not complete"),
-        (f"{KUBEADM.strip()} --certificate-key x", "its line of `kubeadm join` has other options than a worker needs"),
+        ("kubeadm join 10.0.0.1:6443 --token", "its --token is none of kubeadm's"),
+        (f"{KUBEADM.strip()} --control-plane --certificate-key x", "has '--control-plane', which no worker needs"),
+        (f"{KUBEADM.strip()} --certificate-key=c2VjcmV0", "has '--certificate-key', which no worker needs"),
         (KUBEADM.replace(":6443", ""), "its line of `kubeadm join` has no HOST:PORT"),
         (KUBEADM.replace("abcdef.", "abcdef"), "its --token is none of kubeadm's"),
         (KUBEADM.partition(" --disc")[0], "its --discovery-token-ca-cert-hash is missing"),

@@ -37,6 +37,7 @@ def test_a_name_says_version_kind_and_machine(name: str, expected: DriverName) -
         ("582.53_grid_win10_win11_server2022_dch_64bit_international.exe", "is a driver for Windows"),
         ("NVIDIA-Linux-x86_64-580.159.03-grid-custom.run", "is no name of NVIDIA's drivers"),
         ("NVIDIA-Linux-ppc64le-535.54.03.run", "is no name of NVIDIA's drivers"),
+        ("NVIDIA-GRID-Linux-KVM-580.159.01-580.159.03-582.53.zip", "is an archive: unpack it"),
         ("driver.run", "is no name of NVIDIA's drivers"),
         ("NVIDIA-Linux-x86_64-grid.run", "is no name of NVIDIA's drivers"),
         ("nvidia-driver-580_580.159.03_amd64.deb", "is no name of NVIDIA's drivers"),

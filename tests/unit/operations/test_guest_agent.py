@@ -22,7 +22,7 @@ from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.errors import BlockedByGuest, Busy, HostCannot, LibvirtFailed, Refused, VgpuctlError, exception_chain
 from vgpuctl.host.processes import HostClock
 from vgpuctl.model.guest_agent import MAX_ANSWER_CHARACTERS
-from vgpuctl.model.request import CloudInit
+from vgpuctl.model.request import CloudInit, GuestSetup
 from vgpuctl.observe.licenses import read_license
 from vgpuctl.operations import guest_agent
 from vgpuctl.operations.guest_helper import allow_logon, message_vm, shut_down_in
@@ -44,7 +44,7 @@ def host(tmp_path: Path) -> SimulatedHost:
     """A host whose clock is this machine's, because qemu-ga takes its time; VM vm has a license, and runs."""
     host = open_sim_host(tmp_path / "host", "a100-40", clock=HostClock())
     put_license(host.sim.host_file.parent)
-    seed = CloudInit(license=read_license(host.ports, "cad"))
+    seed = CloudInit(setup=GuestSetup(read_license(host.ports, "cad")))
     create(host.ports, with_seed(request("A100-4C", name="vm", image=IMAGE, license_name="cad"), seed))
     return host
 

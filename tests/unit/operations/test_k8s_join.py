@@ -54,11 +54,12 @@ def test_another_change_keeps_the_token_and_clear_takes_it_out(host, calls):
     calls.set_vm("vm", guest_sharing="time-slicing:2")
     assert secrets_in(script(host)) == {"k8s_join"}
     cleared = calls.refresh_license("vm", clear=True)
-    assert cleared.steps[0].startswith("write no k8s_join and guest_sharing time-slicing:2 into")
+    assert cleared.steps[0].startswith("write guest_sharing time-slicing:2, with no k8s_join, into")
     assert secrets_in(script(host)) == frozenset()
     calls.set_vm("vm", guest_sharing="time-slicing:3")
     assert secrets_in(script(host)) == frozenset(), "the guest has joined"
-    assert calls.refresh_license("vm").notes == ("VMs without a license are left alone",)
+    assert calls.refresh_license("vm").changed
+    assert secrets_in(script(host)) == {"k8s_join"}, "its next guest needs it"
     calls.set_vm("vm", k8s_join="none")
     assert calls.show_vm("vm").data.k8s_join == "none"
     calls.set_vm("vm", k8s_join="lab")
@@ -86,7 +87,7 @@ def test_a_file_that_is_gone_is_only_a_warning_when_something_else_changes(host,
     ("text", "mode", "error", "problem"),
     [
         (None, 0, NotFound, "there is no cluster lab on this host"),
-        (KUBEADM, 0o640, Refused, "/etc/vgpuctl/clusters/lab is not root's alone, and it has a token"),
+        (KUBEADM, 0o640, Refused, "/etc/vgpuctl/clusters/lab is not root's alone, or its folder is not"),
         (KUBEADM, 0o604, Refused, "is not root's alone"),
         ("hello\n", 0o600, InvalidInput, "/etc/vgpuctl/clusters/lab: it is neither a line of `kubeadm join`"),
         (K3S.replace("::node:", "::server:"), 0o600, InvalidInput, "with which a node is the cluster's administrator"),

@@ -120,7 +120,7 @@ def allow_logon(settings: Settings, targets: Targets, user: str | None, everybod
     ),
 )
 @targets.vms()
-@click.option("--clear", is_flag=True, help="Take the license out of the seed; the guest keeps what it has.")
+@click.option("--clear", is_flag=True, help="Take license and join token out of the seed; the guest keeps what it has.")
 @_DRY_RUN
 @click.pass_obj
 def refresh_license(settings: Settings, targets: Targets, clear: bool, dry_run: bool) -> int:
@@ -129,8 +129,9 @@ def refresh_license(settings: Settings, targets: Targets, clear: bool, dry_run: 
     Guests get them at their next boot. Running guests get their token at once with vgpuctl's helper, or with Linux and
     the QEMU guest agent.
 
-    VMs without a license are left alone. The host agent takes a license out of a seed again once the
-    guest is licensed, so that no secret lies there longer than needed; --clear does the same.
+    Of a VM without a license that joins a cluster the join token is written; others are left alone. The host agent
+    takes both out of a seed again once the guest is licensed, so that no secret lies there longer than needed; --clear
+    does the same.
     """
     return change(
         run.through_agent(settings),

@@ -68,9 +68,10 @@ class WriteSetup(Step):
 
     def describe(self) -> str:
         """Say what the seed has afterwards."""
-        missing = (f"no {field}" for field in self.without)
-        what = " and ".join((*missing, *self.setup.fields)) or "that nothing is set up in its guest"
-        return f"write {what} into the cloud-init seed {self.disk.path}"
+        missing = " and ".join(f"no {field}" for field in self.without)
+        what = " and ".join(self.setup.fields) or missing or "that nothing is set up in its guest"
+        without = f", with {missing}," if self.setup.fields and missing else ""
+        return f"write {what}{without} into the cloud-init seed {self.disk.path}"
 
     def perform(self, host: Host) -> None:
         """Read the seed and write it, with the same size; where that fails, write what was there.
