@@ -293,7 +293,9 @@ def _hint(vm: Vm, target: str) -> str:
         return hint_commands.run_command(vm)
     if target == "license":
         return f"vgpuctl doctor license-token licenses; vgpuctl show-vm {shlex.quote(vm.name)}"
-    return f"vgpuctl show-console {shlex.quote(vm.name)} shows how to see what the guest does"
+    console = f"vgpuctl show-console {shlex.quote(vm.name)} shows how to see what the guest does"
+    installs = target == "driver" and vm.record is not None and "guest_driver" in vm.record.request_fields
+    return f"in the guest: journalctl -u vgpuctl-driver; {console}" if installs else console
 
 
 def _went_off_error(name: str) -> PartlyApplied:

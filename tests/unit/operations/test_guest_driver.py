@@ -281,3 +281,17 @@ def test_the_definition_keeps_qemu_from_the_shared_disc(opened, tmp_path):
                 host.ports.hypervisor.definition(created.uuid)):  # fmt: skip
         (source,) = etree.fromstring(xml).xpath("//disk/source[@startupPolicy='optional']")
         assert [dict(label.attrib) for label in source] == [{"model": "dac", "relabel": "no"}]
+
+
+def test_waiting_for_a_driver_in_vain_says_where_to_look(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    calls.create_vm("other", profile="A100-4C", image=IMAGE)
+    hints = []
+    for name in ("vm", "other"):
+        with pytest.raises(Busy) as raised:
+            calls.wait(name, event="driver", timeout_seconds=5)
+        hints.append(raised.value.hint)
+    assert hints[0].startswith("in the guest: journalctl -u vgpuctl-driver; vgpuctl show-console vm ")
+    assert hints[1].startswith("vgpuctl show-console other ")
