@@ -25,6 +25,7 @@ from vgpuctl.agent.callers import SystemUsers, Users, caller_of
 from vgpuctl.config.agent_spec import AgentSpec
 from vgpuctl.config.arguments import MAX_VMS, NONE
 from vgpuctl.config.device_rules import parse_nic
+from vgpuctl.config.guest_rules import GUEST_LISTS
 from vgpuctl.config.rules import TEMPLATE_PATTERN, is_path
 from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, expand_names, parse_options, parse_vm_spec
@@ -112,11 +113,6 @@ CHECKED_FIELDS = frozenset({
     "image", "disk", "cdrom", "cloud_init", "network_config", "networks", "storage_pool", "vgpu_params", "template",
     "mode", "force_console", "license", "guest_driver", "k8s_join",
 })  # fmt: skip
-_SETUP_LISTS = (
-    ("license", "the license", "licenses"), ("guest_driver", "the driver", "drivers"),
-    ("k8s_join", "the cluster", "clusters"),
-)  # fmt: skip
-"""Fields of what a guest is set up with, how an error calls the value, and the list of host.yaml with those allowed."""
 _CONTENT_FIELDS = ("cloud_init", "network_config")
 _MAKES_VM = frozenset({"profile", "mode", "gpus", "gpu"})
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
@@ -275,9 +271,9 @@ class _Check:
 
     def _check_setup(self, fields: Mapping[str, Any]) -> None:
         """Refuse what the guest is to get of the host, and host.yaml does not list."""
-        for field, what, key in _SETUP_LISTS:
+        for field, (what, key) in GUEST_LISTS.items():
             if fields.get(field) not in (None, "", NONE):
-                self._check_listed(what, str(fields[field]), key)
+                self._check_listed(f"the {what}", str(fields[field]), key)
 
     def _check_listed(self, what: str, value: str, key: str) -> None:
         """Refuse a value that host.yaml does not list for members."""

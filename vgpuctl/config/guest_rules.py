@@ -21,6 +21,12 @@ MAX_REPLICAS = {SharingMethod.MPS: 48, SharingMethod.TIME_SLICING: 100}
 GUEST_SHARING_PATTERN = (
     f"({NONE}|mps(,(threads=[0-9]{{1,3}}|memory={SIZE_PATTERN})){{0,2}}|(mps|time-slicing):[0-9]{{1,3}})"
 )
+GUEST_LISTS = {
+    "license": ("license", "licenses"),
+    "guest_driver": ("driver", "drivers"),
+    "k8s_join": ("cluster", "clusters"),
+}
+"""What guests get of the host, by field: how an error calls it, and the key of host.yaml's `allow:` for members."""
 _FORMS = "none, mps, mps,threads=PERCENT,memory=SIZE, mps:PODS or time-slicing:PODS"
 _PODS = re.compile(r"(mps|time-slicing):([0-9]{1,3})", re.ASCII)
 _PERCENT = re.compile(r"[0-9]{1,3}", re.ASCII)

@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.guest_rules import GUEST_LISTS
 from vgpuctl.config.vm_request import guest_setup, request_of_record, secret_names
 from vgpuctl.domain.guest_setup import secrets_in
 from vgpuctl.errors import NotAllowed, Refused, VgpuctlError
@@ -41,10 +42,6 @@ from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
-
-
-_SECRETS = {"license": ("license", "licenses"), "k8s_join": ("cluster", "clusters")}
-"""How a secret is called, and the key of host.yaml with those that members may use, by field."""
 
 
 def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> Outcome[VmReport]:
@@ -233,7 +230,7 @@ def _setup_step(vm: Vm, record: VmRecord, secrets: GuestSecrets) -> WriteSetup:
 
 def _refuse_others_secret(context: Context, field: str, name: str) -> None:
     """Refuse a secret that host.yaml does not list for members: a record says what a VM was given, not what may be."""
-    caller, (what, key) = context.caller, _SECRETS[field]
+    caller, (what, key) = context.caller, GUEST_LISTS[field]
     if caller is not None and caller.rights is not Rights.ROOT and name not in getattr(caller, key):
         raise NotAllowed(
             f"the {what} {name} is not allowed",

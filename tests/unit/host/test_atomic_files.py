@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import claim_store, open_sim_host
+from tests.processes import left_by_a_killed_process
 from tests.values import ME
 from vgpuctl.host.atomic_files import SYSTEM_DIRECTORIES, HostUnfinishedFiles, open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
@@ -61,26 +61,6 @@ def test_the_text_is_on_the_disk_before_the_file_has_its_name_and_the_name_befor
 
 def is_dir(mode: int) -> bool:
     return mode & 0o170000 == 0o040000
-
-
-def left_by_a_killed_process(write: Callable[[], object]) -> None:
-    """Kill a process just before it renames the file that it wrote."""
-    child = os.fork()
-    if not child:
-        name_operation = os.rename
-
-        def die(source: str, target: str) -> None:
-            if Path(target).parent.name == "operations":
-                name_operation(source, target)
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        os.replace = os.rename = os.link = die  # type: ignore[assignment]
-        try:
-            write()
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
 def claims_in(run: Path) -> ClaimStore:

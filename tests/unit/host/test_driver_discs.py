@@ -13,6 +13,7 @@ import pytest
 from pycdlib import PyCdlib
 
 from tests.drivers import put_driver, run_name
+from tests.processes import left_by_a_killed_process
 from vgpuctl.host.atomic_files import HostUnfinishedFiles
 from vgpuctl.host.driver_discs import DriverDiscFiles
 from vgpuctl.host.processes import HostProcesses
@@ -108,12 +109,8 @@ def test_a_disc_of_a_killed_process_is_cleaned_up(discs: DriverDiscFiles, tmp_pa
     path = put_driver(tmp_path, NAME)
     read = discs.read(str(path), LIMIT)
     assert read is not None
-    process = os.fork()
-    if not process:
-        os.replace = lambda *_: os._exit(0)  # type: ignore[assignment]
-        discs.write("d.iso", str(path), read.sha256, LIMIT)
-        os._exit(1)
-    assert os.waitpid(process, 0)[1] == 0
+    digest = read.sha256
+    left_by_a_killed_process(lambda: discs.write("d.iso", str(path), digest, LIMIT))
     folder = tmp_path / "vgpuctl/drivers"
     assert not discs.has("d.iso")
     unfinished = HostUnfinishedFiles([folder], HostProcesses())
