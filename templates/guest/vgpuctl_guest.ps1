@@ -7,13 +7,16 @@ requests of the host.
 .DESCRIPTION
     powershell -ExecutionPolicy Bypass -File vgpuctl-guest.ps1 install    as an administrator: a scheduled task
     powershell -ExecutionPolicy Bypass -File vgpuctl-guest.ps1 run        what the task does
+    powershell -ExecutionPolicy Bypass -File vgpuctl-guest.ps1 clean      before an image is made of this guest: removes
+                                                                          tokens and old answer files
+    powershell -ExecutionPolicy Bypass -File vgpuctl-guest.ps1 uninstall  removes the task and this program
 
 It speaks through the virtio port org.vgpuctl.guest.0, which vgpuctl gives each VM; the virtio-serial driver (vioserial)
 must be installed. One JSON object per line, at most 4 KiB. The host cannot run commands through it. It needs Windows
 PowerShell 5.1, which Windows 10, 11 and Server have.
 #>
 param(
-    [ValidateSet('run', 'install', 'show')]
+    [ValidateSet('run', 'install', 'uninstall', 'show', 'clean')]
     [string] $Action = 'run'
 )
 
@@ -161,6 +164,10 @@ function Set-Token($Request) {
     }
     New-Item -ItemType Directory -Force -Path $TokenDirectory | Out-Null
     $path = Join-Path $TokenDirectory $TokenName
+    New-Item -ItemType File -Force -Path "$path.new" | Out-Null
+    $who = '*S-1-5-18:F', '*S-1-5-32-544:F'  # only the system and administrators may read it
+    $result = Invoke-Program 'icacls.exe' (@("$path.new", '/inheritance:r', '/grant:r') + $who)
+    if ($result.status -ne 0) { throw "icacls.exe failed: exit status $($result.status)" }
     [IO.File]::WriteAllText("$path.new", $token)
     Move-Item -Force "$path.new" $path
     Get-ChildItem -Path $TokenDirectory -Filter '*.tok' | Where-Object Name -ne $TokenName | Remove-Item -Force
@@ -267,6 +274,7 @@ function Start-Serving($port) {
 
 function Install-Helper {
     New-Item -ItemType Directory -Force -Path (Split-Path $Program) | Out-Null
+    Stop-Helper
     if ($PSCommandPath -ne $Program) { Copy-Item -Force $PSCommandPath $Program }
     $arguments = "-NoProfile -NonInteractive -ExecutionPolicy Bypass -File `"$Program`" run"
     $task = New-ScheduledTaskAction -Execute 'powershell.exe' -Argument $arguments
@@ -278,8 +286,35 @@ function Install-Helper {
     Start-ScheduledTask -TaskName $TaskName
 }
 
+function Stop-Helper {
+    Get-ScheduledTask -TaskName $TaskName -ErrorAction SilentlyContinue | Stop-ScheduledTask
+}
+
+function Uninstall-Helper {
+    Stop-Helper
+    Get-ScheduledTask -TaskName $TaskName -ErrorAction SilentlyContinue | Unregister-ScheduledTask -Confirm:$false
+    Remove-Item -Force -Path $Program -ErrorAction SilentlyContinue
+}
+
+# Remove what must not be in an image of this guest: tokens, and the answer files that Windows' setup kept, which have
+# passwords and come before that of a new guest's own disc. It prints their names.
+function Clear-Guest {
+    $patterns = @(
+        (Join-Path $TokenDirectory '*.tok*')
+        "$env:SystemRoot\Panther\unattend*.xml"
+        "$env:SystemRoot\Panther\Unattend\*.xml"
+    )
+    foreach ($file in (Get-ChildItem -Force -File -Path $patterns -ErrorAction SilentlyContinue)) {
+        Remove-Item -Force -Path $file.FullName
+        "removed $($file.FullName)"
+    }
+    'run sysprep /generalize /oobe /shutdown before this guest is an image'
+}
+
 switch ($Action) {
     'install' { Install-Helper }
+    'uninstall' { Uninstall-Helper }
+    'clean' { Clear-Guest }
     'show' { ConvertTo-AsciiJson (Get-Report) }
     'run' { Start-Helper }
 }

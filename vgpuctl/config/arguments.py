@@ -14,7 +14,7 @@ from vgpuctl.errors import InvalidInput
 
 VM_MODES = ("vgpu", "sriov", "passthrough")
 GPU_MODES = (*VM_MODES, "unmanaged")
-OS_KINDS = ("linux", "generic", "windows11")
+OS_KINDS = ("linux", "generic", WINDOWS_11 := "windows11")
 RESERVE_MODES = ("always", "running")
 PLACEMENT_POLICIES = ("least-waste", "depth", "breadth", "first-fit")
 DEFAULT_PLACEMENT_POLICY = "least-waste"

@@ -2,8 +2,9 @@
 """Files with NVIDIA's driver for guests: what their names say, and whether the content is what the name says.
 
 The names are NVIDIA's: `NVIDIA-Linux-x86_64-580.159.03-grid.run`, `nvidia-linux-grid-580_580.159.03_amd64.deb` and
-`nvidia-linux-grid-580-580.159.03-1.x86_64.rpm`; without `grid`, a driver for whole GPUs only. The builds of clouds have
-the cloud in the name, and their licenses are for that cloud.
+`nvidia-linux-grid-580-580.159.03-1.x86_64.rpm`, and for Windows
+`582.53_grid_win10_win11_server2022_server2025_dch_64bit_international.exe`; without `grid`, a driver for whole GPUs
+only. The builds of clouds have the cloud in the name, and their licenses are for that cloud.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ _NAMES = tuple(
         rf"NVIDIA-Linux-(?P<machine>x86_64|aarch64)-{_VERSION}(?P<build>-[a-z-]+)?\.(?P<kind>run)",
         rf"nvidia-linux-grid-[0-9]+_{_VERSION}(-[0-9]+)?_(?P<machine>amd64|arm64)(?P<build>)\.(?P<kind>deb)",
         rf"nvidia-linux-grid-[0-9]+-{_VERSION}(-[0-9]+)?\.(?P<machine>x86_64|aarch64)(?P<build>)\.(?P<kind>rpm)",
+        rf"{_VERSION}(?P<build>(?=[a-z0-9_-]*win1[01])[_-][a-z0-9_-]*)(?P<machine>64bit)[a-z0-9_-]*\.(?P<kind>exe)",
     )
 )
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_MACHINES = {"amd64": "x86_64", "64bit": "x86_64", "arm64": "aarch64"}
 _CLOUDS = re.compile(r"(?<![a-z])(aws|azure|gcp|swl|oci|alibaba|tencent)(?![a-z])", re.IGNORECASE | re.ASCII)
-_BEGINNINGS = {"run": b"#!", "deb": b"!<arch>\ndebian-binary", "rpm": b"\xed\xab\xee\xdb"}
+_BEGINNINGS = {"run": b"#!", "deb": b"!<arch>\ndebian-binary", "rpm": b"\xed\xab\xee\xdb", "exe": b"MZ"}
 _VERSION_IN_RUN = re.compile(rb"^(?:pkg_)?version(?:_string)?=\"?([0-9.]+)\"?$", re.MULTILINE)
 _EXAMPLE = "NVIDIA-Linux-x86_64-VERSION-grid.run"
+_WINDOWS_EXAMPLE = "VERSION_grid_win10_win11_server2022_server2025_dch_64bit_international.exe"
 
 
 def guest_driver(value: object) -> str:
@@ -47,7 +50,7 @@ def parse_driver_name(path: str) -> DriverName:
     """Return what the name of a driver's file says.
 
     Raises:
-        ValueError: it is no name of NVIDIA's drivers for guests with Linux.
+        ValueError: it is no name of NVIDIA's drivers for guests.
     """
     name = posixpath.basename(path)
     if cloud := _CLOUDS.search(name):
@@ -58,14 +61,15 @@ def parse_driver_name(path: str) -> DriverName:
     if "vgpu-kvm" in name:
         raise ValueError(f"{name!a} is the driver of a host; a guest needs the one of the same archive with 'grid'")
     if name.endswith(".zip"):
-        raise ValueError(f"{name!a} is an archive: unpack it, and name the file of Guest_Drivers with 'grid' for Linux")
-    if name.endswith(".exe"):
-        raise ValueError(f"{name!a} is a driver for Windows: install it in the golden image")
+        raise ValueError(f"{name!a} is an archive: unpack it, and name a file of Guest_Drivers with 'grid'")
     match = next(filter(None, (pattern.fullmatch(name) for pattern in _NAMES)), None)
-    if match is None or match["build"] not in (None, "", "-grid"):
-        raise ValueError(f"{name!a} is no name of NVIDIA's drivers for guests with Linux, such as {_EXAMPLE}")
+    if match is None or (match["kind"] == "run" and match["build"] not in (None, "-grid")):
+        raise ValueError(
+            f"{name!a} is no name of NVIDIA's drivers for guests, such as {_EXAMPLE} or, for Windows, "
+            f"{_WINDOWS_EXAMPLE}"
+        )
     machine = _MACHINES.get(match["machine"], match["machine"])
-    is_grid = match["kind"] != "run" or match["build"] == "-grid"
+    is_grid = match["kind"] in ("deb", "rpm") or "grid" in (match["build"] or "")
     return DriverName(match["version"], match["kind"], machine, is_grid)
 
 

@@ -24,6 +24,7 @@ from vgpuctl.config.arguments import (
     RESERVE_MODES,
     SCHEDULER_POLICIES,
     VM_MODES,
+    WINDOWS_11,
 )
 from vgpuctl.config.shape import nonempty_list, single_or_list
 from vgpuctl.config.vm_fields import (
@@ -637,7 +638,7 @@ UPDATABLE_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes
 """The fields of a VM that can change while it is off, without creating it again."""
 LABEL_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes == "any")
 """The fields that only a VM's record has: they can change at any time."""
-GUEST_FIELDS = field_names(GuestSetup)
+GUEST_FIELDS = tuple(name for name in field_names(GuestSetup) if name in FIELDS)
 """The fields that set up the guest by its seed for cloud-init: a change counts from its next boot on."""
 SECRET_FIELDS = field_names(GuestSecrets)
 """The fields among them that name a secret of the host."""
@@ -667,7 +668,7 @@ def with_constraints(request: VmRequest, constraints: GpuConstraints) -> VmReque
 def guest_setup(request: VmRequest, secrets: GuestSecrets) -> GuestSetup:
     """Return what is set up in the guest of a request, with the secrets that were read for it."""
     others = {n: getattr(request, FIELDS[n].attribute) for n in GUEST_FIELDS if n not in SECRET_FIELDS}
-    return GuestSetup(**{n: getattr(secrets, n) for n in SECRET_FIELDS}, **others)
+    return GuestSetup(**{n: getattr(secrets, n) for n in SECRET_FIELDS}, **others, for_windows=request.os == WINDOWS_11)
 
 
 def secret_names(request: VmRequest) -> dict[str, str]:

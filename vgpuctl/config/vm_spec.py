@@ -159,7 +159,7 @@ def with_seed(request: VmRequest, seed: CloudInit | None) -> VmRequest:
     complete = replace(seed, setup=guest_setup(request, seed.setup))
     return replace(
         request,
-        seed=complete if complete != CloudInit() else None,
+        seed=complete if complete.sources else None,
         cloud_init=complete.user_data.path if complete.user_data is not None else None,
         network_config=complete.network_config.path if complete.network_config is not None else None,
     )

@@ -3,7 +3,8 @@
 
 That is cloud-init's NoCloud data source (doc/rtd/reference/datasources/nocloud.rst): user-data and meta-data must
 exist, network-config and vendor-data may. A guest whose disk does not know the instance-id yet applies them at its
-first boot; vgpuctl's part, vendor-data, applies at each boot.
+first boot; vgpuctl's part, vendor-data, applies at each boot. A guest with Windows applies the former with
+cloudbase-init only; vgpuctl's part has other files for it (`domain.guest_setup`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from contextlib import suppress
 from pycdlib import PyCdlib
 from pycdlib.pycdlibexception import PyCdlibInvalidInput
 
-from vgpuctl.domain.guest_setup import setup_script
+from vgpuctl.domain.guest_setup import SCRIPT_FILES, SETUP_FILES, setup_files
 from vgpuctl.model.request import CloudInit, GuestSetup
 
 VOLUME_LABEL = "cidata"
-SETUP_FILE = "vendor-data"
-_FILES = ("user-data", "meta-data", "network-config", SETUP_FILE)
+_USER_FILES = ("user-data", "meta-data", "network-config")
 _ROOM_BYTES, _UNIT_BYTES = 128 << 10, 1 << 20
 """An image has room for a token and certificates that come later, and is a multiple of the unit."""
 _ROOT_ONLY_MODE = 0o100400
@@ -44,7 +44,7 @@ def build_seed_image(files: CloudInit, instance_id: str, hostname: str) -> bytes
     texts = {"user-data": files.user_data.text if files.user_data else "#cloud-config\n", "meta-data": meta}
     if files.network_config is not None:
         texts["network-config"] = files.network_config.text
-    image = _build(texts, setup_script(files.setup))
+    image = _build({**texts, **setup_files(files.setup)})
     return image.ljust(-(-(len(image) + _ROOM_BYTES) // _UNIT_BYTES) * _UNIT_BYTES, b"\0")
 
 
@@ -57,8 +57,8 @@ def with_setup(image: bytes, setup: GuestSetup, *, unread: bool = False) -> byte
         ValueError: it is no seed, or too small for the script.
     """
     texts = _read(image)
-    before = texts.pop(SETUP_FILE, None)
-    changed = _build(texts, setup_script(setup, replaces=before is not None, unread=unread))
+    users = {name: text for name, text in texts.items() if name not in SETUP_FILES}
+    changed = _build({**users, **setup_files(setup, replaces=_script(texts) is not None, unread=unread)})
     if len(changed) > len(image):
         raise ValueError(f"it has {len(image)} bytes and needs {len(changed)}")
     return changed.ljust(len(image), b"\0")
@@ -70,7 +70,11 @@ def read_setup(image: bytes) -> str | None:
     Raises:
         ValueError: it is no seed.
     """
-    return _read(image).get(SETUP_FILE)
+    return _script(_read(image))
+
+
+def _script(texts: Mapping[str, str]) -> str | None:
+    return next((texts[name] for name in SCRIPT_FILES if name in texts), None)
 
 
 def _read(image: bytes) -> dict[str, str]:
@@ -78,7 +82,7 @@ def _read(image: bytes) -> dict[str, str]:
     disc, texts, problem = PyCdlib(), {}, ""
     try:
         disc.open_fp(io.BytesIO(image))
-        for name in _FILES:
+        for name in (*_USER_FILES, *SETUP_FILES):
             with suppress(PyCdlibInvalidInput):  # it has no such file
                 buffer = io.BytesIO()
                 disc.get_file_from_iso_fp(buffer, rr_path=f"/{name}")
@@ -93,16 +97,16 @@ def _read(image: bytes) -> dict[str, str]:
     return texts
 
 
-def _build(texts: Mapping[str, str], script: str | None) -> bytes:
+def _build(texts: Mapping[str, str]) -> bytes:
     image = PyCdlib()
     image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=VOLUME_LABEL)
-    for name, text in {**texts, **({SETUP_FILE: script} if script is not None else {})}.items():
+    for name, text in texts.items():
         data = text.encode()
-        short = name.upper().replace("-", "_")
+        stem, _, suffix = name.upper().replace("-", "_").partition(".")
         image.add_fp(
             io.BytesIO(data),
             len(data),
-            iso_path=f"/{short}.;1",
+            iso_path=f"/{stem}.{suffix};1",
             rr_name=name,
             joliet_path=f"/{name}",
             file_mode=_ROOT_ONLY_MODE,

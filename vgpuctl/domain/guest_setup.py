@@ -1,24 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vgpuctl sets up inside a guest: a script for cloud-init, from the package's templates.
+"""What vgpuctl sets up inside a guest: a script from the package's templates, for cloud-init or for Windows.
 
-It is the seed's vendor-data, because user-data is the user's. It is a script and not a cloud-config: where user-data
-has the same keys (runcmd, write_files), cloud-init drops those of vendor-data (its doc/rtd/explanation/vendordata.rst
-and merging.rst). `#cloud-boothook` runs at each boot (doc/rtd/explanation/format/cloud-boothook.rst).
+For cloud-init it is the seed's vendor-data, because user-data is the user's. It is a script and not a cloud-config:
+where user-data has the same keys (runcmd, write_files), cloud-init drops those of vendor-data (its
+doc/rtd/explanation/vendordata.rst and merging.rst). `#cloud-boothook` runs at each boot
+(doc/rtd/explanation/format/cloud-boothook.rst).
+
+For Windows it is a script of PowerShell, which the seed's answer file has run at each boot (`domain.answer_file`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import posixpath
+
+from vgpuctl.config.guest_drivers import parse_driver_name
+from vgpuctl.domain.answer_file import ANSWER_FILE, SCRIPT_FILE, build_answer_file
 from vgpuctl.domain.text_templates import read_template, render_text
+from vgpuctl.model.guest_driver import DISC_LABEL
 from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
+from vgpuctl.model.license import VGPU_FEATURE
 from vgpuctl.model.request import GuestSetup
 
 DIRECTORY = "guest"
+_VENDOR_DATA = "vendor-data"
+_HELPER, _WINDOWS_HELPER = "vgpuctl_guest.py", "vgpuctl_guest.ps1"
+_WINDOWS_HELPER_FILE = "vgpuctl-guest.ps1"
+SCRIPT_FILES = (_VENDOR_DATA, SCRIPT_FILE)
+"""The files of a seed that may be the script; it has one of them."""
+SETUP_FILES = (*SCRIPT_FILES, ANSWER_FILE, _WINDOWS_HELPER_FILE)
+"""The files of a seed that are vgpuctl's."""
 _SECRET_MARKS = {
-    "license": ("/etc/nvidia/ClientConfigToken/client_configuration_token_vgpuctl.tok",),
+    "license": ("/etc/nvidia/ClientConfigToken/client_configuration_token_vgpuctl.tok", "function Set-License"),
     "k8s_join": ("kind: JoinConfiguration", "/etc/rancher/k3s/config.yaml.d/50-vgpuctl-join.yaml"),
 }
 """What a script has in it with the secret of a field."""
 _UNREAD = "# Written while the guest ran: it has not read this yet."
+
+
+def setup_files(setup: GuestSetup, *, replaces: bool = False, unread: bool = False) -> dict[str, str]:
+    """Return the texts that set up a guest, by the names of the files of its seed; as `setup_script` has it."""
+    script = setup_script(setup, replaces=replaces, unread=unread)
+    if script is None:
+        return {}
+    if not setup.for_windows:
+        return {_VENDOR_DATA: script}
+    helper = {_WINDOWS_HELPER_FILE: read_template(DIRECTORY, _WINDOWS_HELPER)} if setup.guest_helper else {}
+    return {SCRIPT_FILE: script, ANSWER_FILE: build_answer_file(), **helper}
 
 
 def setup_script(setup: GuestSetup, *, replaces: bool = False, unread: bool = False) -> str | None:
@@ -29,18 +57,15 @@ def setup_script(setup: GuestSetup, *, replaces: bool = False, unread: bool = Fa
     """
     if not setup.fields and not replaces:
         return None
+    values = {"what": _describe(setup), "license": setup.license, "driver": setup.guest_driver, "unread": unread}
+    if setup.for_windows:
+        return render_text(DIRECTORY, "setup.ps1.j2", {**values, **_windows_values(setup)})
     sharing = setup.guest_sharing
-    values = {
-        "what": " and ".join(setup.fields) or "guest_sharing none",
-        "license": setup.license,
-        "join": setup.k8s_join,
-        "driver": setup.guest_driver,
-        "sharing": sharing,
-        "helper": read_template(DIRECTORY, "vgpuctl_guest.py").rstrip("\n") if setup.guest_helper else None,
-        "unread": unread,
-    }
+    helper = read_template(DIRECTORY, _HELPER).rstrip("\n") if setup.guest_helper else None
     node = {} if sharing is None else _node_values(sharing)
-    return render_text(DIRECTORY, "setup.sh.j2", {**values, **node})
+    return render_text(
+        DIRECTORY, "setup.sh.j2", {**values, "join": setup.k8s_join, "sharing": sharing, "helper": helper, **node}
+    )
 
 
 def secrets_in(script: str | None) -> frozenset[str]:
@@ -52,6 +77,23 @@ def secrets_in(script: str | None) -> frozenset[str]:
 def is_unread(script: str | None) -> bool:
     """Return whether a script was written while the guest ran."""
     return script is not None and _UNREAD in script
+
+
+def _describe(setup: GuestSetup) -> str:
+    """Return what a script is for: of the driver only the file's name, because a path may have quotes in it."""
+    return " and ".join(map(posixpath.basename, setup.fields)) or "nothing any more"
+
+
+def _windows_values(setup: GuestSetup) -> dict[str, object]:
+    """Return what only the script for Windows needs."""
+    license, driver = setup.license, setup.guest_driver
+    helper = read_template(DIRECTORY, _WINDOWS_HELPER).encode() if setup.guest_helper else None
+    return {
+        "whole_gpu": license is not None and license.feature != VGPU_FEATURE,
+        "helper_sha256": None if helper is None else hashlib.sha256(helper).hexdigest(),
+        "driver_version": None if driver is None else parse_driver_name(driver).version,
+        "disc_label": DISC_LABEL,
+    }
 
 
 def _node_values(sharing: GuestSharing) -> dict[str, object]:

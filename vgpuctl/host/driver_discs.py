@@ -27,6 +27,8 @@ _CHUNK_BYTES = 1 << 20
 _FOLDER_MODE, _DISC_MODE = 0o755, 0o644
 """QEMU's user reads them: a driver is no secret."""
 _OTHERS_WRITE = 0o022
+_JOLIET_LENGTH = 64
+"""The longest name that Windows reads on a disc; only NVIDIA's drivers for Windows have longer ones."""
 
 
 class _HashingReader(io.RawIOBase):
@@ -122,7 +124,7 @@ class DriverDiscFiles:
                     size,
                     iso_path="/DRIVER.;1",
                     rr_name=name,
-                    joliet_path=f"/{name}",
+                    joliet_path=f"/{name if len(name) <= _JOLIET_LENGTH else 'driver.exe'}",
                     file_mode=0o100444,
                 )
                 with open(temporary, "r+b") as out:

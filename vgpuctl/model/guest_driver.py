@@ -15,7 +15,7 @@ _DISC = re.compile(r".*/vgpuctl-driver-[0-9.]+-[0-9a-f]{16}\.iso", re.ASCII)
 class DriverName(Value):
     """What the name of a driver's file says. `machine`: as `uname -m` has it. `is_grid`: it is for vGPUs, too.
 
-    `kind`: "run" for NVIDIA's installer, "deb" or "rpm" for a package.
+    `kind`: "run" for NVIDIA's installer, "deb" or "rpm" for a package, "exe" for Windows.
     """
 
     version: str

@@ -52,11 +52,13 @@ class GuestSetup(GuestSecrets):
     """What a script of vgpuctl's sets up in a guest: each part has the name of the VM's field that asks for it.
 
     `guest_driver`: the file that is on the VM's driver disc. `guest_helper`: whether the guest gets vgpuctl's helper.
+    `for_windows`: the guest has Windows.
     """
 
     guest_driver: str | None = None
     guest_sharing: GuestSharing | None = None
     guest_helper: bool = False
+    for_windows: bool = False
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -318,7 +318,7 @@ def _build_update(
     if "guest_driver" in fields and request.guest_driver is not None:
         driver = read_guest_driver(host, request.guest_driver)
         machine = host.hypervisor.capabilities().arch
-        warnings = (*warnings, *check_guest_driver(snapshot, driver, record.vgpus, machine))
+        warnings = (*warnings, *check_guest_driver(snapshot, driver, record.vgpus, machine, request.os))
     return VmUpdate(
         snapshot, vm, record, request, fields, changes, xml, reserve, freed, None, topology, setup, driver, warnings
     )

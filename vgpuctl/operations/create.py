@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.arguments import DEFAULT_DISK_GIB, NONE
+from vgpuctl.config.arguments import DEFAULT_DISK_GIB, NONE, WINDOWS_11
 from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.render import render_domain
 from vgpuctl.domain.settings import SETTINGS
@@ -37,7 +37,6 @@ from vgpuctl.operations.plans.facts import (
     is_logical,
 )
 from vgpuctl.operations.plans.guest_devices import (
-    WINDOWS_11,
     default_nic_model,
     needs_opengl,
     resolve_pins,

@@ -12,6 +12,7 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.arguments import WINDOWS_11
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import Busy, HostCannot, Interrupted, InvalidInput, NotFound, PartlyApplied, Refused
 from vgpuctl.model import hint_commands
@@ -294,8 +295,11 @@ def _hint(vm: Vm, target: str) -> str:
     if target == "license":
         return f"vgpuctl doctor license-token licenses; vgpuctl show-vm {shlex.quote(vm.name)}"
     console = f"vgpuctl show-console {shlex.quote(vm.name)} shows how to see what the guest does"
-    installs = target == "driver" and vm.record is not None and "guest_driver" in vm.record.request_fields
-    return f"in the guest: journalctl -u vgpuctl-driver; {console}" if installs else console
+    recorded = {} if vm.record is None else vm.record.request_fields
+    if target != "driver" or "guest_driver" not in recorded:
+        return console
+    log = r"%ProgramFiles%\vgpuctl\setup.log" if recorded.get("os") == WINDOWS_11 else "journalctl -u vgpuctl-driver"
+    return f"in the guest: {log}; {console}"
 
 
 def _went_off_error(name: str) -> PartlyApplied:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.drivers import exe_name
 from vgpuctl.config.guest_drivers import check_content, guest_driver, parse_driver_name
 from vgpuctl.model.guest_driver import DriverName
 
@@ -19,6 +20,15 @@ from vgpuctl.model.guest_driver import DriverName
         ("nvidia-linux-grid-595_595.71.05-1_arm64.deb", DriverName("595.71.05", "deb", "aarch64", True)),
         ("nvidia-linux-grid-580-580.159.03-1.x86_64.rpm", DriverName("580.159.03", "rpm", "x86_64", True)),
         ("NVIDIA-Linux-x86_64-535.54-grid.run", DriverName("535.54", "run", "x86_64", True)),
+        (exe_name("582.53"), DriverName("582.53", "exe", "x86_64", True)),
+        (
+            "582.53-data-center-tesla-desktop-win10-win11-64bit-dch-international.exe",
+            DriverName("582.53", "exe", "x86_64", False),
+        ),
+        (
+            "582.53-quadro-rtx-desktop-notebook-win10-win11-64bit-international-dch-whql.exe",
+            DriverName("582.53", "exe", "x86_64", False),
+        ),
     ],
 )
 def test_a_name_says_version_kind_and_machine(name: str, expected: DriverName) -> None:
@@ -34,7 +44,9 @@ def test_a_name_says_version_kind_and_machine(name: str, expected: DriverName) -
         ("NVIDIA-Linux-x86_64-580.95.05-grid_gcp.run", r"is a build for a cloud \(gcp\)"),
         ("582.16_grid_win10_win11_server2022_dch_64bit_international_aws_swl.exe", r"a build for a cloud \(aws\)"),
         ("NVIDIA-Linux-x86_64-580.159.01-vgpu-kvm.run", "is the driver of a host"),
-        ("582.53_grid_win10_win11_server2022_dch_64bit_international.exe", "is a driver for Windows"),
+        ("582.53_grid_win10_win11_server2022_dch_32bit_international.exe", "is no name of NVIDIA's drivers"),
+        ("582.53_grid_server2019_dch_64bit_international.exe", "is no name of NVIDIA's drivers"),
+        ("setup.exe", "or, for Windows, VERSION_grid_win10_win11_server2022_server2025_dch_64bit_international.exe"),
         ("NVIDIA-Linux-x86_64-580.159.03-grid-custom.run", "is no name of NVIDIA's drivers"),
         ("NVIDIA-Linux-ppc64le-535.54.03.run", "is no name of NVIDIA's drivers"),
         ("NVIDIA-GRID-Linux-KVM-580.159.01-580.159.03-582.53.zip", "is an archive: unpack it"),

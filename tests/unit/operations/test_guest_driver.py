@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from lxml import etree
+from pycdlib import PyCdlib
 
 from tests.callers import host_of
-from tests.drivers import put_driver, run_name
+from tests.drivers import exe_name, put_driver, run_name
 from tests.hosts import open_sim_host
 from vgpuctl.domain.cloud_init_seed import read_setup
 from vgpuctl.errors import Busy, FileFailed, HostCannot, InUse, InvalidInput, NotFound
@@ -29,7 +30,9 @@ version: 1
 libvirt: {{version: "11.3.0", qemu: "10.0.3"}}
 networks: [{{name: default}}]
 nvidia: {{driver: "{driver}"}}
-images: [{{path: /srv/images/ubuntu-24.04.qcow2, size_gib: 20, firmware: both}}]
+images:
+  - {{path: /srv/images/ubuntu-24.04.qcow2, size_gib: 20, firmware: both}}
+  - {{path: /srv/images/windows-11.qcow2, size_gib: 64, firmware: uefi}}
 gpus: [{{model: A100, count: 2, numa_node: 0}}, {{model: RTX 4090, numa_node: 0}}]
 """
 """Its driver is of vGPU 19, an LTS release: guests may have 19, 18 and 16."""
@@ -193,11 +196,47 @@ def test_what_is_no_driver_for_this_guest_is_refused_and_nothing_written(
     assert (discs(host), calls.list_vms().data) == ([], ())
 
 
-def test_windows_gets_its_driver_in_the_image(opened, tmp_path):
-    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+WINDOWS = {"os": "windows11", "image": "/srv/images/windows-11.qcow2", "memory": "8GiB", "vcpus": 4}
+
+
+def names_on(disc):
+    """Return the files of a disc by their long names, as Linux and as Windows see them."""
+    image = PyCdlib()
+    image.open(disc)
+    linux = [child.rock_ridge.name().decode() for child in image.list_children(rr_path="/")]
+    windows = [child.file_identifier().decode("utf-16_be") for child in image.list_children(joliet_path="/")]
+    image.close()
+    return linux[2:], windows[2:]
+
+
+def test_windows_gets_its_own_drivers_and_linux_others(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, exe_name("582.53")))
+    linux = str(put_driver(tmp_path, DRIVER))
     calls = host_of(host, None)
-    with pytest.raises(InvalidInput, match=f"guest_driver {driver}: vgpuctl sets up guests with Linux"):
-        calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver, os="windows11")
+    with pytest.raises(InvalidInput, match=f"guest_driver: {driver} is for Windows, and os is linux") as raised:
+        calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    assert raised.value.hint.startswith("use NVIDIA-Linux-x86_64-VERSION-grid.run of the host driver's archive")
+    with pytest.raises(InvalidInput, match=f"guest_driver: {linux} is for Linux, and os is windows11") as raised:
+        calls.create_vm("vm", profile="A100-4C", **WINDOWS, guest_driver=linux)
+    assert raised.value.hint.startswith("use VERSION_grid_win10_win11_")
+    assert (discs(host), calls.list_vms().data) == ([], ())
+    made = calls.create_vm("vm", profile="A100-4C", **WINDOWS, guest_driver=driver)
+    assert (made.data.guest_driver, made.warnings) == (
+        driver,
+        (f"guest_driver {driver}: experimental with Windows, where nobody has run it yet",),
+    )
+    assert "Install-Driver" in (script_of(host) or "")
+    assert names_on(disc_of(host)) == ([exe_name("582.53")], ["driver.exe"]), "Windows reads names of 64 letters"
+
+
+def test_a_driver_for_windows_is_of_a_release_that_works_with_the_hosts(opened, tmp_path):
+    host, old = opened(), str(put_driver(tmp_path, exe_name("553.62")))
+    new = str(put_driver(tmp_path, exe_name("596.36")))
+    calls = host_of(host, None)
+    with pytest.raises(HostCannot, match=r"553.62 \(vGPU 17\) is older than NVIDIA supports with the host's"):
+        calls.create_vm("vm", profile="A100-4C", **WINDOWS, guest_driver=old)
+    with pytest.raises(HostCannot, match=r"596.36 \(vGPU 20.1\) is newer than the host's"):
+        calls.create_vm("vm", profile="A100-4C", **WINDOWS, guest_driver=new)
 
 
 def test_a_disc_that_cannot_be_written_leaves_nothing(opened, tmp_path):
@@ -226,7 +265,7 @@ def test_a_gpu_that_the_release_has_dropped_is_refused(opened, tmp_path):
     vgpu = AssignedVgpu(0, "vendor-vf", volta.address, "0000:3b:00.4", "0000:3b:00.4", "V100-4C")
     with pytest.raises(HostCannot, match="no longer supports Tesla V100: vGPU 19 is the last release for Volta"):
         check_guest_driver(
-            replace(snapshot, gpus=(volta,)), read_guest_driver(host.ports, str(driver)), [vgpu], "x86_64"
+            replace(snapshot, gpus=(volta,)), read_guest_driver(host.ports, str(driver)), [vgpu], "x86_64", "linux"
         )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.clusters import K3S
 from tests.hosts import create, open_sim_host, picture, request
+from vgpuctl.config.cluster_join import parse_join
 from vgpuctl.config.guest_rules import parse_guest_sharing
 from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.errors import HostCannot, InvalidInput
@@ -13,6 +15,7 @@ from vgpuctl.model.license import License
 from vgpuctl.model.request import CloudInit, GuestSetup
 from vgpuctl.value import replace
 
+WINDOWS = {"os": "windows11", "memory_mib": 4096, "vcpus": 2}
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 FAULT = "a GPU fault of one of the programs ends all that share the GPU"
 NO_LIST = "NVIDIA supports MPS in VMs with vGPUs, but does not list for which profiles; try it with this one first"
@@ -71,9 +74,12 @@ def test_mps_is_refused_with_mig(tmp_path, sharing, instead):
     assert create(host.ports, wanted("H100-1-10C", instead)).data.guest_sharing == instead
 
 
-def test_windows_is_refused(host):
-    error = refusal(host, InvalidInput, wanted("A100-4C", "mps", os="windows11", memory_mib=4096, vcpus=2))
-    assert error.message == "guest_sharing mps: vgpuctl sets up guests with Linux, and os is windows11"
+def test_windows_has_no_sharing_and_no_cluster(host):
+    error = refusal(host, InvalidInput, wanted("A100-4C", "mps", **WINDOWS))
+    assert error.message == "guest_sharing is for guests with Linux, and os is windows11"
+    join = GuestSetup(k8s_join=parse_join("lab", K3S))
+    error = refusal(host, InvalidInput, with_seed(request("A100-4C", image=IMAGE, **WINDOWS), CloudInit(setup=join)))
+    assert error.message == "k8s_join is for guests with Linux, and os is windows11"
 
 
 def test_another_makers_gpu_is_refused(tmp_path):
@@ -127,7 +133,15 @@ def test_a_license_for_a_whole_gpu_is_refused_for_vgpus_and_the_other_way_round(
     assert error.message.startswith("the license cad is for vGPUs: its feature is 1 (vGPU), and mode is passthrough")
 
 
-def test_a_license_is_refused_for_windows_and_another_maker(tmp_path, host):
-    refusal(host, InvalidInput, licensed(os="windows11", memory_mib=4096, vcpus=2))
+def test_windows_gets_a_license_with_a_word_about_who_can_read_it(host):
+    made = create(host.ports, licensed(**WINDOWS))
+    assert made.data.license == "cad"
+    assert made.warnings == (
+        "license cad: experimental with Windows, where nobody has run it yet",
+        "license cad: until the guest is licensed, its users can read the token on its CD-ROM drive",
+    )
+
+
+def test_a_license_is_refused_for_another_maker(tmp_path):
     ascend = open_sim_host(tmp_path / "ascend", "ascend")
     refusal(ascend, HostCannot, replace(licensed(), profiles=(("vir04", 1),)))

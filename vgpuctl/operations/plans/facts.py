@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.arguments import DEFAULT_DISK_GIB
+from vgpuctl.config.arguments import DEFAULT_DISK_GIB, WINDOWS_11
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
 from vgpuctl.model.guest_driver import GuestDriver
@@ -24,7 +24,6 @@ from vgpuctl.operations.plans.chains import (
     refuse_written_file,
 )
 from vgpuctl.operations.plans.guest_devices import (
-    WINDOWS_11,
     GuestHost,
     check_guest_devices,
     check_windows,
@@ -104,7 +103,7 @@ def check_facts(
     _check_cloud_init(request)
     setup_warnings = check_guest_setup(snapshot, request, vgpus)
     if facts.driver is not None:
-        setup_warnings += check_guest_driver(snapshot, facts.driver, vgpus, facts.capabilities.arch)
+        setup_warnings += check_guest_driver(snapshot, facts.driver, vgpus, facts.capabilities.arch, request.os)
     disks = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     warnings = check_files(
         facts.chains, facts.files, facts.image_hints, bases=[request.image] if request.image else [], disks=disks

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.arguments import CPU_PIN_AUTO, HUGEPAGES_KIB, NONE
+from vgpuctl.config.arguments import CPU_PIN_AUTO, HUGEPAGES_KIB, NONE, WINDOWS_11
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.makers import maker_of
@@ -298,7 +298,6 @@ def _version_text(version: int) -> str:
     return f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
 
 
-WINDOWS_11 = "windows11"
 MIN_MEMORY_MIB = 4096
 MIN_VCPUS = 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vgpuctl.config.arguments import WINDOWS_11
 from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.makers.nvidia_releases import (
     LAST_RELEASES,
@@ -20,6 +21,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 
 _CHECK = "guest-driver"
+_LINUX_FILE, _WINDOWS_FILE = "NVIDIA-Linux-{}-VERSION-grid.run", "VERSION_grid_win10_win11_…_64bit_international.exe"
 _WHY = {
     GuestFit.TOO_NEW: "newer than the host's {}, and the vGPU would not start",
     GuestFit.OLD: "older than NVIDIA supports with the host's {}",
@@ -27,12 +29,14 @@ _WHY = {
 
 
 def check_guest_driver(
-    snapshot: Snapshot, driver: GuestDriver, vgpus: Sequence[AssignedVgpu], machine: str
+    snapshot: Snapshot, driver: GuestDriver, vgpus: Sequence[AssignedVgpu], machine: str, os: str
 ) -> tuple[str, ...]:
-    """Check a driver for a guest with these GPUs, and return warnings. `machine`: the host's, as `uname -m` has it.
+    """Check a driver for a guest with these GPUs, and return warnings.
+
+    `machine`: the host's, as `uname -m` has it; `os`: the guest's, as a VM's `os` has it.
 
     Raises:
-        InvalidInput: it is for another machine, or has no vGPU in it.
+        InvalidInput: it is for another machine or another operating system, or has no vGPU in it.
         HostCannot: it does not fit the host's driver, or has dropped one of the GPUs.
     """
     name = driver.name
@@ -42,11 +46,19 @@ def check_guest_driver(
             hint=f"download the driver for {machine}",
             path=driver.path,
         )
+    is_windows = name.kind == "exe"
+    if is_windows is not (os == WINDOWS_11):
+        wanted = _WINDOWS_FILE if os == WINDOWS_11 else _LINUX_FILE.format(machine)
+        raise InvalidInput(
+            f"guest_driver: {driver.path} is for {'Windows' if is_windows else 'Linux'}, and os is {os}",
+            hint=f"use {wanted} of the host driver's archive, or another --os",
+            path=driver.path,
+        )
     has_vgpus = any(vgpu.profile is not None for vgpu in vgpus)
     if has_vgpus and not name.is_grid:
         raise InvalidInput(
             f"guest_driver: {driver.path} is a driver for whole GPUs: a vGPU needs the one with 'grid' in its name",
-            hint=f"use NVIDIA-Linux-{machine}-VERSION-grid.run of the host driver's archive",
+            hint=f"use {_WINDOWS_FILE if is_windows else _LINUX_FILE.format(machine)} of the host driver's archive",
             path=driver.path,
         )
     _refuse_dropped_gpus(snapshot, driver, vgpus)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a guest can be set up as a VM's `license` and `guest_sharing` say.
+"""Whether a guest can be set up as a VM's fields for guests say.
 
 NVIDIA supports MPS in VMs with a vGPU or a whole GPU (GPU Operator's documentation, "MPS") and lists no vGPU types that
 take it. A and B types have no CUDA; the compute mode EXCLUSIVE_PROCESS, with which MPS begins, cannot be set with MIG,
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vgpuctl.config.arguments import WINDOWS_11
 from vgpuctl.config.licenses import FEATURE_FILE, FEATURES, LICENSE_DIRECTORY
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InvalidInput
@@ -21,7 +22,6 @@ from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.request import GuestSetup
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.operations.plans.guest_devices import WINDOWS_11
 
 _CHECK = "guest-setup"
 
@@ -30,7 +30,8 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
     """Check what vgpuctl is to set up in the guest of a new VM, and return warnings.
 
     Raises:
-        InvalidInput: it is for Windows; a program may take more memory than a vGPU has; the license is for other GPUs.
+        InvalidInput: Windows has no such thing; a program may take more memory than a vGPU has; the license is for
+            other GPUs.
         VgpuctlError: the license cannot be read, or is none that a guest can use now.
         HostCannot: a GPU of the VM is not NVIDIA's, or cannot be shared so.
     """
@@ -41,27 +42,39 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
     what = " and ".join(fields)
     if setup.problem is not None:
         raise setup.problem
-    if request.os == WINDOWS_11:
-        raise InvalidInput(
-            f"{what}: vgpuctl sets up guests with Linux, and os is {WINDOWS_11}",
-            hint="put the license and the helper (vgpuctl print-helper --os windows) into the golden image; "
-            "programs of Windows take turns on the GPU without any setting",
-            fields=list(fields),
-            os=request.os,
-        )
+    warnings = _check_windows(request, setup) if request.os == WINDOWS_11 else ()
     if not (license or setup.guest_driver or setup.guest_sharing):
-        return ()
+        return warnings
     for vgpu in vgpus:
         _refuse_maker(snapshot, what, vgpu)
     _refuse_other_license(request, license)
     sharing = request.guest_sharing
     if sharing is None:
-        return _unseen_license(request, license)
+        return (*warnings, *_unseen_license(request, license))
     for vgpu in vgpus:
         if vgpu.profile is not None:
             _refuse_profile(sharing, vgpu.profile)
         _refuse_memory(sharing, vgpu)
     return (*_unseen_license(request, license), *_warnings(sharing, vgpus))
+
+
+def _check_windows(request: VmRequest, setup: GuestSetup) -> tuple[str, ...]:
+    """Refuse what Windows does not have, and return warnings."""
+    for field, value in (("guest_sharing", setup.guest_sharing), ("k8s_join", setup.k8s_join)):
+        if value is not None:
+            raise InvalidInput(
+                f"{field} is for guests with Linux, and os is {WINDOWS_11}",
+                hint="omit it; programs of Windows take turns on the GPU without any setting",
+                fields=[field],
+                os=request.os,
+            )
+    warnings = [f"{' and '.join(setup.fields)}: experimental with Windows, where nobody has run it yet"]
+    if setup.license is not None:
+        name = setup.license.name
+        warnings.append(
+            f"license {name}: until the guest is licensed, its users can read the token on its CD-ROM drive"
+        )
+    return tuple(warnings)
 
 
 def _refuse_maker(snapshot: Snapshot, what: str, vgpu: AssignedVgpu) -> None:
