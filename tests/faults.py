@@ -112,6 +112,7 @@ CHANGING = {
     "guest_helpers.ask",
     "guest_reports.remove",
     "guest_reports.write",
+    "driver_discs.delete",
     "driver_discs.write",
 }
 READING = {
@@ -129,8 +130,10 @@ READING = {
     "clock.sleep",
     "domain_events.watch",
     "driver_discs.has",
+    "driver_discs.is_newer",
     "driver_discs.path",
     "driver_discs.read",
+    "driver_discs.sizes",
     "guest_channels.open",
     "guest_reports.read",
     "host_file.previous_version",

@@ -139,7 +139,7 @@ def open_sim_host(
         claims=stores[0],
         clock=own_clock,
         machine_id=sim.machine_id,
-        driver_discs=DriverDiscFiles(directory / "drivers", of_root=False),
+        driver_discs=DriverDiscFiles(directory / "drivers", own_clock, of_root=False),
         new_uuid=lambda: str(uuid.uuid4()),
         system=HostSystem(state, allow_systemctl=False),
         host_file=HostFileOnDisk(sim.host_file, lock_held=lambda: stores[0].is_locked),

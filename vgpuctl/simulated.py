@@ -70,7 +70,7 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
         usage=sim_host.usage(clock.now),
         guest_reports=GuestReportFiles(sim_host.run_dir),
         guest_channels=sim_host.guest_channels,
-        driver_discs=DriverDiscFiles(sim_host.run_dir.parent / "drivers", of_root=False),
+        driver_discs=DriverDiscFiles(sim_host.run_dir.parent / "drivers", clock, of_root=False),
         guest_agent=sim_host.guest_agent,
         usage_history=UsageHistoryFile(sim_host.run_dir.parent / HISTORY_NAME),
         close=sim_host.close,

@@ -13,6 +13,7 @@ from vgpuctl.config.guest_drivers import MAX_BYTES
 from vgpuctl.config.guest_rules import parse_guest_sharing
 from vgpuctl.domain.guest_setup import setup_script
 from vgpuctl.host.driver_discs import DriverDiscFiles
+from vgpuctl.host.processes import HostClock
 from vgpuctl.model.request import GuestSetup
 
 UNIT = "vgpuctl-mps.service"
@@ -73,7 +74,7 @@ STAND_IN = '#!/bin/sh\n[ "${0##*/}" = modinfo ] || echo "${0##*/} $*" >>/run/dri
 def test_systemd_installs_the_driver_from_the_disc(lab: Lab, tmp_path: Path) -> None:
     """The disc is what vgpuctl makes, mounted by the kernel; modprobe and apt-get are stand-ins."""
     (tmp_path / DRIVER).write_text(INSTALLER)
-    discs = DriverDiscFiles(tmp_path, of_root=False)
+    discs = DriverDiscFiles(tmp_path, HostClock(), of_root=False)
     read = discs.read(str(tmp_path / DRIVER), MAX_BYTES)
     assert read is not None
     discs.write("d.iso", str(tmp_path / DRIVER), read.sha256, MAX_BYTES)

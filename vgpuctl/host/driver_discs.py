@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discs with NVIDIA's driver for guests, in a folder that QEMU can read; implements `ports.guests.DriverDiscs`.
 
-A disc is an ISO 9660 image of one file. All VMs with that driver have the same one, and
-nobody writes to it: it is complete when it has its name.
+A disc is an ISO 9660 image of one file. All VMs with that driver have the same one, and nobody writes to it: it is
+complete when it has its name. Which VMs have it is in their definitions alone. A command defines its VM, and then makes
+sure of the disc, under the folder's lock; a command that deletes the disc reads the definitions under the same lock.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ import io
 import os
 import posixpath
 import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from vgpuctl.host.atomic_files import sync_directory, temporary_file
+from vgpuctl.host.file_lock import lock_file
 from vgpuctl.host.trusted_path import resolve_path
-from vgpuctl.model.guest_driver import DISC_LABEL, DriverFile
+from vgpuctl.model.guest_driver import DISC_LABEL, DriverFile, is_driver_disc
 from vgpuctl.regular_file import open_regular_file
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.system import Clock
 
 DIRECTORY = "/var/lib/vgpuctl/drivers"
 _HEAD_BYTES = 64 << 10
@@ -27,6 +34,7 @@ _CHUNK_BYTES = 1 << 20
 _FOLDER_MODE, _DISC_MODE = 0o755, 0o644
 """QEMU's user reads them: a driver is no secret."""
 _OTHERS_WRITE = 0o022
+_LOCK, _LOCK_SECONDS = ".lock", 30.0
 _JOLIET_LENGTH = 64
 """The longest name that Windows reads on a disc; only NVIDIA's drivers for Windows have longer ones."""
 
@@ -63,8 +71,9 @@ class _HashingReader(io.RawIOBase):
 class DriverDiscFiles:
     """The discs in one folder. `of_root`: whether the files that they are made of must be root's alone."""
 
-    def __init__(self, directory: Path, *, of_root: bool) -> None:
+    def __init__(self, directory: Path, clock: Clock, *, of_root: bool) -> None:
         self._directory = directory
+        self._clock = clock
         self._of_root = of_root
         self._lock = Lock()
 
@@ -97,42 +106,89 @@ class DriverDiscFiles:
             return False
         return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
 
+    def is_newer(self, disc: str, path: str) -> bool:
+        """Return whether a disc was made after the last change of the file at this path; True if there is none."""
+        try:
+            return os.stat(path).st_ctime_ns < os.lstat(self.path(disc)).st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+
+    def sizes(self) -> Mapping[str, int]:
+        """Return the discs by name, and their sizes in bytes.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        try:
+            names = [name for name in sorted(os.listdir(self._directory)) if is_driver_disc(self.path(name))]
+            return {name: os.lstat(self.path(name)).st_size for name in names if self.has(name)}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+
+    def delete(self, disc: str, is_used: Callable[[], bool]) -> bool:
+        """Delete a disc unless it is used, and return whether it was deleted.
+
+        `is_used` finds that out while no other process makes or deletes one.
+
+        Raises:
+            Locked: another process has kept the folder locked.
+            OSError: it cannot be deleted.
+        """
+        if not self.has(disc):
+            return False
+        with self._locked():
+            if not self.has(disc) or is_used():
+                return False
+            os.unlink(self.path(disc))
+            sync_directory(self._directory)
+            return True
+
     def write(self, disc: str, path: str, sha256: str, max_bytes: int) -> None:
         """Make a disc of a driver's file, unless it exists.
 
         Raises:
             ValueError: the file has changed since it was read.
+            Locked: another process has kept the folder locked.
             OSError: it cannot be read, or the disc not written.
         """
-        from pycdlib import PyCdlib
-
         with self._lock:  # another process writes under another temporary name
-            if self.has(disc):
-                return
             for folder in (self._directory.parent, self._directory):
                 if not folder.exists():
                     folder.mkdir(parents=True)
                     folder.chmod(_FOLDER_MODE)  # mkdir leaves out what the umask says
-            final = self._directory / disc
-            with open_regular_file(path, max_bytes) as file, temporary_file(final, b"", mode=_DISC_MODE) as temporary:
-                reader, image = _HashingReader(file), PyCdlib()
-                size = os.fstat(file.fileno()).st_size
-                image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=DISC_LABEL)
-                name = posixpath.basename(path)
-                image.add_fp(
-                    cast("BinaryIO", reader),
-                    size,
-                    iso_path="/DRIVER.;1",
-                    rr_name=name,
-                    joliet_path=f"/{name if len(name) <= _JOLIET_LENGTH else 'driver.exe'}",
-                    file_mode=0o100444,
-                )
-                with open(temporary, "r+b") as out:
-                    image.write_fp(out)
-                    out.flush()
-                    os.fsync(out.fileno())
-                image.close()
-                if reader.sha256 != sha256:
-                    raise ValueError("it has changed since it was read")
-                os.replace(temporary, final)
-            sync_directory(self._directory)
+            with self._locked():
+                if self.has(disc):
+                    return
+            self._make(disc, path, sha256, max_bytes)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with lock_file(self._directory / _LOCK, self._clock, _LOCK_SECONDS):
+            yield
+
+    def _make(self, disc: str, path: str, sha256: str, max_bytes: int) -> None:
+        from pycdlib import PyCdlib
+
+        final = self._directory / disc
+        with open_regular_file(path, max_bytes) as file, temporary_file(final, b"", mode=_DISC_MODE) as temporary:
+            reader, image = _HashingReader(file), PyCdlib()
+            size = os.fstat(file.fileno()).st_size
+            image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=DISC_LABEL)
+            name = posixpath.basename(path)
+            image.add_fp(
+                cast("BinaryIO", reader),
+                size,
+                iso_path="/DRIVER.;1",
+                rr_name=name,
+                joliet_path=f"/{name if len(name) <= _JOLIET_LENGTH else 'driver.exe'}",
+                file_mode=0o100444,
+            )
+            with open(temporary, "r+b") as out:
+                image.write_fp(out)
+                out.flush()
+                os.fsync(out.fileno())
+            image.close()
+            if reader.sha256 != sha256:
+                raise ValueError("it has changed since it was read")
+            os.replace(temporary, final)
+        sync_directory(self._directory)

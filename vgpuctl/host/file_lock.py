@@ -47,6 +47,22 @@ def make_private_directories(*directories: Path) -> None:
 
 
 @contextmanager
+def lock_file(path: Path, clock: Clock, wait_seconds: float) -> Iterator[None]:
+    """Keep other writers out of a directory that everybody can read, by a file in it that only its owner can open.
+
+    Raises:
+        Locked: as `lock_directory` has it.
+        OSError: the file cannot be made or opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _acquire(descriptor, str(path), clock, wait_seconds)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def lock_directory(directory: Path, clock: Clock, wait_seconds: float) -> Iterator[None]:
     """Keep other writers out of a directory for the microseconds of one change.
 

@@ -95,7 +95,7 @@ def open_local_host(
         connection = hypervisor.connection
         host = replace(host, guest_channels=LibvirtGuestChannels(connection), guest_agent=LibvirtGuestAgent(connection))
     host = replace(host, guest_reports=GuestReportFiles(run_dir))
-    host = replace(host, driver_discs=DriverDiscFiles(Path(DISC_DIRECTORY), of_root=True))
+    host = replace(host, driver_discs=DriverDiscFiles(Path(DISC_DIRECTORY), host.clock, of_root=True))
     return _with_own_ports(host, run_dir, claims, processes, wait_seconds)
 
 

@@ -175,7 +175,7 @@ def vm_creation_plan(
     snapshot: Snapshot, request: VmRequest, facts: HostFacts, design: DomainDesign, *, start: bool
 ) -> Plan:
     """Return the steps after the claims: define, storage, devices, record as ready, start."""
-    steps: list[Step] = [*driver_steps(facts.driver), DefineDomain(design, render_domain(design, facts.template))]
+    steps: list[Step] = [DefineDomain(design, render_domain(design, facts.template)), *driver_steps(facts.driver)]
     if design.record.disks:
         if facts.pool is None:
             steps.append(CreatePool(request.storage_pool, DEFAULT_POOL_PATH))

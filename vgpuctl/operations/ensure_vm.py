@@ -39,6 +39,7 @@ from vgpuctl.operations.guards import (
     require_libvirt,
     require_writable,
 )
+from vgpuctl.operations.guest_setup import find_other_disc
 from vgpuctl.operations.plans.remove import own_record, refuse_transient_vms
 from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.plans.vm_diff import (
@@ -257,9 +258,14 @@ def diff_request(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> 
         Unmanaged: vgpuctl did not create it.
     """
     refuse_unfinished(vm, own_record(vm, "change"))
-    return diff_vm(
+    before, after = diff_vm(
         vm, request, _matching_gpus(host, snapshot, vm, request), _matching_types(host, snapshot, vm, request)
     )
+    path = request.guest_driver
+    if path is None or not request.is_explicit("guest_driver") or "guest_driver" in before:
+        return before, after
+    disc = find_other_disc(host, vm, path)
+    return (before, after) if disc is None else ({**before, "guest_driver": disc}, {**after, "guest_driver": path})
 
 
 def _differs_error(vm: Vm, before: FieldValues, after: FieldValues, hint: str) -> SpecDiffers:

@@ -8,6 +8,7 @@ once the guest is licensed, and a secret that nobody needs any more lies nowhere
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
@@ -187,11 +188,34 @@ def setup_for_new_disk(
     return (*steps, replace(step, unread=False)), warnings
 
 
+def find_other_disc(host: Host, vm: Vm, path: str) -> str | None:
+    """Return the disc of a VM if it is not that of the driver at a path, which another file replaced.
+
+    A disc that is gone is another one too while the VM is off: it can be made again then.
+    """
+    disc, discs = _disc_of(vm), host.driver_discs
+    if disc is None or discs is None or discs.path(posixpath.basename(disc)) != disc:
+        return None
+    name = posixpath.basename(disc)
+    if not discs.has(name):
+        return disc if vm.state in STOPPED_STATES else None
+    if discs.is_newer(name, path):
+        return None
+    return None if read_guest_driver(host, path).disc == disc else disc
+
+
+def _disc_of(vm: Vm) -> str | None:
+    return next((disk.source for disk in vm.disks if disk.source and is_driver_disc(disk.source)), None)
+
+
 def _lost_disc_steps(host: Host, vm: Vm, path: str | None) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    disc = next((posixpath.basename(d.source) for d in vm.disks if d.source and is_driver_disc(d.source)), None)
-    if disc is None or path is None or host.driver_discs is None or host.driver_discs.has(disc):
+    source = _disc_of(vm)
+    if source is None or path is None or host.driver_discs is None:
         return (), ()
-    again = f"vgpuctl set-vm {vm.name} --guest-driver none, then with FILE"
+    disc = posixpath.basename(source)
+    if host.driver_discs.has(disc):
+        return (), ()
+    again = f"vgpuctl set-vm {shlex.quote(vm.name)} --guest-driver {shlex.quote(path)} --drain"
     try:
         driver = read_guest_driver(host, path)
     except VgpuctlError as error:

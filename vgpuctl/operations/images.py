@@ -33,6 +33,7 @@ from vgpuctl.operations.plans.images import (
     bases_outside_pools,
     collect_references,
     describe_missing,
+    driver_result,
     image_hint,
     image_results,
     path_results,
@@ -161,10 +162,29 @@ def list_images(
         return _list_paths(host, paths, references, volumes, tuple(warnings))
     outside_images = {path: host.storage.image(path) for path in bases_outside_pools(references, volumes)}
     images = image_results(references, volumes, outside_images, pool)
+    if pool is None:
+        try:
+            images = (*images, *_driver_results(host, references))
+        except OSError as error:
+            warnings.append(f"discs with drivers are not listed: {error.strerror} ({error.filename})")
     listed = tuple(image for image in images if disks or image.role not in ("disk", "seed"))
     left_out = len(images) - len(listed)
     notes = (f"{count_text(left_out, 'VM disk')} not listed; --disks lists all",) if left_out else ()
     return QueryResult(listed, tuple(warnings), notes=notes)
+
+
+def _driver_results(host: Host, references: DiskReferences) -> tuple[ImageResult, ...]:
+    """Return a row for each disc with a driver for guests.
+
+    Raises:
+        OSError: their folder cannot be read.
+    """
+    discs = host.driver_discs
+    if discs is None:
+        return ()
+    return tuple(
+        driver_result(references, discs.path(name), size_bytes) for name, size_bytes in sorted(discs.sizes().items())
+    )
 
 
 def _list_paths(

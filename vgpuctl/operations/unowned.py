@@ -36,6 +36,7 @@ from vgpuctl.operations.plans.vm_update import MoveTarget, leave_steps
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.operations.steps.domain import STOPPED_STATES, SetRecordState
+from vgpuctl.operations.steps.guest_driver import DropDriverDisc
 from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.step import Plan, Removal
 from vgpuctl.value import Value, replace
@@ -109,6 +110,24 @@ def _check_host_vgpu(
     owner, record = placeholder_owner(snapshot.machine_id, entry.name, assigned_from_entry(entry, vgpu))
     plan = Plan(tuple(TakeClaim(c) for c in claims_of_record(host, owner.name, record)), undo_on_failure=False)
     return [ReconcileFinding("claim-lost", f"{what} has no claim on {entry.carrier}", "write the claim again", plan)]
+
+
+def find_unused_discs(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
+    """Return the discs with drivers that no VM has; none where not all VMs can be read."""
+    if host.driver_discs is None or snapshot.unread_texts or not snapshot.hypervisor.available:
+        return []
+    discs = host.driver_discs
+    try:
+        names = discs.sizes()
+    except OSError as error:
+        text = f"which discs with drivers exist is not known: {error.strerror} ({error.filename})"
+        return [ReconcileFinding("unused-disc", text, "nothing")]
+    used = {disk.source for vm in snapshot.vms for disk in vm.disks}
+    return [
+        ReconcileFinding("unused-disc", f"no VM has the disc {path}", "delete it", Plan((DropDriverDisc(path),)))
+        for path in map(discs.path, names)
+        if path not in used
+    ]
 
 
 def find_unowned(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:

@@ -92,11 +92,34 @@ class DriverDiscs(Protocol):
     def has(self, disc: str) -> bool:
         """Return whether a disc exists that nobody but its maker could change."""
 
+    def is_newer(self, disc: str, path: str) -> bool:
+        """Return whether a disc was made after the last change of the file at this path; True if there is none."""
+
+    def sizes(self) -> Mapping[str, int]:
+        """Return the discs by name, and their sizes in bytes.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+
+    def delete(self, disc: str, is_used: Callable[[], bool]) -> bool:
+        """Delete a disc unless it is used, as `is_used` finds out while no other process makes or deletes one.
+
+        Returns whether it was deleted.
+
+        Raises:
+            Locked: another process has kept the folder locked.
+            OSError: it cannot be deleted.
+        """
+
     def write(self, disc: str, path: str, sha256: str, max_bytes: int) -> None:
         """Make a disc of a driver's file, unless it exists; a disc that has its name is complete.
 
+        A VM whose definition names the disc when this begins has it, whatever `delete` does at the same time.
+
         Raises:
             ValueError: the file has changed since it was read.
+            Locked: another process has kept the folder locked.
             OSError: it cannot be read, or the disc not written.
         """
 

@@ -21,7 +21,7 @@ from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.observe.guest_drivers import read_guest_driver
 from vgpuctl.operations.guards import find_vm
 from vgpuctl.operations.plans.guest_driver import check_guest_driver
-from vgpuctl.operations.steps.guest_driver import MakeDriverDisc
+from vgpuctl.operations.steps.guest_driver import MakeDriverDisc, drop_disc_steps
 from vgpuctl.value import replace
 
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
@@ -55,7 +55,7 @@ def folder_of(host):
 
 
 def discs(host):
-    return sorted(os.listdir(folder_of(host))) if folder_of(host).exists() else []
+    return sorted(host.ports.driver_discs.sizes())
 
 
 def disc_of(host, name="vm"):
@@ -71,7 +71,7 @@ def script_of(host, name="vm"):
     return read_setup(host.ports.storage.read_private_volume(seed.pool, seed.volume))
 
 
-def test_vms_with_one_driver_share_one_disc_that_stays(opened, tmp_path):
+def test_vms_with_one_driver_share_one_disc_that_goes_with_the_last_of_them(opened, tmp_path):
     host, driver = opened(), str(put_driver(tmp_path, DRIVER))
     calls = host_of(host, None)
     first = calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
@@ -79,15 +79,78 @@ def test_vms_with_one_driver_share_one_disc_that_stays(opened, tmp_path):
     assert (first.data.guest_driver, first.warnings, first.data.state) == (driver, (), "running")
     (disc,) = discs(host)
     assert disc.startswith("vgpuctl-driver-580.159.03-")
-    assert [step for step in first.steps if disc in step] == [
-        f"make the disc {disc_of(host)} with driver 580.159.03 (1 MiB)"
-    ]
-    assert not [step for step in second.steps if disc in step]
+    made, used = ([step for step in one.steps if disc in step] for one in (first, second))
+    assert made == [f"make the disc {disc_of(host)} with driver 580.159.03 (1 MiB)"]
+    assert used == [f"use the disc {disc_of(host)} with driver 580.159.03"]
     assert disc_of(host) == disc_of(host, "vm2")
     assert "vgpuctl-install-driver" in (script_of(host) or "")
     assert calls.ensure_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver).changed is False
-    calls.delete_vm("vm")
+    (row,) = [image for image in calls.list_images().data if image.role == "driver"]
+    assert (row.path, row.vms, row.size_bytes) == (disc_of(host), ("vm", "vm2"), os.path.getsize(disc_of(host)))
+    gone = calls.delete_vm("vm")
+    assert f"delete the disc {disc_of(host, 'vm2')} if no other VM has it" in gone.steps
     assert (discs(host), calls.show_vm("vm2").data.state) == ([disc], "running")
+    calls.delete_vm("vm2")
+    assert discs(host) == []
+
+
+def test_a_disc_that_no_vm_has_any_more_is_reconciled(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    folder_of(host).joinpath("notes.txt").write_text("not a disc\n")
+    disc = disc_of(host)
+    assert calls.reconcile_host().data.findings == ()
+    calls.stop_vm("vm", force=True)
+    host.ports.hypervisor.undefine(find_vm(observe(host.ports, scope_of_vm("vm")), "vm").uuid)
+    planned = calls.reconcile_host(dry_run=True)
+    assert f"no VM has the disc {disc}" in [finding.what for finding in planned.data.findings]
+    assert os.path.exists(disc)
+    calls.reconcile_host()
+    assert (discs(host), os.listdir(folder_of(host))) == ([], [".lock", "notes.txt"])
+    assert calls.reconcile_host().changed is False
+
+
+def test_a_vm_defined_while_the_last_one_goes_keeps_the_disc(opened, tmp_path):
+    """The definitions are read when the disc is about to be deleted, not when that was planned."""
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    vm = find_vm(observe(host.ports, scope_of_vm("vm")), "vm")
+    (step,) = drop_disc_steps(vm)
+    step.perform(host.ports)
+    assert len(discs(host)) == 1
+    calls.create_vm("vm2", profile="A100-4C", image=IMAGE, guest_driver=driver, start=False)
+    calls.delete_vm("vm")
+    assert len(discs(host)) == 1
+
+
+def test_another_file_at_the_same_path_is_another_driver(opened, tmp_path):
+    host, driver = opened(), put_driver(tmp_path, DRIVER)
+    calls = host_of(host, None)
+    spec = {"profile": "A100-4C", "image": IMAGE, "guest_driver": str(driver)}
+    calls.create_vm("vm", **spec, start=False)
+    old = disc_of(host)
+    driver.touch()
+    assert calls.ensure_vm("vm", **spec, state="stopped").changed is False, "it was touched, and is the same"
+    put_driver(tmp_path, DRIVER, text=b"exit 7\n")
+    changed = calls.ensure_vm("vm", **spec, state="stopped")
+    assert (changed.changed, disc_of(host) == old, len(discs(host))) == (True, False, 1)
+    assert any(f"guest_driver: {driver} is another file now" in step for step in changed.steps)
+    assert calls.set_vm("vm", guest_driver=str(driver)).changed is False
+    driver.unlink()
+    assert calls.ensure_vm("vm", **spec, state="stopped").changed is False, "the guest has its disc"
+
+
+def test_a_disc_that_is_gone_is_made_again_while_the_vm_is_off(opened, tmp_path):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    os.unlink(disc_of(host))
+    assert calls.set_vm("vm", guest_driver=driver).changed is False, "it runs"
+    calls.stop_vm("vm", force=True)
+    assert calls.set_vm("vm", guest_driver=driver).changed is True
+    assert discs(host) == [os.path.basename(disc_of(host))]
 
 
 def test_a_dry_run_makes_nothing(opened, tmp_path):
@@ -292,7 +355,7 @@ def test_a_new_system_disk_gets_its_driver_disc_again(opened, tmp_path):
     (folder_of(host) / disc).unlink()
     put_driver(tmp_path, DRIVER, text=b"exit 9\n")
     (warning,) = calls.refresh_vm("vm", image=IMAGE, drain=True).warnings
-    assert f"{driver} is another one now; vgpuctl set-vm vm --guest-driver none, then with FILE" in warning
+    assert f"{driver} is another one now; vgpuctl set-vm vm --guest-driver {driver} --drain" in warning
     driver.unlink()
     (warning,) = calls.refresh_vm("vm", image=IMAGE, drain=True).warnings
     assert f"whose guest gets no driver: guest_driver: {driver} does not exist" in warning

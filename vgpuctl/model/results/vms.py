@@ -163,7 +163,8 @@ class CloneResult(Value):
 class ImageResult(Value):
     """A volume, or a base image outside of the pools (`pool` and `volume` null). Format and size null: not known.
 
-    `role` seed: cloud-init reads it in a VM; orphan: named as vgpuctl names disks, and no VM refers to it.
+    `role` seed: cloud-init reads it in a VM; driver: the disc by which guests get a driver; orphan: named as vgpuctl
+    names disks, and no VM refers to it.
     """
 
     path: str
@@ -171,7 +172,7 @@ class ImageResult(Value):
     volume: str | None
     format: str | None
     size_bytes: int | None
-    role: Literal["base", "disk", "seed", "orphan", "other"]
+    role: Literal["base", "disk", "seed", "driver", "orphan", "other"]
     base: str | None
     vms: tuple[str, ...]
     children: tuple[CloneResult, ...]

@@ -166,6 +166,12 @@ def path_results(
     return tuple(rows.get(path) or _outside_row(renamed, path, image) for path, image in inspected.items())
 
 
+def driver_result(references: DiskReferences, path: str, size_bytes: int) -> ImageResult:
+    """Return the row of a disc with a driver for guests."""
+    row = _file_row(references, path, is_managed_name=False)
+    return replace(row, format="iso", size_bytes=size_bytes, role="driver")
+
+
 def describe_missing(row: ImageResult) -> str:
     """Return the sentence about a file that does not exist, with the clones that need it."""
     clones = [name for child in row.children for name in (child.vms or (child.path,))]

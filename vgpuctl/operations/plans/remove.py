@@ -22,6 +22,7 @@ from vgpuctl.operations.plans.chains import find_moved_disk
 from vgpuctl.operations.plans.reserve import without_slot
 from vgpuctl.operations.steps.claims import RefuseConcurrentCommand, ReleaseClaim
 from vgpuctl.operations.steps.domain import MakePersistent, SetRecordState, StopDomain, UndefineDomain
+from vgpuctl.operations.steps.guest_driver import drop_disc_steps
 from vgpuctl.operations.steps.volume_bin import removal_of
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import replace
@@ -138,6 +139,7 @@ def vm_removal_plan(
     steps += [removal_of(d) for d in reversed(removal_record.disks)]
     steps.append(UndefineDomain(vm.name, vm.uuid, describe_leftovers(leftovers)))
     steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(removal_record.vgpus)]
+    steps += drop_disc_steps(vm)
     notes = tuple(f"disk {d.path} is kept" for d in record.data_disks()) if keep_disks else ()
     moved = [current for d in record.data_disks() if keep_disks and (current := find_moved_disk(vm, d)) is not None]
     notes += tuple(f"disk {path} is kept: vgpuctl did not make it" for path in {str(d.source): None for d in moved})

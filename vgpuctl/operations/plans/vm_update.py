@@ -61,7 +61,7 @@ from vgpuctl.operations.plans.vm_diff import (
     record_gpus,
 )
 from vgpuctl.operations.steps.attach import RedefineDomain, ReleaseReplacedClaim, RemoveForReplace, WriteRecord
-from vgpuctl.operations.steps.guest_driver import driver_steps
+from vgpuctl.operations.steps.guest_driver import driver_steps, drop_disc_steps
 from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, replace
@@ -233,12 +233,14 @@ def update_steps(
     """Return the steps after the claims; `old_claims` are the claims on the removed vGPUs."""
     unproven = unproven_carriers(update.snapshot, update.vm, update.record)
     freed_snapshot = with_freed(snapshot, [v for v in update.vgpu_changes.removed if v.carrier not in unproven])
-    steps: list[Step] = [*driver_steps(update.driver), *(() if update.setup is None else (update.setup,))]
+    steps: list[Step] = [] if update.setup is None else [update.setup]
     steps += device_removal_steps(update)
     for vgpu in new if update.reserves_slots else ():
         steps += make_steps(freed_snapshot, vgpu)
-    steps.append(redefine_step(update, new))
+    steps += [redefine_step(update, new), *driver_steps(update.driver)]
     steps += [ReleaseReplacedClaim(c) for c in old_claims]
+    if "guest_driver" in update.changed_fields:
+        steps += drop_disc_steps(update.vm, except_for=update.driver)
     return tuple(steps)
 
 
@@ -372,6 +374,10 @@ def _describe_changes(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> tuple[
         else f"{added[0].profile}: {_describe_slot(update.vgpu_changes.removed[0])} -> {_describe_slot(added[0])}",
         "gpu": f"gpu: {', '.join(sorted(record_gpus(vm)))} -> {', '.join(sorted({v.gpu for v in added}))}",
     }
+    if "guest_driver" in descriptions and before["guest_driver"] == after["guest_driver"]:
+        descriptions["guest_driver"] = (
+            f"guest_driver: {after['guest_driver']} is another file now, or its disc was lost"
+        )
     return tuple(descriptions[f] for f in sorted(update.changed_fields))
 
 
