@@ -349,7 +349,7 @@ class VmRequest(DeclaredFields):
     guest_driver: str | None = vm_field(
         guest_drivers.guest_driver,
         pattern_schema(f"({NONE}|/.*)"),
-        "NVIDIA's driver for the guest, a file of the host, which cloud-init installs there from a disc; for many VMs, "
+        "NVIDIA's driver for the guest, a file of the host, which is installed there from a disc; for many VMs, "
         "better in the image",
         default=NONE,
         example="/srv/drivers/NVIDIA-Linux-x86_64-580.159.03-grid.run",
@@ -380,7 +380,7 @@ class VmRequest(DeclaredFields):
     license_name: str | None = vm_field(
         licenses.license_name,
         pattern_schema(licenses.LICENSE_PATTERN),
-        "the guest's license for NVIDIA's vGPU software, which cloud-init gives to it: a folder in "
+        "the guest's license for NVIDIA's vGPU software, which the seed brings: a folder in "
         f"{licenses.LICENSE_DIRECTORY} with the token",
         default=NONE,
         name="license",
@@ -411,7 +411,7 @@ class VmRequest(DeclaredFields):
     guest_helper: bool = vm_field(
         rules.boolean,
         {"type": "boolean"},
-        "bring vgpuctl's helper into the guest by cloud-init: it reports who is logged on and which driver runs",
+        "bring vgpuctl's helper into the guest by its seed: it reports who is logged on and which driver runs",
         default=False,
         shown=as_is,
         changes="any",
@@ -639,7 +639,7 @@ UPDATABLE_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes
 LABEL_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes == "any")
 """The fields that only a VM's record has: they can change at any time."""
 GUEST_FIELDS = tuple(name for name in field_names(GuestSetup) if name in FIELDS)
-"""The fields that set up the guest by its seed for cloud-init: a change counts from its next boot on."""
+"""The fields that set up the guest by its seed: a change counts from its next boot on."""
 SECRET_FIELDS = field_names(GuestSecrets)
 """The fields among them that name a secret of the host."""
 RECORDED_FIELDS = tuple(name for name, field in FIELDS.items() if field.recorded == "given")

@@ -113,7 +113,10 @@ def _check_host_vgpu(
 
 
 def find_unused_discs(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
-    """Return the discs with drivers that no VM has; none where not all VMs can be read."""
+    """Return the discs with drivers that no VM has; none where not all VMs can be read.
+
+    It is not asked for while a command works on a VM: that one may get or have had a disc.
+    """
     if host.driver_discs is None or snapshot.unread_texts or not snapshot.hypervisor.available:
         return []
     discs = host.driver_discs
@@ -124,10 +127,14 @@ def find_unused_discs(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
         return [ReconcileFinding("unused-disc", text, "nothing")]
     used = {disk.source for vm in snapshot.vms for disk in vm.disks}
     return [
-        ReconcileFinding("unused-disc", f"no VM has the disc {path}", "delete it", Plan((DropDriverDisc(path),)))
-        for path in map(discs.path, names)
-        if path not in used
+        ReconcileFinding("unused-disc", f"no VM has the disc {path}", "delete it", _drop_plan(path))
+        for name in names
+        if discs.has(name) and (path := discs.path(name)) not in used
     ]
+
+
+def _drop_plan(path: str) -> Plan:
+    return Plan((DropDriverDisc(path, required=True),), undo_on_failure=False)
 
 
 def find_unowned(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:

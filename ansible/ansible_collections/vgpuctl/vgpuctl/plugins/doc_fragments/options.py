@@ -120,8 +120,8 @@ options:
   guest_driver:
     type: str
     description:
-      - 'NVIDIA''s driver for the guest, a file of the host, which cloud-init installs there from a disc; for
-        many VMs, better in the image.'
+      - 'NVIDIA''s driver for the guest, a file of the host, which is installed there from a disc; for many
+        VMs, better in the image.'
       - 'Without it, V(none).'
       - 'For example V(/srv/drivers/NVIDIA-Linux-x86_64-580.159.03-grid.run).'
   guest_sharing:
@@ -135,7 +135,7 @@ options:
   license:
     type: str
     description:
-      - 'The guest''s license for NVIDIA''s vGPU software, which cloud-init gives to it: a folder in
+      - 'The guest''s license for NVIDIA''s vGPU software, which the seed brings: a folder in
         /etc/vgpuctl/licenses with the token.'
       - 'Without it, V(none).'
       - 'For example V(cad).'
@@ -149,7 +149,7 @@ options:
   guest_helper:
     type: bool
     description:
-      - 'Bring vgpuctl''s helper into the guest by cloud-init: it reports who is logged on and which driver
+      - 'Bring vgpuctl''s helper into the guest by its seed: it reports who is logged on and which driver
         runs.'
   networks:
     type: raw
