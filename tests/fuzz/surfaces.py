@@ -79,6 +79,36 @@ FOREIGN: tuple[Any, ...] = (
     },
     {"version": "v1", "mig-configs": {"a": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}]}},
 )
+_CONTAINER: dict[str, Any] = {
+    "name": "main",
+    "image": "registry.example.org/i:1",
+    "command": ["python", "-m", "serve"],
+    "args": ["--port", "8000"],
+    "env": [{"name": "A", "value": "b"}, {"name": "ORION_GMEM", "value": "4096"}],
+}
+MANIFESTS: tuple[Any, ...] = tuple(
+    {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "train", "namespace": "ml", "annotations": {"nvidia.com/use-gputype": "A100,T4"}},
+        "spec": {
+            "replicas": 3,
+            "template": {
+                "spec": {
+                    "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100-PCIE-40GB"},
+                    "containers": [{**_CONTAINER, "resources": {"limits": {"cpu": "2", "memory": "4Gi", **limits}}}],
+                }
+            },
+        },
+    }
+    for limits in (
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000, "nvidia.com/gpucores": 25},
+        {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 16},
+        {"aliyun.com/gpu-mem": 3},
+        {"virtaitech.com/gpu": 1},
+        {"nvidia.com/mig-1g.5gb": 1},
+    )
+)
 QUERIES = (
     "list-gpus",
     "list-vms",
@@ -160,6 +190,14 @@ def imports(rng: Random, place: Path) -> Ended:
     """Files of other programs."""
     file = _yaml(rng, place, rng.choice(FOREIGN))
     return command(*HOST, *_form(rng), "import", file, *rng.choice(((), ("--config", "b"))))
+
+
+def jobs(rng: Random, place: Path) -> Ended:
+    """Manifests of Kubernetes."""
+    file = _yaml(rng, place, rng.choice(MANIFESTS))
+    assume = rng.choice((("--assume", "aliyun.com/gpu-mem=GiB"), ("--assume", "x")))
+    options = rng.choice(((), ("--units",), ("--job", "train"), assume))
+    return command(*HOST, *_form(rng), "import-job", file, *options)
 
 
 def scenario(rng: Random, place: Path) -> Ended:
@@ -316,6 +354,7 @@ SURFACES: dict[str, Make] = {
     "change": change,
     "host-file": host_file,
     "imports": imports,
+    "jobs": jobs,
     "libvirt": libvirt,
     "scenario": scenario,
     "spec": spec,

@@ -57,10 +57,11 @@ _MAY: Mapping[Decision, frozenset[Rights]] = {
 }
 
 READS = (
-    "advise-sizes", "advise-workload", "check-image", "check-vm-change", "diff", "doctor", "explain", "export-host",
-    "find-causes", "fits", "instance-profiles", "list-deleted", "list-gpus", "list-images", "list-profiles",
-    "list-vgpus", "list-vms", "log", "monitoring", "plan-moves", "pool-names", "print-xml", "select-gpus",
-    "select-vgpus", "select-vms", "show-gpu", "show-vm", "show-vms", "top", "usage-report", "vgpu-names", "vm-names",
+    "advise-sizes", "advise-workload", "capacity", "check-image", "check-vm-change", "diff", "doctor", "explain",
+    "export-host", "find-causes", "fits", "import-job", "instance-profiles", "list-deleted", "list-gpus",
+    "list-images", "list-profiles", "list-vgpus", "list-vms", "log", "monitoring", "plan-moves", "pool-names",
+    "print-xml", "select-gpus", "select-vgpus", "select-vms", "show-gpu", "show-vm", "show-vms", "top",
+    "usage-report", "vgpu-names", "vm-names",
 )  # fmt: skip
 GUEST_READS = ("guest-processes", "show-address", "show-console", "wait")
 """Consoles, what a guest's agent tells, and what runs in a guest: the operations show those of one's own VMs alone."""
@@ -96,11 +97,11 @@ CHECKED_ARGUMENTS = frozenset({
 })  # fmt: skip
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
-    "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks", "drain", "dry_run", "error",
-    "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "labels", "lines",
-    "managed_only", "max_moves", "minutes", "names", "owner", "parallel", "pool", "profile", "profiles", "sets",
-    "since", "size", "start", "state", "targets", "text", "timeout_seconds", "unassigned", "user", "vgpus", "vm",
-    "wait_for", "wait_timeout", "workload",
+    "assume", "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks", "drain", "dry_run",
+    "error", "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "job", "labels",
+    "lines", "managed_only", "manifests", "max_moves", "minutes", "names", "owner", "parallel", "pool", "profile",
+    "profiles", "sets", "since", "size", "start", "state", "targets", "text", "timeout_seconds", "unassigned",
+    "user", "vgpus", "vm", "wait_for", "wait_timeout", "workload",
 })  # fmt: skip
 """Arguments with names, numbers and choices, which the library checks: none of them is a path that something opens."""
 HARMLESS_FIELDS = frozenset({

@@ -100,6 +100,10 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "export": Entry("host_file", "Print the host.yaml of this host as it is."),
         "import": Entry("host_file", "Convert other programs' files to a host.yaml."),
     },
+    "Kubernetes": {
+        "import-job": Entry("jobs", "Convert jobs of Kubernetes to VM specs.", "convert-job kompose"),
+        "capacity": Entry("jobs", "Show a VM or this host as a node of Kubernetes."),
+    },
     "Operation": {
         "doctor": Entry("host", "Check this host and show how to fix what is wrong.", "check diagnose"),
         "log": Entry("log", "Show which commands changed this host, and who ran them.", "audit history logs"),

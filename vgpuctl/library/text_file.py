@@ -20,7 +20,7 @@ def display_name(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-STREAMED_KINDS = ("spec", "host.yaml", "import")
+STREAMED_KINDS = ("spec", "host.yaml", "import", "manifest")
 """Kinds of files that may come from standard input or a pipe."""
 
 
