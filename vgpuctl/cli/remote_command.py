@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 LOCAL_ONLY_COMMANDS = {
     "agent": "vgpuctl-agent.service runs it there, and --host ssh:// reaches it by itself",
     "completion": "it works on this shell",
+    "import-vm": "it reads files here, and checks the disks beside them: copy them to the host and run it there",
     "sim": "a simulated host is on this machine; VGPUCTL_HOST in the environment there names one",
 }
 READ_ONLY_COMMANDS = frozenset(
     {
         "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff",
-        "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "wait",
+        "export", "import", "import-vm", "show-console", "show-address", "list-images", "fits", "plan-moves", "wait",
         "log", "events", "top",
     }
 )  # fmt: skip

@@ -13,34 +13,42 @@ import stat
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.foreign_vms import ovf, vmdk, vmx
-from vgpuctl.config.foreign_vms.imported import ForeignFile, ImportedDisk, ImportedVm, stays_inside
+from vgpuctl.config.foreign_vms.imported import ImportedDisk, ImportedVm, VmFile, stays_inside
 from vgpuctl.config.foreign_vms.recognize import parse_foreign_file
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.ova_file import OvaContent, is_ova, read_ova
 from vgpuctl.library.text_file import VM_KIND, display_name, read_given_text, read_text
 from vgpuctl.regular_file import open_regular_file
-from vgpuctl.value import Value, replace
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vgpuctl.ports.host import Host
 
 _ENCODING = re.compile(rb'^[ \t]*\.encoding[ \t]*=[ \t]*"([^"\r\n]{1,40})"', re.MULTILINE | re.IGNORECASE)
 _WITH_DISKS = (vmx.FORMAT, ovf.FORMAT)
 """The formats whose disks are files next to them."""
+MAX_FILES = 256
 _MAX_CHAIN = 256
 _MAX_DISK_BYTES = 64 << 40
 
 
-class VmFile(Value):
-    """A file of another hypervisor. `path`: as it was given. `is_ova`: its disks are within it.
+def read_vm_files(host: Host, paths: Sequence[str]) -> tuple[VmFile, ...]:
+    """Read the files that the caller names.
 
-    `is_unchecked`: its disks could not be checked, because only its text came from another machine.
+    Raises:
+        InvalidInput: no file, too many, or one twice; or as `read_vm_file`.
+        FileNeeded, NotFound: as `read_vm_file`.
     """
-
-    path: str
-    content: ForeignFile
-    is_ova: bool = False
-    is_unchecked: bool = False
+    if not paths:
+        raise InvalidInput("files: missing: name the file of a VM", hint="vgpuctl import-vm desk-1.vmx")
+    if len(paths) > MAX_FILES:
+        raise InvalidInput(f"files: {len(paths)} are given; at most {MAX_FILES} are read at once")
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"files: {display_name(twice)} is given twice", path=twice)
+    return tuple(read_vm_file(host, path) for path in paths)
 
 
 def read_vm_file(host: Host, path: str) -> VmFile:

@@ -157,6 +157,18 @@ class ForeignFile(Value):
     left_out: tuple[str, ...] = ()
 
 
+class VmFile(Value):
+    """A file of another hypervisor. `path`: as it was given. `is_ova`: its disks are within it.
+
+    `is_unchecked`: its disks could not be checked, because only its text came from another machine.
+    """
+
+    path: str
+    content: ForeignFile
+    is_ova: bool = False
+    is_unchecked: bool = False
+
+
 def stays_inside(file: str) -> bool:
     """Return whether a file name in a VM's file cannot lead out of its folder, by its text alone.
 
@@ -183,20 +195,22 @@ def nic_model(name: str) -> str | None:
     return "e1000e" if lower in ("e1000", "e1000e") else None
 
 
-def merge_files(files: tuple[ForeignFile, ...]) -> tuple[tuple[ImportedVm, ...], tuple[str, ...]]:
-    """Return the VMs of all files with the devices that other files list for them, and what belongs to none of them."""
+def merge_files(files: tuple[VmFile, ...]) -> tuple[tuple[tuple[VmFile, ImportedVm], ...], tuple[str, ...]]:
+    """Return each VM with its file and with the devices that other files list for it, and what belongs to none."""
     devices: dict[str, list[ImportedDevice]] = {}
-    for device in (device for file in files for device in file.devices):
+    for device in (device for file in files for device in file.content.devices):
         devices.setdefault(device.vm_uuid, []).append(device)
     vms = []
-    for vm in (vm for file in files for vm in file.vms):
-        own = devices.pop(vm.uuid, []) if vm.uuid is not None else []
-        gpus = tuple(device.gpu for device in own if device.gpu is not None)
-        nics = tuple(device.nic for device in own if device.nic is not None)
-        vms.append(replace(vm, gpus=(*vm.gpus, *gpus), nics=(*vm.nics, *nics)))
-    left_out = [line for file in files for line in file.left_out]
+    for file in files:
+        for vm in file.content.vms:
+            own = devices.pop(vm.uuid, []) if vm.uuid is not None else []
+            gpus = tuple(device.gpu for device in own if device.gpu is not None)
+            nics = tuple(device.nic for device in own if device.nic is not None)
+            vms.append((file, replace(vm, gpus=(*vm.gpus, *gpus), nics=(*vm.nics, *nics))))
+    left_out = [line for file in files for line in file.content.left_out]
     left_out += [
-        f"{device.position}: it belongs to the VM {device.vm_uuid}, which none of the files describes"
-        for device in (device for rest in devices.values() for device in rest)
+        f"{device.position}: it belongs to the VM {device.vm_uuid!a}, which none of the files describes"
+        for rest in devices.values()
+        for device in rest
     ]
     return tuple(vms), tuple(left_out)
