@@ -20,6 +20,7 @@ from vgpuctl.config.foreign_vms.imported import (
     Source,
     nic_model,
     scaled_mib,
+    stays_inside,
 )
 from vgpuctl.config.foreign_vms.xml_reader import attribute, children, content, first, line_of, local_name, parse_xml
 
@@ -50,7 +51,6 @@ _OS_PATHS = ("loader", "nvram", "kernel", "initrd", "cmdline", "dtb", "init")
 _UNITS = {"b": 1, "bytes": 1, "kb": 1000, "k": 1 << 10, "kib": 1 << 10, "mb": 10**6, "m": 1 << 20, "mib": 1 << 20,
           "gb": 10**9, "g": 1 << 30, "gib": 1 << 30, "tb": 10**12, "t": 1 << 40, "tib": 1 << 40}  # fmt: skip
 _FORMATS = ("raw", "qcow2", "vmdk", "vdi", "vhdx", "vpc", "qed")
-_FILE_NAME = re.compile(r"[^/\\:]+")
 
 
 def parse_domain_file(source: Source, text: str) -> ForeignFile:
@@ -120,7 +120,7 @@ def _find_disks(source: Source, devices: etree._Element | None, left_out: list[s
         if kind in ("cdrom", "floppy"):
             if path:
                 left_out.append(f"{place}: {target} is a CD or floppy drive; cdrom: /PATH gives a new VM one")
-        elif kind != "disk" or not _FILE_NAME.fullmatch(file) or file in (".", ".."):
+        elif kind != "disk" or not stays_inside(file):
             left_out.append(f"{place}: {target} is not a file, volume or device that could be copied")
         else:
             from shlex import quote

@@ -19,6 +19,7 @@ from vgpuctl.config.foreign_vms.imported import (
     ImportedVm,
     Source,
     nic_model,
+    stays_inside,
 )
 
 FORMAT = "Proxmox VE"
@@ -152,7 +153,7 @@ def _find_disks(source: Source, lines: list[_Line], left_out: list[str]) -> tupl
                 left_out.append(f"{place}: {line.key} is a CD drive; cdrom: /PATH gives a new VM one")
         elif volume.startswith("/") or ":" not in volume:
             left_out.append(f"{place}: {line.key} is {volume[:80]!a}, a device or file of the other host")
-        elif file in ("", ".", ".."):
+        elif not stays_inside(file):
             left_out.append(f"{place}: {line.key} is {volume[:80]!a}, which names no volume")
         else:
             disks.append(_make_disk(line, options, volume, file, place))

@@ -16,7 +16,7 @@ from typing import Any
 
 from vgpuctl.config import device_rules
 from vgpuctl.config.foreign_vms.imported import ImportedGpu, ImportedNic, ImportedVm, VmFile
-from vgpuctl.config.rules import ValidationError
+from vgpuctl.config.rules import ValidationError, format_path
 from vgpuctl.config.vm_spec import VM_SHAPE, parse_vm_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.gpu.offered_profiles import can_offer
@@ -107,7 +107,8 @@ def render_spec(fields: dict[str, Any], file: VmFile) -> str:
         checked = VM_SHAPE.check(fields)
     except ValidationError as error:
         problems = [{"file": file.content.name, "problem": problem.text} for problem in error.problems]
-        raise InvalidInput(f"{file.content.name}: the VM {fields['name']}: {error}", problems=problems) from error
+        texts = "; ".join(f"{format_path(problem.path)}: {problem.text}" for problem in error.problems)
+        raise InvalidInput(f"{file.content.name}: the VM {fields['name']}: {texts}", problems=problems) from error
     yaml = YAML(typ="rt")
     yaml.width = 4096
     buffer = io.StringIO()
