@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.foreign_vms.imported import ForeignFile, ImportedHostSettings, VmFile, merge_files
+from vgpuctl.config.foreign_vms.imported import ForeignFile, ImportedHostSettings, VmFile, bounded, merge_files
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.host import ImportedVmsResult
@@ -45,7 +45,8 @@ def import_vms(host: Host, files: Sequence[VmFile]) -> QueryResult[ImportedVmsRe
     )
     warnings = [f"{plan.result.name}: {line}" for plan in plans for line in plan.warnings]
     warnings += [f"{result.name}: ignored: {line}" for result in results for line in result.left_out]
-    warnings += [f"ignored: {line}" for line in (*left_out, *host_notes)]
+    not_of_vms = bounded((*left_out, *host_notes))
+    warnings += [f"ignored: {line}" for line in not_of_vms]
     notes = [f"{result.name}: {line}" for result in results for line in result.notes]
     notes += [f"{result.name}: run: {command}" for result in results for command in result.commands]
     notes += [f"host.yaml: {line}" for line in host_lines]
@@ -54,7 +55,7 @@ def import_vms(host: Host, files: Sequence[VmFile]) -> QueryResult[ImportedVmsRe
             "each document is the spec of a VM, and ensure-vm takes one: csplit -z -f vm- SPECS '/^---$/' '{*}' writes "
             "each into a file"
         )
-    data = ImportedVmsResult(text, results, host_lines, (*left_out, *host_notes))
+    data = ImportedVmsResult(text, results, host_lines, not_of_vms)
     return QueryResult(data, (*snapshot.warnings, *warnings), notes=tuple(notes))
 
 

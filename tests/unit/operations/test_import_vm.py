@@ -222,6 +222,12 @@ def test_a_vm_that_cannot_be_one_of_vgpuctls_is_refused(ports):
         assert problem in raised.value.message
 
 
+def test_a_list_of_what_is_left_out_has_an_end(ports):
+    vm = the_vm(ports, "memory: 1024\n" + "".join(f"x{n}: 1\n" for n in range(5000)), "x.conf")
+    assert len(vm.left_out) == 201
+    assert vm.left_out[-1] == "and 4800 more"
+
+
 def host_lines(ports, *given: str) -> tuple[Sequence[str], Sequence[str]]:
     data = outcome(ports, *((f"f{n}", text) for n, text in enumerate(given))).data
     text = "\n".join(("version: 1", *data.host_lines))

@@ -8,6 +8,7 @@ cannot express goes into `left_out`, as sentences with file and line.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.names import is_visible
@@ -18,6 +19,7 @@ MAX_VALUE_LENGTH = 1024
 MAX_VMS_PER_FILE = 1000
 MAX_DEVICES_PER_VM = 256
 """More disks, network cards or GPUs than any of these hypervisors gives to a VM."""
+MAX_LEFT_OUT = 200
 _MIB = 1 << 20
 _HUGE = 1 << 62
 _INSIDE = re.compile(r"[^/\\:]+(/[^/\\:]+)*")
@@ -175,6 +177,12 @@ def stays_inside(file: str) -> bool:
     A colon would make it a protocol for QEMU, or a drive of Windows.
     """
     return _INSIDE.fullmatch(file) is not None and not {".", ".."} & set(file.split("/"))
+
+
+def bounded(left_out: Sequence[str]) -> tuple[str, ...]:
+    """Return the first sentences about what was left out, and the number of the others."""
+    rest = len(left_out) - MAX_LEFT_OUT
+    return (*left_out[:MAX_LEFT_OUT], f"and {rest} more") if rest > 0 else tuple(left_out)
 
 
 def bytes_to_mib(size: int) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vgpuctl.config import device_rules
-from vgpuctl.config.foreign_vms.imported import ImportedGpu, ImportedNic, ImportedVm, VmFile
+from vgpuctl.config.foreign_vms.imported import ImportedGpu, ImportedNic, ImportedVm, VmFile, bounded
 from vgpuctl.config.rules import ValidationError, format_path
 from vgpuctl.config.vm_spec import VM_SHAPE, parse_vm_spec
 from vgpuctl.errors import InvalidInput
@@ -73,7 +73,7 @@ def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu]) -> S
         spec=fields,
         text=text,
         commands=conversion.commands,
-        left_out=tuple(left_out),
+        left_out=bounded(left_out),
         notes=(*conversion.notes, *notes),
     )
     return SpecPlan(result, tuple(warnings))
