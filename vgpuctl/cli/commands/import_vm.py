@@ -26,7 +26,7 @@ from vgpuctl.cli.run import CommandOutput
 def import_vm(settings: Settings, files: tuple[str, ...]) -> int:
     """Convert VMs of other hypervisors to VM specs and print them. It writes nothing and copies no disk.
 
-    It reads VMware's VMX, OVF and OVA, Proxmox's /etc/pve/qemu-server/*.conf, libvirt's domain XML, and the output of
+    It reads VMware's VMX, OVF and OVA, Proxmox's qemu-server/NUMBER.conf, libvirt's domain XML, and the output of
     XenServer's and XCP-ng's xe (vm-param-list, vgpu-list and vif-list params=all). vGPU profiles keep their names; a
     warning names the nearest profiles if no GPU here offers one. From what esxcli and xe gpu-group-list print about
     GPUs come lines for host.yaml. '-' reads standard input.

@@ -15,7 +15,7 @@ from vgpuctl.config.foreign_vms.xml_reader import root_name
 
 FORMATS_HELP = (
     "VMware's VMX, OVF and OVA, what xe vm-param-list and xe vgpu-list params=all print, Proxmox's "
-    "/etc/pve/qemu-server/*.conf, libvirt's domain XML, and what esxcli graphics prints"
+    "/etc/pve/qemu-server/NUMBER.conf, libvirt's domain XML, and what esxcli graphics prints"
 )
 _TEXT_FORMATS: tuple[tuple[Callable[[str], bool], Callable[[Source, str], ForeignFile]], ...] = (
     (xe.is_format, xe.parse_text),
