@@ -17,7 +17,8 @@ def test_stdout_is_a_spec_that_ensure_vm_takes(sim: Run, tmp_path: Path) -> None
     ran = sim(f"import-vm {path}")
     assert ran.status == 0
     assert ran.out.startswith(f"# {path} (VMware VMX)\nname: desk-1\nprofile: [A100-4C]\n")
-    assert f"desk-1: run: qemu-img convert -f vmdk -O qcow2 {tmp_path}/desk-1.vmdk " in ran.err
+    assert "desk-1: run: test ! -e /var/lib/libvirt/images/desk-1.qcow2 && " in ran.err
+    assert f" && qemu-img convert -f vmdk -O qcow2 {tmp_path}/desk-1.vmdk " in ran.err
     assert f"warning: desk-1: ignored: {path}:35: floppy0" in ran.err
     spec = tmp_path / "desk-1.yaml"
     spec.write_text(ran.out.replace("disk: [", "disk: [20GiB] #"))
@@ -47,7 +48,7 @@ def test_standard_input_and_an_ova(sim: Run, tmp_path: Path) -> None:
     assert "standard input:3: args: QEMU's own command line is not taken over" in ran.err
     path = texts.write_ova(tmp_path / "d.ova", ("d.ovf", texts.OVF.encode()), ("desk-2-disk1.vmdk", b"KDMV"))
     ran = sim(f"import-vm {path}")
-    assert f"run: virt-v2v -i ova {path} -o local" in ran.err
+    assert f"&& virt-v2v -i ova {path} -o local" in ran.err
 
 
 @pytest.mark.parametrize(

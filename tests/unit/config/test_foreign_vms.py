@@ -112,7 +112,7 @@ def test_what_xe_prints_about_a_vm_and_its_devices():
     assert vm.gpus == (ImportedGpu("f:1", profile="GRID A100-4C"),)
     assert [(nic.mac, nic.network) for nic in vm.nics] == [("5a:11:22:33:44:55", "Pool-wide network")]
     assert left_out == ()
-    assert f"xe vm-disk-list uuid={texts.UUID}" in vm.left_out[0]
+    assert f"xe vm-disk-list uuid={texts.UUID}" in str(vm.disks[0].fetch)
 
 
 def test_a_passthrough_vgpu_of_xe_is_a_whole_gpu():
@@ -177,7 +177,16 @@ def test_a_domain_of_libvirt():
     ]
     assert [gpu.device for gpu in vm.gpus] == ["0000:65:00"]
     text = "\n".join(vm.left_out)
-    for dropped in ("<commandline>", "<emulator>", "<filesystem>", "<cputune>", "<loader>", "<nvram>", "vdc", "sda"):
+    for dropped in (
+        "<qemu:commandline>",
+        "<emulator>",
+        "<filesystem>",
+        "<cputune>",
+        "<loader>",
+        "<nvram>",
+        "vdc",
+        "sda",
+    ):
         assert dropped in text
     assert f"cat /sys/bus/mdev/devices/{texts.VGPU_UUID}/mdev_type/name" in text
     assert len(vm.left_out) == 9

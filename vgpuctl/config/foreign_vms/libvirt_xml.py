@@ -192,6 +192,7 @@ def _find_others(source: Source, domain: etree._Element, devices: etree._Element
     sentences = []
     for element in others:
         name = source.text(line_of(element), "the element", local_name(element))
+        shown = name if element.prefix is None else f"{element.prefix}:{name}"
         reason = _REASONS.get(name, "a path of the other host" if name in _OS_PATHS else "a VM spec has no such field")
-        sentences.append(f"{source.at(line_of(element))}: <{name}>: {reason}")
+        sentences.append(f"{source.at(line_of(element))}: <{shown}>: {reason}")
     return sentences

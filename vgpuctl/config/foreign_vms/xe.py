@@ -134,7 +134,7 @@ def _make_vm(source: Source, record: _Record) -> ImportedVm:
     is_windows = "windows" in os_text or (not os_text and _map_value(record, "platform", "viridian") == "true")
     fetch = (
         f"on the XenServer host: xe vm-disk-list uuid={uuid} lists its disks, and xe vdi-export uuid=VDI "
-        "filename=FILE format=vhd writes one"
+        "filename=FILE format=vhd writes one to this file"
     )
     name = _value(source, record, "name-label")
     return ImportedVm(
@@ -149,7 +149,7 @@ def _make_vm(source: Source, record: _Record) -> ImportedVm:
         is_windows=is_windows,
         disks=(ImportedDisk("disk.vhd", "vpc", source.at(line), fetch),),
         opener="disk",
-        left_out=(f"{source.at(line)}: xe's text does not name the VM's disks: one is assumed, {fetch}",),
+        left_out=(f"{source.at(line)}: xe's text does not name the VM's disks: one is assumed",),
     )
 
 

@@ -4,7 +4,8 @@
 qemu-img converts every disk by itself, and always gets the format: a guest could abuse a guess from the content.
 virt-v2v opens the whole VM, and puts virtio drivers into a Windows guest that never had them; it calls the disks
 NAME-sda, NAME-sdb and so on (virt-v2v-output-local(1)). A name without a slash gets `./`: QEMU would read a colon in
-it as a protocol, and every program a hyphen as an option.
+it as a protocol, and every program a hyphen as an option. Both programs overwrite what they write to, so `test` first
+checks that no disk of that name exists, and tar keeps what exists (`-k`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ def plan_disks(vm: ImportedVm, file: VmFile, name: str) -> DiskConversion:
     """Return how the disks of a VM, whose name here is `name`, are converted."""
     if not vm.disks:
         return DiskConversion(notes=(f"{vm.position}: no disk is taken over: without disk: the VM gets an empty one",))
-    notes = [f"{disk.position}: {disk.file}: {disk.fetch}" for disk in vm.disks if disk.fetch is not None]
+    notes = [
+        f"{disk.position}: {_source(vm, file, index, name)}: {disk.fetch}"
+        for index, disk in enumerate(vm.disks)
+        if disk.fetch is not None
+    ]
     if file.is_unchecked:
         notes.append(
             f"{vm.position}: its disks were not checked, because only its text came here: check with ls -l that they "
@@ -47,12 +52,13 @@ def plan_disks(vm: ImportedVm, file: VmFile, name: str) -> DiskConversion:
         notes.append(f"{vm.position}: Windows may lack virtio drivers: install them on the other host first")
     paths = tuple(f"{DISK_FOLDER}/{name}{f'-{number}' if number > 1 else ''}.qcow2" for number in _numbers(vm))
     commands = [
+        f"test ! -e {quote(path)} && "
         f"qemu-img convert -f {disk.format} -O qcow2 {quote(_source(vm, file, index, name))} {quote(path)}"
         for index, (disk, path) in enumerate(zip(vm.disks, paths, strict=True))
     ]
     if file.is_ova:
         members = " ".join(quote(disk.file) for disk in vm.disks)
-        commands.insert(0, f"tar -xf {quote(_dotted(file.path))} -- {members}")
+        commands.insert(0, f"tar -xkf {quote(_dotted(file.path))} -- {members}")
     return DiskConversion(tuple(commands), paths, tuple(notes))
 
 
@@ -60,8 +66,9 @@ _WITHOUT_VIRTIO = ("VMware VMX", "OVF")
 
 
 def _with_virt_v2v(vm: ImportedVm, name: str, opened: str, notes: list[str]) -> DiskConversion:
-    command = f"virt-v2v {opened} -o local -os {DISK_FOLDER} -of qcow2 -on {quote(name)}"
     paths = tuple(f"{DISK_FOLDER}/{name}-sd{_letters(number)}" for number in _numbers(vm))
+    run = f"virt-v2v {opened} -o local -os {DISK_FOLDER} -of qcow2 -on {quote(name)}"
+    command = f"test ! -e {quote(paths[0])} && {run}"
     return DiskConversion((command,), paths, tuple(notes))
 
 

@@ -252,7 +252,7 @@ def _networks(vm: ImportedVm, file: VmFile, left_out: list[str], notes: list[str
         elif mac is not None:
             macs.add(mac)
             card["mac"] = mac
-        cards.append(card)
+        cards.append(card["network"] if [*card] == ["network"] else card)
     return cards
 
 
@@ -265,7 +265,8 @@ def _card(nic: ImportedNic, file: VmFile, notes: list[str]) -> dict[str, Any]:
             device_rules.network(named)
         except ValueError:
             continue
-        notes.append(f"{nic.position}: {' '.join(map(str, named.values()))} must be a {next(iter(named))} of this host")
+        kind, there = next(iter(named.items()))
+        notes.append(f"{nic.position}: the {kind} {there} must exist on this host")
         return {**named, **model}
     if nic.network is not None or nic.bridge is not None:
         named_there = nic.bridge or nic.network
