@@ -83,6 +83,7 @@ CASES = {
         ("{vm} --profile A100-8C --drain", "{vm} --label a=b --owner ada"),
         kills=(Kill("--profile {other}"),),
     ),
+    "import-vm": CommandCase("{spec}"),
     "wait": CommandCase("{vm} --for running", ("{vm} --for guest --timeout 0",), fast=True),
     "show-console": CommandCase(VM, fast=True),
     "show-address": CommandCase("{cloned}"),

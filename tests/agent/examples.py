@@ -48,7 +48,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "fix-problems": {"checks": ["libvirt"], "dry_run": True},
     "guest-processes": {"name": "runs"},
     "import-host": {"path": "mig.yaml", "request": {"files": {"mig.yaml": "version: 1\n"}}},
-    "import-job": {"manifests": ["job.yaml"], "request": {"files": {"job.yaml": MANIFEST.read_text()}}},
+    "import-job": {"files": ["job.yaml"], "request": {"files": {"job.yaml": MANIFEST.read_text()}}},
+    "import-vm": {
+        "files": ["desk-1.conf"],
+        "request": {"files": {"desk-1.conf": "name: desk-1\nmemory: 8192\nhostpci0: 0000:01:00.4,mdev=nvidia-468\n"}},
+    },
     "instance-profiles": {"gpu": GPU},
     "list-deleted": {},
     "list-gpus": {"everything": True},

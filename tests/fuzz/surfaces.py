@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests import foreign_vms as vm_texts
 from tests.fuzz import odd, played, words
 from tests.fuzz.oracle import Case, Ended, call, command
 
@@ -200,6 +201,24 @@ def jobs(rng: Random, place: Path) -> Ended:
     return command(*HOST, *_form(rng), "import-job", file, *options)
 
 
+def foreign_vms(rng: Random, place: Path) -> Ended:
+    """Files of VMs of other hypervisors: each format with lines and values changed, OVAs with bytes changed."""
+    names = rng.sample(sorted(vm_texts.FORMATS), rng.choice((1, 1, 2)))
+    files = []
+    for name in names:
+        file = place / f"given-{name}"
+        if name == "ovf" and rng.random() < 0.5:
+            vm_texts.write_ova(
+                file, ("a.ovf", odd.lines(rng, vm_texts.OVF)), ("desk-2-disk1.vmdk", vm_texts.sparse_vmdk("x"))
+            )
+            file.write_bytes(odd.damaged_bytes(rng, file.read_bytes()))
+        else:
+            file.write_bytes(odd.lines(rng, vm_texts.FORMATS[name]))
+        files.append(str(file))
+    (place / "desk-1.vmdk").write_bytes(odd.lines(rng, vm_texts.DESCRIPTOR.format(extent=odd.text(rng, "x.vmdk"))))
+    return command(*HOST, *_form(rng), "import-vm", *files)
+
+
 def scenario(rng: Random, place: Path) -> Ended:
     """A simulated host's file."""
     file = _yaml(rng, place, SCENARIO)
@@ -352,6 +371,7 @@ def _socket(path: Path) -> None:
 
 SURFACES: dict[str, Make] = {
     "change": change,
+    "foreign-vms": foreign_vms,
     "host-file": host_file,
     "imports": imports,
     "jobs": jobs,

@@ -59,6 +59,9 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "detach-gpu": Entry("vm_changes", "Remove whole GPUs from VMs.", "remove-gpu"),
         "resize-disk": Entry("vm_changes", "Grow disks of VMs, also while they run.", "blockresize grow-disk"),
         "set-vm": Entry("vm_changes", "Change memory, vCPUs, profile, labels and more of VMs."),
+        "import-vm": Entry(
+            "import_vm", "Convert VMs of other hypervisors to VM specs.", "convert-vm virt-v2v v2v vmx ovf"
+        ),
         "wait": Entry("vm_access", "Wait until VMs run, are off, or can be reached."),
         "show-console": Entry(
             "vm_access", "Show where a VM's screen and serial console are.", "connect console serial"

@@ -23,24 +23,24 @@ class JobCalls(Calls):
 
     @query
     def import_job(
-        self, manifests: Texts, *, assume: Texts = (), job: str | None = None
+        self, files: Texts, *, assume: Texts = (), job: str | None = None
     ) -> QueryResult[tuple[JobResult, ...]]:
         """Return the pods of manifests that ask for GPUs, each with the VM spec that gives it the same on this host.
 
-        `manifests`: the files. `assume`: units that clusters decide, such as `aliyun.com/gpu-mem=GiB`. `job`: the name
+        `files`: of manifests. `assume`: units that clusters decide, such as `aliyun.com/gpu-mem=GiB`. `job`: the name
         of the only object to convert.
         """
         from vgpuctl.config.kubernetes.manifests import parse_manifests
         from vgpuctl.config.kubernetes.request import parse_assumed
         from vgpuctl.operations import import_job
 
-        names = as_texts("manifests", manifests)
+        names = as_texts("files", files)
         if not names or len(names) > MAX_FILES:
             raise InvalidInput(
                 f"from 1 to {MAX_FILES} files of manifests, not {len(names)}", hint="vgpuctl import-job FILE"
             )
-        files = [parse_manifests(read_given_text(self._ports, path, "manifest"), display_name(path)) for path in names]
-        return import_job.import_jobs(self._ports, files, parse_assumed(as_texts("assume", assume)), name=job)
+        read = [parse_manifests(read_given_text(self._ports, path, "manifest"), display_name(path)) for path in names]
+        return import_job.import_jobs(self._ports, read, parse_assumed(as_texts("assume", assume)), name=job)
 
     @query
     def capacity(self, name: str | None = None) -> QueryResult[CapacityResult]:

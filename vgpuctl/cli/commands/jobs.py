@@ -66,7 +66,7 @@ def _jobs_page(data: tuple[JobResult, ...]) -> Page:
         ("vgpuctl import-job pod.yaml --assume aliyun.com/gpu-mem=GiB", "the unit that the cluster has"),
     ),
 )
-@click.argument("manifests", nargs=-1, required=True, metavar="FILE...", type=click.Path(allow_dash=True))
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(allow_dash=True))
 @click.option("--job", metavar="NAME", help="Convert only the object of this name.")
 @click.option(
     "--assume",
@@ -78,7 +78,7 @@ def _jobs_page(data: tuple[JobResult, ...]) -> Page:
 @click.option("--units", is_flag=True, help="Print units of systemd that start the containers, in place of the specs.")
 @click.pass_obj
 def import_job(
-    settings: Settings, manifests: tuple[str, ...], job: str | None, assume: tuple[str, ...], units: bool
+    settings: Settings, files: tuple[str, ...], job: str | None, assume: tuple[str, ...], units: bool
 ) -> int:
     """Convert manifests of Kubernetes to VM specs for this host and print them. It writes nothing.
 
@@ -93,9 +93,7 @@ def import_job(
     def shown(result: QueryResult[tuple[JobResult, ...]]) -> CommandOutput:
         return CommandOutput(result, raw=_units_text(result.data) if units else _specs_text(result.data))
 
-    return run.call(
-        settings, "import-job", lambda host: host.import_job(list(manifests), assume=assume, job=job), shown
-    )
+    return run.call(settings, "import-job", lambda host: host.import_job(list(files), assume=assume, job=job), shown)
 
 
 @make_command(
