@@ -24,6 +24,8 @@ PLACEMENT_WORDS = {
 }
 """The words of other systems for two of the placement policies, in lower case with hyphens: XenServer's GPU groups say
 depth-first and breadth-first, ESXi consolidation and performance, Kubernetes' schedulers binpack and spread."""
+PLACEMENT_CHOICES = (*PLACEMENT_POLICIES, "binpack", "spread")
+"""What `placement` offers; it takes the other words, too."""
 SCHEDULER_POLICIES = ("best_effort", "equal_share", "fixed_share")
 WORKLOADS = ("office", "cad", "training", "inference", "notebooks", "transcode", "kubernetes")
 """What VMs do, for `advise --workload`; `monitoring/techniques.py` describes them."""

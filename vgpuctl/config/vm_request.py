@@ -20,7 +20,7 @@ from vgpuctl.config.arguments import (
     NONE,
     OS_KINDS,
     PCI_WINDOW_AUTO,
-    PLACEMENT_POLICIES,
+    PLACEMENT_CHOICES,
     RESERVE_MODES,
     SCHEDULER_POLICIES,
     VM_MODES,
@@ -152,7 +152,7 @@ class VmRequest(DeclaredFields):
     gpu: tuple[str, ...] = vm_field(
         single_or_list(rules.gpu),
         list_schema({"type": "string"}),
-        "use this GPU, by address or by model; repeat it to allow several, or to pass several through",
+        "use this GPU, by address, UUID or model; repeat it to allow several, or to pass several through",
         default=None,
         example="0000:3b:00.0",
         metavar=_ADDRESS_OR_MODEL,
@@ -178,7 +178,7 @@ class VmRequest(DeclaredFields):
     not_gpu: tuple[str, ...] = vm_field(
         single_or_list(rules.gpu),
         list_schema({"type": "string"}),
-        "do not use this GPU, by address or by model; repeatable",
+        "do not use this GPU, by address, UUID or model; repeatable",
         default=None,
         example="A16",
         metavar=_ADDRESS_OR_MODEL,
@@ -224,9 +224,10 @@ class VmRequest(DeclaredFields):
     )
     placement: str | None = vm_field(
         rules.placement,
-        enum_schema(PLACEMENT_POLICIES),
+        enum_schema(PLACEMENT_CHOICES),
         "how to choose among the GPUs with room. least-waste: the GPU where other profiles lose the least room; "
-        "depth: the GPU with the most vGPUs; breadth: the GPU with the fewest; first-fit: the lowest address. "
+        "depth or binpack: the GPU with the most vGPUs; breadth or spread: the GPU with the fewest; first-fit: the "
+        "lowest address. "
         "Default: placement: of host.yaml, else " + DEFAULT_PLACEMENT_POLICY,
         default=None,
         example="depth",

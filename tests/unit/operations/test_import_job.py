@@ -117,6 +117,19 @@ def test_node_selectors_and_annotations_choose_the_gpus(convert):
     assert spec_of(convert(pod("nvidia.com/gpumem: 1000", metadata=metadata)))["placement"] == "breadth"
 
 
+def test_a_gpu_is_chosen_by_its_uuid(convert, tmp_path):
+    calls = host_of(open_sim_host(tmp_path / "l40s", "l40s-x4"), None)
+    uuid = calls.show_gpu("0000:43:00.0").data.uuid
+    assert uuid.startswith("GPU-")
+    metadata = f", annotations: {{nvidia.com/use-gpuuuid: '{uuid}'}}"
+    spec = spec_of(convert(pod("nvidia.com/gpumem: 3000", metadata=metadata), "l40s-x4"))
+    assert spec["gpu"] == ["0000:43:00.0"]
+    made = calls.create_vm("vm", profile="L40S-4Q", gpu=uuid.upper(), image="/srv/images/windows-11.qcow2")
+    assert made.data.vgpus[0].gpu == "0000:43:00.0"
+    other = calls.create_vm("vm2", profile="L40S-4Q", not_gpu=uuid, placement="binpack", disk="20GiB")
+    assert other.data.vgpus[0].gpu != "0000:43:00.0"
+
+
 def test_a_share_of_the_cores_needs_a_policy_that_keeps_it(tmp_path, convert):
     (job,) = convert(pod("nvidia.com/gpumem: 3000, nvidia.com/gpucores: 20")).data
     assert "scheduler" not in job.spec

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
+from vgpuctl.config.arguments import placement_policy_of
 from vgpuctl.config.kubernetes.manifests import PodTemplate
 from vgpuctl.config.kubernetes.request import DeviceRequest
 from vgpuctl.errors import HostCannot
@@ -32,8 +33,13 @@ _FIXED_MIB = 16 + 4 + 28
 _SERIES = {"C": 0, "Q": 1}
 _PRODUCT_LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 _SHARED_SUFFIX = re.compile(r"-(SHARED|MIG-[0-9a-z.-]+)$", re.ASCII)
-_USE, _NOT_USE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
-_PLACEMENTS = {"binpack": "depth", "spread": "breadth"}
+_ALLOWED = (
+    ("nvidia.com/use-gputype", True),
+    ("nvidia.com/nouse-gputype", False),
+    ("nvidia.com/use-gpuuuid", True),
+    ("nvidia.com/nouse-gpuuuid", False),
+)
+"""HAMi's annotations, and whether they allow or exclude GPUs."""
 _PLACEMENT_LABEL = "hami.io/gpu-scheduler-policy"
 _NEARLY = Fraction(98, 100)
 _CHECK = "job"
@@ -89,7 +95,7 @@ def fit_pod(snapshot: Snapshot, template: PodTemplate, requests: Sequence[Device
     fields = dict(fit.fields)
     if len(allowed) < len(gpus):
         fields["gpu"] = [gpu.address for gpu in allowed]
-    policy = _PLACEMENTS.get(template.annotations.get(_PLACEMENT_LABEL, ""))
+    policy = placement_policy_of(template.annotations.get(_PLACEMENT_LABEL, ""))
     if policy is not None and "profile" in fields:
         fields["placement"] = policy
     return replace(fit, fields=fields, kept=(*notes, *fit.kept))
@@ -104,7 +110,7 @@ def _select(gpus: Sequence[Gpu], template: PodTemplate) -> tuple[list[Gpu], tupl
         if product is not None:
             allowed = [gpu for gpu in allowed if _is_product(gpu, product)]
             notes.append(f"{label} {product}")
-    for annotation, is_wanted in ((_USE, True), (_NOT_USE, False)):
+    for annotation, is_wanted in _ALLOWED:
         names = [name.strip() for name in template.annotations.get(annotation, "").split(",") if name.strip()]
         if names:
             allowed = [gpu for gpu in allowed if any(_is_type(gpu, name) for name in names) is is_wanted]
