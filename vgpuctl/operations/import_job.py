@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.kubernetes.manifests import Container, Manifests, PodTemplate, cpus_of, memory_mib_of
 from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_request
-from vgpuctl.config.kubernetes.words import find_word
+from vgpuctl.config.kubernetes.words import DOMAINS, find_word
 from vgpuctl.config.vm_spec import VM_SHAPE
 from vgpuctl.domain.container_unit import container_unit, unit_name
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
@@ -42,14 +42,14 @@ def import_jobs(
         NotFound: no pod asks for a GPU, or there is no object of this name.
         HostCannot: this host has nothing for a pod; `result` has all pods.
     """
-    templates = [t for file in files for t in file.templates if name is None or t.name == name]
+    templates = [t for file in files for t in file.templates if name is None or name in (t.name, _stem(t))]
     if name is not None and not templates:
         names = sorted({t.name for file in files for t in file.templates})
         raise NotFound(f"no object with pods has the name {name}", hint=f"there are: {', '.join(names[:20]) or 'none'}")
     asked = [(t, requests) for t in templates if (requests := _requests(t, assumed))]
     if not asked:
         raise NotFound("no container asks for a GPU", hint="vgpuctl import-job --help")
-    snapshot = observe(host, ReadScope())
+    snapshot = observe(host, ReadScope(types=True))
     results = tuple(_job(snapshot, template, requests) for template, requests in asked)
     without = len(templates) - len(asked)
     others = [other for file in files for other in file.others]
@@ -101,14 +101,18 @@ def _job(snapshot: Snapshot, template: PodTemplate, requests: Sequence[DeviceReq
         spec=None if problem is not None else _spec(template, fit),
         problem=None if problem is None else f"{problem} ({hint})",
         kept=fit.kept,
-        left_out=(*fit.left_out, *(text for r in requests for text in r.left_out), *_left_out(template), *lost),
+        first=fit.first,
+        left_out=(*(text for r in requests for text in r.left_out), *_left_out(template), *lost),
         units=units,
     )
 
 
+def _stem(template: PodTemplate) -> str:
+    return f"{template.name}-{template.role}" if template.role else template.name
+
+
 def _spec(template: PodTemplate, fit: PodFit) -> dict[str, object]:
-    stem = f"{template.name}-{template.role}" if template.role else template.name
-    name = _NAME.sub("-", stem)[:_MAX_NAME].strip("-._") or "job"
+    name = _NAME.sub("-", _stem(template))[:_MAX_NAME].strip("-._") or "job"
     cpus = max(cpus_of(template.containers), cpus_of(template.init_containers))
     memory = max(memory_mib_of(template.containers), memory_mib_of(template.init_containers))
     spec: dict[str, object] = {"name": name if template.pods <= 1 else f"{name}-{{}}", **fit.fields}
@@ -125,12 +129,15 @@ def _left_out(template: PodTemplate) -> tuple[str, ...]:
     lost: list[str] = []
     if template.queue is not None:
         lost.append(f"queue {template.queue}: VMs do not wait for GPUs")
+    if not template.pods:
+        lost.append("replicas 0: no such pod runs now")
+    lost += [f"label {label}" for label in template.labels if label.partition("/")[0] in DOMAINS]
     labels = [key for key in template.node_selector if "gpu.product" not in key and "accelerator" not in key]
     lost += [f"nodeSelector {key}: this is about nodes" for key in labels]
     lost += [f"{key} of the pod" for key in template.left_out]
     for container in (*template.containers, *template.init_containers):
         lost += [f"container {container.name}: {text}" for text in container.left_out]
-        others = [name for name in container.resources if "/" in name and find_word(name) is None]
+        others = [name for name in container.resources if name not in ("cpu", "memory") and find_word(name) is None]
         lost += [f"container {container.name}: {name}, which is no GPU" for name in others]
     lost += [f"container {c.name}, which runs before the others: start it by hand" for c in template.init_containers]
     return tuple(lost)
@@ -152,6 +159,6 @@ def _units(template: PodTemplate) -> tuple[tuple[JobUnitResult, ...], tuple[str,
 
 
 def _unit(name: str, container: Container) -> str:
-    if not container.image or container.image.startswith("-"):
-        raise ValueError(f"the image {container.image[:40]!a}")
+    if not container.image or container.image.startswith("-") or "$" in container.image:
+        raise ValueError(f"the image {container.image[:40]!a}" if container.image else "no image")
     return container_unit(name, container.image, container.command, container.args, dict(container.env))

@@ -60,6 +60,10 @@ def spec_of(result):
         ("tencent.com/vcuda-core: 20, tencent.com/vcuda-memory: 16", "a100-40", {"profile": "A100-8C"}),
         ("nvidia.com/mig-1g.10gb: 1", "h100-mig", {"profile": "H100-1-10C"}),
         ("nvidia.com/gpumem: 5000", "l40s-x4", {"profile": "L40S-6Q"}),
+        ("nvidia.com/gpumem: 4000", "t4", {"profile": "T4-8C"}),
+        ("huawei.com/Ascend310P: 1, huawei.com/Ascend310P-memory: 6144", "ascend", {"profile": "vnpu-vir02"}),
+        ("amd.com/gpu: 1", "mixed", {"mode": "passthrough", "gpus": 1, "gpu": ["0000:af:00.0"]}),
+        ("gpu.intel.com/i915: 1", "mixed", {"mode": "passthrough", "gpus": 1, "gpu": ["0000:86:00.0"]}),
         (
             "cpu: 1500m, memory: 3Gi, nvidia.com/gpumem: 3000",
             "a100-40",
@@ -88,6 +92,7 @@ def test_a_spec_makes_a_vm_that_has_it(tmp_path):
     ("limits", "scenario", "problem"),
     [
         ("amd.com/gpu: 1", "a100-40", "this host has no GPU of AMD that vgpuctl manages: NVIDIA A100-PCIE-40GB"),
+        ("huawei.com/Ascend910: 1", "ascend", "no GPU of this host is model 910"),
         ("cambricon.com/mlu: 1", "mixed", "this host has no GPU of Cambricon"),
         ("nvidia.com/gpu: 4", "a100-40", "4 whole GPUs: this host has 1 of that kind"),
         ("nvidia.com/gpumem: 60000", "a100-40", "A100-40C, has 40 GiB, of which programs get about 38352 MiB"),
@@ -105,14 +110,14 @@ def test_what_this_host_does_not_have_is_no_spec_and_exit_6(convert, limits, sce
 def test_node_selectors_and_annotations_choose_the_gpus(convert):
     text = pod("nvidia.com/gpumem: 1000", spec="  nodeSelector: {nvidia.com/gpu.product: Tesla-T4-SHARED, zone: a}\n")
     (job,) = convert(text, "mixed").data
-    assert (job.spec["profile"], job.spec["gpu"]) == ("T4-4Q", ["0000:5e:00.0"])
+    assert (job.spec["profile"], job.spec["gpu"]) == ("T4-2Q", ["0000:5e:00.0"])
     assert "nodeSelector zone: this is about nodes" in job.left_out
     with pytest.raises(HostCannot, match=r"no GPU of this host is nvidia\.com/gpu\.product Tesla-V100"):
         convert(pod("nvidia.com/gpu: 1", spec="  nodeSelector: {nvidia.com/gpu.product: Tesla-V100}\n"), "mixed")
     (job,) = convert(
         pod("nvidia.com/gpumem: 1000", metadata=", annotations: {nvidia.com/nouse-gputype: A100}"), "mixed"
     ).data
-    assert job.spec["profile"] == "T4-4Q"
+    assert job.spec["profile"] == "T4-2Q"
     metadata = ", annotations: {hami.io/gpu-scheduler-policy: spread}"
     assert spec_of(convert(pod("nvidia.com/gpumem: 1000", metadata=metadata)))["placement"] == "breadth"
 
@@ -133,7 +138,9 @@ def test_a_gpu_is_chosen_by_its_uuid(convert, tmp_path):
 def test_a_share_of_the_cores_needs_a_policy_that_keeps_it(tmp_path, convert):
     (job,) = convert(pod("nvidia.com/gpumem: 3000, nvidia.com/gpucores: 20")).data
     assert "scheduler" not in job.spec
-    assert any("vgpuctl set-scheduler 0000:3b:00.0 fixed_share has it do that" in text for text in job.left_out)
+    assert job.first == (
+        "vgpuctl set-scheduler 0000:3b:00.0 fixed_share: without it no part of the time is guaranteed",
+    )
     host = open_sim_host(tmp_path / "fixed")
     calls = host_of(host, None)
     calls.set_scheduler("0000:3b:00.0", "fixed_share")
@@ -154,7 +161,8 @@ def test_containers_of_one_pod_get_their_own_vgpus(convert):
     text = (
         pod("nvidia.com/gpumem: 3000") + "  - {name: side, image: s, resources: {limits: {nvidia.com/gpumem: 9000}}}\n"
     )
-    assert spec_of(convert(text))["profile"] == ["A100-4C", "A100-10C"]
+    assert spec_of(convert(text))["profile"] == "A100-10C:2", "one GPU has vGPUs of one size"
+    assert spec_of(convert(text, "rtx-pro-6000"))["profile"]
     whole = pod("nvidia.com/gpumem: 3000") + "  - {name: side, image: s, resources: {limits: {nvidia.com/gpu: 1}}}\n"
     with pytest.raises(HostCannot, match="one container asks for whole GPUs and another for a part"):
         convert(whole)
@@ -202,3 +210,38 @@ def test_a_user_of_the_agent_may_ask(tmp_path):
     (tmp_path / "job.yaml").write_text(pod("nvidia.com/gpumem: 3000"))
     host = host_of(open_sim_host(tmp_path), VIEWER)
     assert spec_of(host.import_job([str(tmp_path / "job.yaml")]))["profile"] == "A100-4C"
+
+
+def test_what_a_pod_loses_is_said(convert):
+    text = pod(
+        "nvidia.com/gpumem: 3000, hugepages-2Mi: 4Mi, rdma/hca: 1",
+        metadata=", labels: {aliyun.com/gpu-count: '4'}",
+        spec="  nodeName: n1\n  tolerations: [{operator: Exists}]\n",
+    ).replace("image: example.org/i,", "image: '${IMAGE}', workingDir: /w, securityContext: {privileged: true},")
+    (job,) = convert(text).data
+    for lost in (
+        "label aliyun.com/gpu-count",
+        "nodeName of the pod",
+        "tolerations of the pod",
+        "container main: workingDir",
+        "container main: securityContext",
+        "container main: hugepages-2Mi, which is no GPU",
+        "container main: rdma/hca, which is no GPU",
+        "container main: no unit of systemd can have the image '${IMAGE}'",
+    ):
+        assert lost in job.left_out
+
+
+def test_a_role_is_chosen_by_its_name(convert):
+    template = "{spec: {containers: [{name: m, image: i, resources: {limits: {nvidia.com/gpumem: 3000}}}]}}"
+    text = (
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: train}\nspec:\n  pytorchReplicaSpecs:\n"
+        f"    Master: {{template: {template}}}\n    Worker: {{replicas: 2, template: {template}}}\n"
+    )
+    assert [job.spec["name"] for job in convert(text).data] == ["train-master", "train-worker-{}"]
+    assert spec_of(convert(text, job="train-worker"))["name"] == "train-worker-{}"
+
+
+def test_gpus_that_have_another_mode_are_passed_through_first(convert):
+    (job,) = convert(pod("amd.com/gpu: 1"), "mixed").data
+    assert job.first == ("vgpuctl set-mode 0000:af:00.0 passthrough",)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -27,28 +29,37 @@ def _specs_text(jobs: tuple[JobResult, ...]) -> str:
 
     documents = []
     for job in jobs:
-        lines = [f"# {job.at}: {job.kind} {job.name} ({count_text(job.pods, 'pod')}): {', '.join(job.words)}"]
-        lines += [f"# {text}" for text in job.kept]
-        lines += [f"# not kept: {text}" for text in job.left_out]
+        lines = [f"{job.at}: {job.kind} {job.name} ({count_text(job.pods, 'pod')}): {', '.join(job.words)}", *job.kept]
+        lines += [f"first: {text}" for text in job.first]
+        lines += [f"not kept: {text}" for text in job.left_out]
         if job.problem is not None:
-            lines.append(f"# no VM of this host: {job.problem}")
-        if job.pods > 1:
-            lines.append(f"# for all of them: vgpuctl ensure-vm -f - --count {job.pods}")
-        documents.append(
-            "\n".join(_one_line(line) for line in lines) + "\n" + (render_spec(job.spec) if job.spec else "")
-        )
+            lines.append(f"no VM of this host: {job.problem}")
+        elif job.pods > 1 and job.spec is not None:
+            lines.append(f"for all of them: {_pipe(job)} --count {job.pods}")
+        documents.append(_comments(lines) + (render_spec(job.spec) if job.spec else ""))
     return "---\n".join(documents)
 
 
-def _one_line(text: str) -> str:
-    """Return a comment that cannot end before its line does: what it has of a manifest may have any character."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+def _pipe(job: JobResult) -> str:
+    """Return the command that makes the VM of a job."""
+    file = job.at.rpartition(":")[0]
+    name = str(job.spec["name"]).removesuffix("-{}") if job.spec else job.name
+    source = "-" if file == "standard input" else file
+    return f"vgpuctl import-job {quote(source)} --job {quote(name)} | vgpuctl ensure-vm -f -"
+
+
+def _comments(lines: Iterable[str]) -> str:
+    """Return lines as comments that cannot end before they do: what they have of a manifest may be any character."""
+    return "".join(
+        f"# {''.join(character if character.isprintable() else '?' for character in line)}\n" for line in lines
+    )
 
 
 def _units_text(jobs: tuple[JobResult, ...]) -> str:
-    """Return the units, each after a comment with its file's name."""
+    """Return the units, each after a comment with its file's name; and why a container has none."""
     units = {unit.name: unit.text for job in jobs for unit in job.units}
-    return "\n".join(f"# /etc/systemd/system/{name}\n{text}" for name, text in units.items())
+    missing = [text for job in jobs for text in job.left_out if "no unit of systemd" in text]
+    return _comments(missing) + "\n".join(f"# /etc/systemd/system/{name}\n{text}" for name, text in units.items())
 
 
 def _jobs_page(data: tuple[JobResult, ...]) -> Page:

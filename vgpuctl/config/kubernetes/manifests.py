@@ -23,8 +23,12 @@ MAX_PODS = 10_000
 _SEPARATOR = re.compile(r"^(---|\.\.\.)[ \t]*(#.*)?$\n?", re.MULTILINE)
 _COUNT_KEYS = ("replicas", "parallelism")
 _QUEUE_LABELS = ("scheduler.tensorstack.dev/queue", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
-_NOT_KEPT = ("volumeMounts", "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "envFrom")
-"""What a container has and a unit of systemd has no word for, or the guest no place."""
+_OF_CONTAINER = frozenset({"name", "image", "imagePullPolicy", "command", "args", "env", "resources"})
+_OF_POD = frozenset({
+    "containers", "initContainers", "nodeSelector", "restartPolicy", "schedulerName", "terminationGracePeriodSeconds",
+    "dnsPolicy", "securityContext",
+})  # fmt: skip
+"""What is read, or says nothing about a VM; all else is said to be left out."""
 
 
 class Container(Value):
@@ -46,7 +50,7 @@ class Container(Value):
 class PodTemplate(Value):
     """Pods that are alike. `kind`, `name`, `namespace`: of what makes them; `role`: of those in it, such as `worker`.
 
-    `annotations` and `node_selector`: of the pods. `queue`: the one that they wait in. `at`: `file:line`.
+    `annotations`, `labels` and `node_selector`: of the pods. `queue`: the one that they wait in. `at`: `file:line`.
     """
 
     kind: str
@@ -58,6 +62,7 @@ class PodTemplate(Value):
     init_containers: tuple[Container, ...]
     annotations: Mapping[str, str]
     node_selector: Mapping[str, str]
+    labels: Mapping[str, str]
     queue: str | None
     at: str
     left_out: tuple[str, ...] = ()
@@ -180,13 +185,10 @@ class _Reader:
             init_containers=self._containers(spec, "initContainers", spec_path),
             annotations=annotations,
             node_selector=_texts(spec.get("nodeSelector")),
+            labels=labels,
             queue=None if queue is None else str(queue),
             at=_at(self._document, path),
-            left_out=tuple(
-                key
-                for key in ("affinity", "tolerations", "serviceAccountName", "hostNetwork", "runtimeClassName")
-                if key in spec
-            ),
+            left_out=tuple(str(key) for key, item in spec.items() if key not in _OF_POD and item),
         )
 
     def _containers(self, spec: Mapping[str, Any], key: str, path: KeyPath) -> tuple[Container, ...]:
@@ -201,7 +203,7 @@ class _Reader:
         if not isinstance(value, Mapping):
             raise _problem(self._document, path, "expected a container")
         env: list[tuple[str, str]] = []
-        left_out = [key for key in _NOT_KEPT if value.get(key)]
+        left_out = [str(key) for key, item in value.items() if key not in _OF_CONTAINER and item]
         for number, entry in enumerate(self._list(value, "env", path)):
             if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
                 raise _problem(self._document, (*path, "env", number), "expected a name and a value")

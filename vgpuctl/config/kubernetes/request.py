@@ -27,7 +27,7 @@ class DeviceRequest(Value):
     """What a container asks for. `count`: devices; each with `memory_mib` for programs, or a percentage of a GPU's.
 
     `cores_percent`: of a GPU's. `is_whole`: whole GPUs. `mig_slices`, `mig_gb`: a GPU instance. `words`: what was read;
-    `left_out`: what no VM has. `at`: `file:line`.
+    `model`: a part of the GPUs' model, where a word names it. `left_out`: what no VM has. `at`: `file:line`.
     """
 
     maker: str
@@ -39,6 +39,7 @@ class DeviceRequest(Value):
     cores_percent: Fraction | None = None
     mig_slices: int | None = None
     mig_gb: int | None = None
+    model: str | None = None
     left_out: tuple[str, ...] = ()
 
     @property
@@ -97,7 +98,7 @@ def parse_request(container: Container, assumed: Assumed = EMPTY_MAPPING) -> Dev
             known = ", ".join(known.name for known in WORDS if known.name.startswith(domain))
             raise _error(container, f"{name} is no word that vgpuctl knows", hint=f"it knows {known}")
         if word is not None:
-            words[word if word.pattern is None else _renamed(word, name)] = amount
+            words[word if word.pattern is None else word.named(name)] = amount
     if not words:
         return None
     _refuse_mixed(container, words)
@@ -106,10 +107,6 @@ def parse_request(container: Container, assumed: Assumed = EMPTY_MAPPING) -> Dev
         parts.add(word, amount)
     parts.add_orion(next(iter(words)))
     return parts.request(next(iter(words)).maker, tuple(f"{word.name} {amount}" for word, amount in words.items()))
-
-
-def _renamed(word: Word, name: str) -> Word:
-    return Word(name, word.system, word.maker, word.amount, word.source, word.factor)
 
 
 def _refuse_mixed(container: Container, words: Mapping[Word, object]) -> None:
@@ -134,10 +131,12 @@ class _Parts:
         self._memory_percent: Fraction | None = None
         self._cores: Fraction | None = None
         self._mig: tuple[int, int] | None = None
+        self._model: str | None = None
         self._left_out: list[str] = []
 
     def add(self, word: Word, amount: object) -> None:
         """Add one word."""
+        self._model = word.model or self._model
         if word.amount is Amount.MEMORY and has_byte_suffix(amount):
             self._memory_mib = int(parse_quantity(amount) / (1 << 20))
             return
@@ -202,6 +201,7 @@ class _Parts:
             cores_percent=None if self._cores in (None, 0, 100) else self._cores,
             mig_slices=None if self._mig is None else self._mig[0],
             mig_gb=None if self._mig is None else self._mig[1],
+            model=self._model,
             left_out=tuple(self._left_out),
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 GIB = 1024
 
@@ -28,7 +28,7 @@ class Amount(StrEnum):
 
 
 class Word(Value):
-    """One word. `pattern`: of the names that are this word, None for `name` alone.
+    """One word. `pattern`: of the names that are this word, None for `name` alone; group `model`: of a GPU's model.
 
     `factor`: what one unit is, in MiB for memory and in percent of a GPU for cores. `choices`: the factors by the names
     that `--assume` takes, for a word whose unit its cluster decides; `any_number`: any whole number, as for shares.
@@ -45,6 +45,16 @@ class Word(Value):
     choices: tuple[tuple[str, float], ...] = ()
     any_number: bool = False
     counts_whole: bool = False
+
+    def named(self, name: str) -> Word:
+        """Return this word with the name that a manifest has."""
+        return replace(self, name=name)
+
+    @property
+    def model(self) -> str | None:
+        """The part of a GPU's model that the name has; None for none."""
+        match = None if self.pattern is None else re.fullmatch(self.pattern, self.name, re.ASCII)
+        return None if match is None else match.groupdict().get("model")
 
 
 PLUGIN, HAMI = "NVIDIA's device plugin", "HAMi"
@@ -110,7 +120,7 @@ WORDS = (
         ASCEND,
         Amount.DEVICES,
         _HAMI,
-        pattern=r"huawei\.com/Ascend[0-9]{3}[A-Z0-9-]{0,6}",
+        pattern=r"huawei\.com/Ascend(?P<model>[0-9]{3}[A-Z]?)[0-9-]{0,5}",
     ),
     Word(
         "huawei.com/Ascend310P-memory",
@@ -118,7 +128,7 @@ WORDS = (
         ASCEND,
         Amount.MEMORY,
         _HAMI,
-        pattern=r"huawei\.com/Ascend[0-9]{3}[A-Z0-9-]{0,6}-memory",
+        pattern=r"huawei\.com/Ascend(?P<model>[0-9]{3}[A-Z]?)[0-9-]{0,5}-memory",
     ),
     _word("gpu.intel.com/i915", "Intel's device plugin", "Intel", Amount.DEVICES, "intel/intel-device-plugins, README"),
     _word("gpu.intel.com/xe", "Intel's device plugin", "Intel", Amount.DEVICES, "intel/intel-device-plugins, README"),

@@ -19,8 +19,8 @@ class JobResult(Value):
     """Pods that are alike, and the VM that gives each of them the same on this host.
 
     `at`: where they were read, `FILE:LINE`. `pods`: how many there are. `words`: what they ask for. `spec`: of the VM,
-    null where `problem` says why this host has none. `kept`: how the request became the spec; `left_out`: what the VM
-    does not have, and why. `units`: one for each container.
+    null where `problem` says why this host has none. `kept`: how the request became the spec; `first`: what has to be
+    done before a VM gets that; `left_out`: what the VM does not have, and why. `units`: one for each container.
     """
 
     at: str
@@ -32,6 +32,7 @@ class JobResult(Value):
     spec: Mapping[str, object] | None
     problem: str | None
     kept: tuple[str, ...]
+    first: tuple[str, ...]
     left_out: tuple[str, ...]
     units: tuple[JobUnitResult, ...]
 

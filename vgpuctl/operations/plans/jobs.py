@@ -46,11 +46,11 @@ _CHECK = "job"
 
 
 class PodFit(Value):
-    """What gives pods what they ask for: fields of a VM spec, how they follow from it, and what is lost."""
+    """What gives pods what they ask for: fields of a VM spec, how they follow from it, and what to do before."""
 
     fields: Mapping[str, object]
     kept: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
 
 
 class _Offer(Value):
@@ -85,7 +85,7 @@ def fit_pod(snapshot: Snapshot, template: PodTemplate, requests: Sequence[Device
     ]
     if not gpus:
         raise _error(f"this host has no GPU of {maker} that vgpuctl manages: {_gpus_text(snapshot.gpus)}")
-    allowed, notes = _select(gpus, template)
+    allowed, notes = _select(gpus, template, [r.model for r in requests if r.model is not None])
     wholes = [r for r in requests if r.is_whole]
     if wholes and len(wholes) < len(requests):
         raise _error(
@@ -93,18 +93,22 @@ def fit_pod(snapshot: Snapshot, template: PodTemplate, requests: Sequence[Device
         )
     fit = _fit_whole(allowed, sum(r.count for r in wholes)) if wholes else _fit_parts(allowed, requests)
     fields = dict(fit.fields)
-    if len(allowed) < len(gpus):
-        fields["gpu"] = [gpu.address for gpu in allowed]
+    others = [gpu for gpu in snapshot.gpus if gpu.is_display_class and gpu not in allowed]
+    if len(allowed) < len(gpus) or (others and "mode" in fields):  # a profile's name says whose it is
+        fields.setdefault("gpu", [gpu.address for gpu in allowed])
     policy = placement_policy_of(template.annotations.get(_PLACEMENT_LABEL, ""))
     if policy is not None and "profile" in fields:
         fields["placement"] = policy
     return replace(fit, fields=fields, kept=(*notes, *fit.kept))
 
 
-def _select(gpus: Sequence[Gpu], template: PodTemplate) -> tuple[list[Gpu], tuple[str, ...]]:
-    """Return the GPUs that a pod's node selector and annotations allow, and what that was."""
+def _select(gpus: Sequence[Gpu], template: PodTemplate, models: Sequence[str]) -> tuple[list[Gpu], tuple[str, ...]]:
+    """Return the GPUs that a pod's words, node selector and annotations allow, and what that was."""
     notes: list[str] = []
     allowed = list(gpus)
+    for model in models:
+        allowed = [gpu for gpu in allowed if _plain(model) in _plain(gpu.model)]
+        notes.append(f"model {model}")
     for label in _PRODUCT_LABELS:
         product = template.node_selector.get(label)
         if product is not None:
@@ -150,10 +154,8 @@ def _fit_whole(gpus: Sequence[Gpu], count: int) -> PodFit:
             return PodFit({"profile": _profile_field([(offer.profile, count)])}, (text,))
     if len(gpus) < count:
         raise _error(f"{count_text(count, 'whole GPU')}: this host has {len(gpus)} of that kind: {_gpus_text(gpus)}")
-    first = gpus[0].address
-    return PodFit(
-        whole, (_devices(count),), (f"the GPUs must be passed through first: vgpuctl set-mode {first} passthrough",)
-    )
+    commands = tuple(f"vgpuctl set-mode {gpu.address} passthrough" for gpu in gpus if gpu not in ready)
+    return PodFit(whole, (_devices(count),), commands[: count - len(ready)])
 
 
 def _devices(count: int) -> str:
@@ -164,10 +166,13 @@ def _fit_parts(gpus: Sequence[Gpu], requests: Sequence[DeviceRequest]) -> PodFit
     offers = list(dict.fromkeys(offer for gpu in gpus for offer in _offers(gpu)))
     chosen: list[tuple[str, int]] = []
     kept: list[str] = []
-    left_out: list[str] = []
+    first: list[str] = []
     needs_share = False
-    for request in requests:
-        offer = _choose(gpus, offers, request)
+    fitting = [_choose(gpus, offers, request) for request in requests]
+    if len(set(fitting)) > len(gpus) and not any(gpu.mixed_size for gpu in gpus):
+        largest = max(fitting, key=lambda offer: offer.rank)  # one GPU has vGPUs of one size
+        fitting = [largest] * len(fitting)
+    for request, offer in zip(requests, fitting, strict=True):
         chosen.append((offer.profile, request.count))
         kept.append(_kept_text(offer, request))
         needs_share = needs_share or request.cores_percent is not None
@@ -176,8 +181,8 @@ def _fit_parts(gpus: Sequence[Gpu], requests: Sequence[DeviceRequest]) -> PodFit
         fields["scheduler"] = str(SchedulerPolicy.FIXED_SHARE)
     elif needs_share and not all(offer.mig for offer in offers):
         command = f"vgpuctl set-scheduler {gpus[0].address} {SchedulerPolicy.FIXED_SHARE}"
-        left_out.append(f"no GPU guarantees a part of its time now; {command} has it do that")
-    return PodFit(fields, tuple(kept), tuple(left_out))
+        first.append(f"{command}: without it no part of the time is guaranteed")
+    return PodFit(fields, tuple(kept), tuple(first))
 
 
 def _profile_field(chosen: Sequence[tuple[str, int]]) -> object:
