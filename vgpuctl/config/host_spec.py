@@ -84,7 +84,7 @@ class GpuSpec(Value):
 
     `scheduler` None: NVIDIA's driver decides. `profiles`: only these are placed on it; `reserved_for`: only for VMs
     whose names match one of these patterns. `mig` None: its MIG mode and instances stay as they are; `mixed_size`:
-    whether vGPUs of several sizes may be on it at once.
+    whether vGPUs of several sizes may be on it at once. `reason`: why it is so, for people.
     """
 
     mode: str | None = None
@@ -95,6 +95,7 @@ class GpuSpec(Value):
     reserved_for: tuple[str, ...] | None = None
     mig: MigSpec | None = None
     mixed_size: bool | None = None
+    reason: str | None = None
 
 
 class VgpuSpec(Value):
@@ -250,6 +251,7 @@ GPU_SHAPE = Shape(
             MIG_JSON_SCHEMA,
         ),
         Key("mixed_size", rules.boolean, "true: vGPUs of several sizes can be on it at once", {"type": "boolean"}),
+        Key("reason", rules.reason, "why it is set up so; show-gpu shows it", {"maxLength": 255, "type": "string"}),
     ),
     check_gpu_keys,
 )

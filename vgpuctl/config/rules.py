@@ -132,6 +132,11 @@ def gpu(value: object) -> str:
     return normalize_pci(text) or text
 
 
+def reason(value: object) -> str:
+    """Check a sentence for people: visible characters in one line, at most 255."""
+    return _check_printable(as_text(value), "a reason: one line of at most 255 visible characters")
+
+
 def gpu_key(value: object) -> str:
     """Return a key of host.yaml's `gpus:`: an address in the kernel's spelling, a model as typed, or `all`."""
     text = gpu(value)

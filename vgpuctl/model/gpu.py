@@ -194,7 +194,8 @@ class Gpu(Value):
     `desired_mode`: its mode in host.yaml, None when host.yaml has none. `cordoned`: nothing new is placed on it.
     `has_single_type`: its driver is known to accept vGPUs of one type at a time. `scheduler`: what NVML reports;
     `desired_scheduler`: what host.yaml configures. `allowed_profiles`: the only profiles that host.yaml allows on it,
-    None: all. `reserved_for`: the patterns of the VM names that it is reserved for.
+    None: all. `reserved_for`: the patterns of the VM names that it is reserved for. `reason`: what host.yaml says to
+    people about it.
     `mig` None: it has no MIG, or that is unknown. `mixed_size`: whether vGPUs of several sizes may share it (NVML's
     heterogeneous mode), None where it has no such mode or that is unknown. `gi_schedulers`: the scheduler of each GPU
     instance by its id, where instances have their own (GB20x). `has_fixed_placements`: with mixed sizes or MIG, the
@@ -242,6 +243,7 @@ class Gpu(Value):
     nvlink_peers: tuple[str, ...] | None = None
     is_lost: bool = False
     uuid: str | None = None
+    reason: str | None = None
 
     @property
     def whole_function(self) -> GpuFunction:

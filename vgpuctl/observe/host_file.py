@@ -31,6 +31,7 @@ HOST_FILE_FIELDS = (
     "desired_mixed_size",
     "allowed_profiles",
     "reserved_for",
+    "reason",
 )
 """The fields of a `Gpu` that come from host.yaml."""
 
@@ -161,6 +162,7 @@ def _desired_fields(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> dict[str, object]:
         "desired_mixed_size": entry.mixed_size,
         "allowed_profiles": entry.profiles,
         "reserved_for": entry.reserved_for or (),
+        "reason": entry.reason,
     }
 
 

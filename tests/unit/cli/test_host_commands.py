@@ -53,6 +53,11 @@ def test_set_is_typed_and_its_errors_name_it(mixed: Run) -> None:
     assert "vgpu, for a or b-*" in mixed("list-gpus").out
     gpu = next(g for g in mixed("list-gpus --json").document["data"] if g["reserved_for"])
     assert (gpu["allowed_profiles"], gpu["reserved_for"]) == (["A100-4C"], ["a", "b-*"])
+    assert mixed("apply --set gpus[A16].mode=unmanaged --set 'gpus[A16].reason=OrionX has it'").status == 0
+    assert "reason:      OrionX has it\n" in mixed("show-gpu 0000:17:00.0").out
+    assert mixed("show-gpu 0000:17:00.0 --json").document["data"]["reason"] == "OrionX has it"
+    assert mixed("apply --set gpus[A16].reason=null").status == 0
+    assert "reason" not in mixed("show-gpu 0000:17:00.0").out
     ran = mixed("apply --set gpus[A16].vfs=x")
     assert (ran.status, "--set gpus[A16].vfs=x: vfs: 'x' is" in ran.err) == (2, True)
 

@@ -111,7 +111,7 @@ def test_how_new_vgpus_are_placed_is_read_and_written_back() -> None:
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("{policy: deep}", "2:21: placement.policy: 'deep' is not least-waste, depth, breadth or first-fit"),
+        ("{policy: deep}", "2:21: placement.policy: 'deep' is not least-waste, depth, breadth, first-fit, "),
         ("{order: depth}", "2:13: placement.order: unknown field"),
     ],
 )  # fmt: skip

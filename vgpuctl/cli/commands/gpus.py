@@ -172,6 +172,7 @@ def _gpu(data: GpuDetailsResult) -> Page:
             *((("uuid", data.uuid),) if data.uuid is not None else ()),
             ("backend", or_dash(data.backend)),
             ("mode", mode_text(data)),
+            *((("reason", data.reason),) if data.reason is not None else ()),
             ("driver", or_dash(data.driver)),
             ("memory", mib(data.framebuffer_mib)),
             ("numa node", or_dash(data.numa_node)),

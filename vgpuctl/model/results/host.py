@@ -144,6 +144,7 @@ class HostGpuResult(Value):
     reserved_for: tuple[str, ...] | None
     mig: Literal["off"] | tuple[str, ...] | Mapping[str, int] | None
     mixed_size: bool | None
+    reason: str | None
 
 
 class DifferenceResult(Value):

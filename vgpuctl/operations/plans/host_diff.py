@@ -53,6 +53,7 @@ def current_gpu_spec(gpu: Gpu) -> GpuSpec:
         reserved_for=gpu.reserved_for or None,
         mig=_current_mig(gpu) if mode is GpuMode.VGPU else None,
         mixed_size=gpu.mixed_size or None if mode is GpuMode.VGPU else None,
+        reason=gpu.reason,
     )
 
 
@@ -116,7 +117,7 @@ def diff_gpu(gpu: Gpu, configured: GpuSpec) -> tuple[DifferenceResult, ...]:
         *_diff_partition(gpu, configured, current),
         *_diff_scheduler(gpu, configured, current),
     ]
-    for key in ("cordoned", "profiles", "reserved_for"):
+    for key in ("cordoned", "profiles", "reserved_for", "reason"):
         desired, observed = (dump_value(getattr(spec, key)) or None for spec in (configured, current))
         if desired != observed:
             differences.append(DifferenceResult(key, desired, observed))
@@ -263,6 +264,7 @@ def gpu_settings(spec: GpuSpec) -> HostGpuResult:
         reserved_for=spec.reserved_for or None,
         mig=None if spec.mig is None else dict(spec.mig.vgpus) or spec.mig.instances or "off",
         mixed_size=spec.mixed_size,
+        reason=spec.reason,
     )
 
 

@@ -288,6 +288,7 @@ def gpu_details(snapshot: Snapshot, gpu: Gpu, scheduler: SchedulerDetails) -> Gp
         GpuDetailsResult,
         gpu_result(snapshot, gpu),
         uuid=gpu.uuid,
+        reason=gpu.reason,
         console=gpu.console_reasons,
         group_members=gpu.group_members,
         functions=tuple(functions),

@@ -102,6 +102,7 @@ def test_an_unconfigured_partition_differs_only_while_it_exists(tmp_path):
         (A100, GpuSpec(cordoned=False), []),
         (A100, GpuSpec(profiles=("A100-4C",)), [("profiles", ["A100-4C"], None)]),
         (A100, GpuSpec(reserved_for=("a",)), [("reserved_for", ["a"], None)]),
+        (A100, GpuSpec(reason="OrionX has it"), [("reason", "OrionX has it", None)]),
         (
             A100,
             GpuSpec(scheduler=SchedulerSpec(SchedulerPolicy.FIXED_SHARE)),
