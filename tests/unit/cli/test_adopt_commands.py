@@ -87,3 +87,13 @@ def test_a_refusal_has_its_status_and_a_hint(two: Run) -> None:
     assert "hint: vgpuctl delete-vm vm, or with --keep-disks" in ran.err
     assert two("adopt").status == 2
     assert two("adopt nobody").status == 2
+
+
+def test_deleting_all_vms_leaves_an_adopted_one_out(two: Run) -> None:
+    assert two("create-vm vm --profile T4-4Q --no-start").status == 0
+    assert two("adopt desk-1").status == 0
+    ran = two("delete-vm --all --yes")
+    assert (ran.status, ran.out.splitlines()[-1]) == (0, "1 deleted")
+    assert "desk-1 was not created by vgpuctl, which only adopted it" in ran.err
+    assert ownerships(two)["desk-1"] == ("managed", False)
+    assert two("delete-vm desk-1 --yes").status == 3

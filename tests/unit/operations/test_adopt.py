@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.callers import ADA, FLEET, OPERATOR, ROOT, VIEWER, host_of
 from tests.hosts import (
     SimulatedHost,
     context,
@@ -28,14 +29,27 @@ from tests.hosts import (
 from tests.meanwhile import on_call, rebooted, unchanged, with_calls
 from tests.reserving_vms import vm_of
 from tests.vgpus import make
+from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.domain.record import record_to_xml
-from vgpuctl.errors import Busy, HostCannot, InUse, InvalidInput, NotFound, Refused, Unmanaged, VgpuctlError
+from vgpuctl.errors import (
+    Busy,
+    HostCannot,
+    InUse,
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    NotYours,
+    Refused,
+    Unmanaged,
+    VgpuctlError,
+)
 from vgpuctl.hook import run as hook
 from vgpuctl.host.files import HostFiles
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.operations.adopt import adopt, release
 from vgpuctl.operations.attach import attach, detach
 from vgpuctl.operations.queries import list_vms, show_vm
+from vgpuctl.operations.restore import restore_host
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -206,6 +220,34 @@ def test_libvirts_hook_makes_the_device_again(tmp_path: Path, kind: str) -> None
     host = rebooted(host)
     hook.prepare(host.ports, host.ports.hypervisor.find_domain("desk").xml)
     assert (picture(host).mdevs, picture(host).types) == (before.mdevs, before.types)
+
+
+@pytest.mark.parametrize("kind", CREATES)
+def test_restore_host_makes_the_device_again_before_libvirt_runs(tmp_path: Path, kind: str) -> None:
+    host = host_with(tmp_path, kind)
+    before = picture(host)
+    take(host)
+    host = rebooted(host)
+    with operation(host.ports):
+        restore_host(host.ports, context(wait_seconds=5), HostSpec(1))
+    assert (picture(host).mdevs, picture(host).types) == (before.mdevs, before.types)
+    assert set(picture(host).claims) == {carrier_of(host)}
+
+
+def test_only_root_adopts_and_lets_go(tmp_path: Path) -> None:
+    host = host_with(tmp_path, "mdev-pf")
+    for caller in (ADA, OPERATOR, FLEET):
+        with unchanged(host), pytest.raises(NotYours, match="was not created by vgpuctl: it is root's"):
+            host_of(host, caller).adopt("desk")
+    with unchanged(host), pytest.raises(NotAllowed):
+        host_of(host, VIEWER).adopt("desk")
+    assert host_of(host, ROOT).adopt("desk").changed
+    assert vm_of(host, "desk").record.account is None
+    host = host.again()
+    for caller in (ADA, OPERATOR, FLEET):
+        with unchanged(host), pytest.raises(NotYours):
+            host_of(host, caller).adopt("desk", release=True)
+    assert host_of(host, ROOT).adopt("desk", release=True).changed
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,7 +26,7 @@ from vgpuctl.ports.step import Step
 from vgpuctl.value import replace
 
 NO_DEVICE_CHECK, NOT_ADOPTED_CHECK = "adopt-device", "adopted"
-"""The `check` facts of a VM that has nothing to adopt, and of one that was not adopted."""
+"""The `check` facts of a VM that has nothing to adopt, and of one that would have to be adopted, or must not be."""
 
 
 def new_hostdevs(vm: Vm, record: VmRecord) -> tuple[HostdevRef, ...]:

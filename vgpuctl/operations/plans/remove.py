@@ -59,6 +59,7 @@ def own_record(vm: Vm, action: str) -> VmRecord:
         raise Unmanaged(
             f"{vm.name} was not created by vgpuctl, which only adopted it",
             hint=f"vgpuctl adopt {name} --release lets it go; then {_virsh_command(vm, action)}",
+            check="adopted",
             vm=vm.name,
         )
     if vm.record is not None:
