@@ -52,8 +52,8 @@ MAX_NAMES_IN_FULL = 3
 """Before the user confirms, the steps of at most this many are shown; of more, how much is deleted or stopped."""
 
 CANNOT_HAVE_CHECKS = ("mode", "partition", "scheduler", "adopt-device", "adopted")
-"""The `check` facts of errors which say that a GPU cannot have a setting at all, with its model or its driver; or that a
-VM has nothing to adopt or to let go, or was adopted and cannot be deleted."""
+"""The `check` facts of errors which say that a GPU cannot have a setting at all, with its model or its driver; or that
+a VM has nothing to adopt or to let go, or was adopted and cannot be deleted."""
 
 
 class Preview(Value):
