@@ -7,10 +7,12 @@ Whether a command has a dry run, changes the host and so needs root, or takes se
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 GPU = "0000:3b:00.0"
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
+MANIFEST = Path(__file__).parent / "data/job.yaml"
 
 
 class Kill(NamedTuple):
@@ -29,7 +31,7 @@ class CommandCase(NamedTuple):
     """One command. `words`: what follows its name on the simulated host `host`.
 
     There {vm} runs and {off} is off. On `mixed` {cloned} runs with a clone of IMAGE, the vGPU `lab` has no VM, and all
-    A16 are cordoned. {spec} is a file with a VM's spec. `more`: other words, for the tests
+    A16 are cordoned. {spec} is a file with a VM's spec, {manifest} one with a pod. `more`: other words, for the tests
     without root and with damaged records.
     `fast`: it imports nothing heavy (`tests/unit/cli/test_startup.py`). `kills`: for the lab.
     """
@@ -82,6 +84,7 @@ CASES = {
         ("{vm} --profile A100-8C --drain", "{vm} --label a=b --owner ada"),
         kills=(Kill("--profile {other}"),),
     ),
+    "import-vm": CommandCase("{spec}"),
     "wait": CommandCase("{vm} --for running", ("{vm} --for guest --timeout 0",), fast=True),
     "show-console": CommandCase(VM, fast=True),
     "show-address": CommandCase("{cloned}"),
@@ -108,6 +111,8 @@ CASES = {
     "diff": CommandCase(),
     "export": CommandCase(),
     "import": CommandCase("{spec}"),
+    "import-job": CommandCase("{manifest}"),
+    "capacity": CommandCase("", (VM,)),
     "doctor": CommandCase("--fix"),
     "log": CommandCase(fast=True),
     "reconcile-host": CommandCase(),
@@ -126,4 +131,5 @@ def lines(command: str, vm: str, *, off: str | None = None, cloned: str | None =
     """Return the command lines of a command with these VMs in them; without `off` and `cloned` all are one VM."""
     case = CASES[command]
     texts = (case.words, *case.more)
-    return [f"{command} {text.format(vm=vm, off=off or vm, cloned=cloned or vm, spec=spec)}".strip() for text in texts]
+    names = {"vm": vm, "off": off or vm, "cloned": cloned or vm, "spec": spec, "manifest": MANIFEST}
+    return [f"{command} {text.format(**names)}".strip() for text in texts]

@@ -130,7 +130,6 @@ READING = {
     "clock.sleep",
     "domain_events.watch",
     "driver_discs.has",
-    "driver_discs.is_newer",
     "driver_discs.path",
     "driver_discs.read",
     "driver_discs.sizes",

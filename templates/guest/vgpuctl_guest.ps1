@@ -9,7 +9,8 @@ requests of the host.
     powershell -ExecutionPolicy Bypass -File vgpuctl-guest.ps1 run        what the task does
     powershell -ExecutionPolicy Bypass -File vgpuctl-guest.ps1 clean      before an image is made of this guest: removes
                                                                           tokens and old answer files
-    powershell -ExecutionPolicy Bypass -File vgpuctl-guest.ps1 uninstall  removes the task and this program
+    powershell -ExecutionPolicy Bypass -File vgpuctl-guest.ps1 uninstall  removes the task and this program; a VM with
+                                                                          guest_helper gets them again at its next start
 
 It speaks through the virtio port org.vgpuctl.guest.0, which vgpuctl gives each VM; the virtio-serial driver (vioserial)
 must be installed. One JSON object per line, at most 4 KiB. The host cannot run commands through it. It needs Windows
@@ -301,6 +302,7 @@ function Uninstall-Helper {
 function Clear-Guest {
     $patterns = @(
         (Join-Path $TokenDirectory '*.tok*')
+        (Join-Path (Split-Path $Program) 'driver')  # which driver vgpuctl-setup.ps1 has installed
         "$env:SystemRoot\Panther\unattend*.xml"
         "$env:SystemRoot\Panther\Unattend\*.xml"
     )

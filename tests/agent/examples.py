@@ -11,7 +11,7 @@ import json
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.command_cases import IMAGE
+from tests.command_cases import IMAGE, MANIFEST
 
 GPU, TURING = "0000:3b:00.0", "0000:86:00.0"
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -22,6 +22,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "apply": {"sets": [f"gpus[{GPU}].reserved_for=vdi-*"]},
     "attach-gpu": {"name": "off", "gpus": 2},
     "attach-vgpu": {"name": "off", "profile": "A100-4C"},
+    "capacity": {"name": "runs"},
     "check-image": {"image": IMAGE},
     "check-vm-change": {"memory": "8GiB"},
     "cordon": {"gpu": GPU},
@@ -48,6 +49,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "fix-problems": {"checks": ["libvirt"], "dry_run": True},
     "guest-processes": {"name": "runs"},
     "import-host": {"path": "mig.yaml", "request": {"files": {"mig.yaml": "version: 1\n"}}},
+    "import-job": {"files": ["job.yaml"], "request": {"files": {"job.yaml": MANIFEST.read_text()}}},
+    "import-vm": {
+        "files": ["desk-1.conf"],
+        "request": {"files": {"desk-1.conf": "name: desk-1\nmemory: 8192\nhostpci0: 0000:01:00.4,mdev=nvidia-468\n"}},
+    },
     "instance-profiles": {"gpu": GPU},
     "list-deleted": {},
     "list-gpus": {"everything": True},

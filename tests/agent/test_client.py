@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import vgpuctl
+from tests import foreign_vms
 from tests.agent.conftest import RunningAgent, running
 from vgpuctl import library
 from vgpuctl.agent.client import AgentHost
@@ -157,6 +158,18 @@ def test_files_are_read_here_and_sent(agent: RunningAgent, tmp_path: Path) -> No
         agent.connect().ensure_vm(file=str(tmp_path / "none.yaml"))
 
 
+def test_vms_of_other_hypervisors_are_read_here_and_sent_as_text(agent: RunningAgent, tmp_path: Path) -> None:
+    path = tmp_path / "desk-1.vmx"
+    path.write_text(foreign_vms.VMX)
+    ova = foreign_vms.write_ova(tmp_path / "desk-2.ova", ("desk-2.ovf", foreign_vms.OVF.encode()))
+    result = agent.connect().import_vm(str(path), str(ova))
+    assert [vm.name for vm in result.data.vms] == ["desk-1", "desk-2"]
+    assert result.data.vms[1].commands[0].partition(" && ")[2].startswith(f"virt-v2v -i ova {ova} ")
+    assert any("its disks were not checked" in note for note in result.data.vms[0].notes)
+    with pytest.raises(NotFound, match="there is no VM file"):
+        agent.connect().import_vm(str(tmp_path / "none.vmx"))
+
+
 def test_the_agent_reads_no_file_for_a_caller(agent: RunningAgent, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("name: secret\n")
@@ -172,6 +185,8 @@ def test_a_file_that_the_request_does_not_name_is_not_sent(agent: RunningAgent, 
     named = {"name": "vdi", "cloud_init": "/root/user-{:02}.yaml", "file": "/root/spec.yaml"}
     assert client._is_named("/root/user-01.yaml", named, {})
     assert client._is_named("/root/net.yaml", named, {"/root/spec.yaml": "network_config: /root/net.yaml\n"})
+    assert client._is_named("b.txt", {"files": ["a.vmx", "b.txt"]}, {})
+    assert not client._is_named("c.txt", {"files": ["a.vmx", "b.txt"]}, {})
     for path in ("/root/.ssh/id_rsa", "/root/user-a.yaml", "/root/spec", "/etc/shadow"):
         assert not client._is_named(path, named, {})
 

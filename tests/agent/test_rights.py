@@ -211,6 +211,7 @@ def test_no_file_of_the_host_is_user_data_or_a_spec(host: SimulatedHost, files: 
         ("ensure-vm", {"file": "-"}),
         ("ensure-vms", {"file": "/proc/1/environ", "count": 1}),
         ("diff", {"file": "/etc/shadow"}),
+        ("import-vm", {"files": ["a.vmx", "/etc/shadow"]}),
     ):
         if files is None:
             refused(host, call, arguments, "a file of this host is not read for ada")

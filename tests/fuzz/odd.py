@@ -226,3 +226,35 @@ def _for_xml(given: str) -> str:
     return "".join(
         c for c in given if c in "\t\n\r" or " " <= c < "\ud800" or "\ue000" <= c <= "\ufffd" or c > "\uffff"
     )
+
+
+def lines(rng: Random, document: str) -> bytes:
+    """Return a text as bytes after one to four changes: lines deleted, repeated, swapped or replaced."""
+    rows = document.split("\n")
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        at = rng.randrange(len(rows))
+        kind = rng.randrange(5)
+        if kind == 0:
+            del rows[at : at + rng.choice((1, 1, 5))]
+        elif kind == 1:
+            rows[at:at] = [rows[at]] * rng.choice((1, 2, 2000))
+        elif kind == 2:
+            rows[at] = text(rng, rows[at])
+        elif kind == 3:
+            name, sign, given = rows[at].partition(rng.choice("=:>"))
+            rows[at] = name + sign + text(rng, given)
+        else:
+            rows.insert(rng.randrange(len(rows) + 1), rows[at])
+        rows = rows or [""]
+    encoding = rng.choice(("utf-8", "utf-8", "utf-8", "utf-16", "latin-1"))
+    content = "\n".join(rows).encode(encoding, "replace")
+    return damaged_bytes(rng, content) if rng.random() < 0.1 else content
+
+
+def damaged_bytes(rng: Random, content: bytes) -> bytes:
+    """Return bytes of which some are changed, or the end is missing; some stay as they are."""
+    changed = bytearray(content)
+    for _ in range(rng.choice((0, 1, 1, 4))):
+        if changed:
+            changed[rng.randrange(len(changed))] = rng.randrange(256)
+    return bytes(changed[: rng.randrange(len(changed) + 1)]) if rng.random() < 0.2 else bytes(changed)

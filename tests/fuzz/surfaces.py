@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests import foreign_vms as vm_texts
 from tests.fuzz import odd, played, words
 from tests.fuzz.oracle import Case, Ended, call, command
 
@@ -78,6 +79,36 @@ FOREIGN: tuple[Any, ...] = (
         "vgpu-configs": {"default": ["A100-4C"], "b": [{"devices": [0], "vgpu-devices": {"A100-4C": 4}}]},
     },
     {"version": "v1", "mig-configs": {"a": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}]}},
+)
+_CONTAINER: dict[str, Any] = {
+    "name": "main",
+    "image": "registry.example.org/i:1",
+    "command": ["python", "-m", "serve"],
+    "args": ["--port", "8000"],
+    "env": [{"name": "A", "value": "b"}, {"name": "ORION_GMEM", "value": "4096"}],
+}
+MANIFESTS: tuple[Any, ...] = tuple(
+    {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "train", "namespace": "ml", "annotations": {"nvidia.com/use-gputype": "A100,T4"}},
+        "spec": {
+            "replicas": 3,
+            "template": {
+                "spec": {
+                    "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100-PCIE-40GB"},
+                    "containers": [{**_CONTAINER, "resources": {"limits": {"cpu": "2", "memory": "4Gi", **limits}}}],
+                }
+            },
+        },
+    }
+    for limits in (
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000, "nvidia.com/gpucores": 25},
+        {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 16},
+        {"aliyun.com/gpu-mem": 3},
+        {"virtaitech.com/gpu": 1},
+        {"nvidia.com/mig-1g.5gb": 1},
+    )
 )
 QUERIES = (
     "list-gpus",
@@ -160,6 +191,32 @@ def imports(rng: Random, place: Path) -> Ended:
     """Files of other programs."""
     file = _yaml(rng, place, rng.choice(FOREIGN))
     return command(*HOST, *_form(rng), "import", file, *rng.choice(((), ("--config", "b"))))
+
+
+def jobs(rng: Random, place: Path) -> Ended:
+    """Manifests of Kubernetes."""
+    file = _yaml(rng, place, rng.choice(MANIFESTS))
+    assume = rng.choice((("--assume", "aliyun.com/gpu-mem=GiB"), ("--assume", "x")))
+    options = rng.choice(((), ("--units",), ("--job", "train"), assume))
+    return command(*HOST, *_form(rng), "import-job", file, *options)
+
+
+def foreign_vms(rng: Random, place: Path) -> Ended:
+    """Files of VMs of other hypervisors: each format with lines and values changed, OVAs with bytes changed."""
+    names = rng.sample(sorted(vm_texts.FORMATS), rng.choice((1, 1, 2)))
+    files = []
+    for name in names:
+        file = place / f"given-{name}"
+        if name == "ovf" and rng.random() < 0.5:
+            vm_texts.write_ova(
+                file, ("a.ovf", odd.lines(rng, vm_texts.OVF)), ("desk-2-disk1.vmdk", vm_texts.sparse_vmdk("x"))
+            )
+            file.write_bytes(odd.damaged_bytes(rng, file.read_bytes()))
+        else:
+            file.write_bytes(odd.lines(rng, vm_texts.FORMATS[name]))
+        files.append(str(file))
+    (place / "desk-1.vmdk").write_bytes(odd.lines(rng, vm_texts.DESCRIPTOR.format(extent=odd.text(rng, "x.vmdk"))))
+    return command(*HOST, *_form(rng), "import-vm", *files)
 
 
 def scenario(rng: Random, place: Path) -> Ended:
@@ -314,8 +371,10 @@ def _socket(path: Path) -> None:
 
 SURFACES: dict[str, Make] = {
     "change": change,
+    "foreign-vms": foreign_vms,
     "host-file": host_file,
     "imports": imports,
+    "jobs": jobs,
     "libvirt": libvirt,
     "scenario": scenario,
     "spec": spec,

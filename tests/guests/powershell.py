@@ -10,7 +10,7 @@ import tree_sitter_powershell
 
 WINDOWS = {
     "Add-Content", "Add-LocalGroupMember", "Add-Type", "ConvertFrom-Json", "ConvertTo-Json", "Copy-Item",
-    "ForEach-Object", "Get-ChildItem", "Get-CimInstance", "Get-Content", "Get-Date", "Get-FileHash",
+    "ForEach-Object", "Get-ChildItem", "Get-CimInstance", "Get-Content", "Get-Date", "Get-FileHash", "Get-Item",
     "Get-LocalGroupMember", "Get-ScheduledTask", "Get-Service", "Import-Certificate", "Join-Path", "Move-Item",
     "New-Item", "New-Object", "New-ScheduledTaskAction", "New-ScheduledTaskSettingsSet", "New-ScheduledTaskTrigger",
     "New-TimeSpan", "Out-Null", "Register-ScheduledTask", "Remove-Item", "Remove-LocalGroupMember",

@@ -352,6 +352,8 @@ def _is_named(path: str, arguments: Mapping[str, object], files: Mapping[str, st
     A host that asks for another file is hostile: it would get what only the caller can read.
     """
     named = [arguments.get(name) for name in ("file", "path", "cloud_init", "network_config")]
+    files_of_vms = arguments.get("files")
+    named += files_of_vms if isinstance(files_of_vms, (list, tuple)) else []
     file = arguments.get("file")
     if isinstance(file, str) and file in files:
         for shape in (VM_SHAPE, NUMBERED_VM_SHAPE):

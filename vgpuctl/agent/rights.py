@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.agent.allowed_files import AllowedFiles, not_allowed
 from vgpuctl.agent.callers import SystemUsers, Users, caller_of
 from vgpuctl.config.agent_spec import AgentSpec
-from vgpuctl.config.arguments import MAX_VMS, NONE
+from vgpuctl.config.arguments import MAX_VMS, NONE, as_texts
 from vgpuctl.config.device_rules import parse_nic
 from vgpuctl.config.guest_rules import GUEST_LISTS
 from vgpuctl.config.rules import TEMPLATE_PATTERN, is_path
@@ -57,10 +57,11 @@ _MAY: Mapping[Decision, frozenset[Rights]] = {
 }
 
 READS = (
-    "advise-sizes", "advise-workload", "check-image", "check-vm-change", "diff", "doctor", "explain", "export-host",
-    "find-causes", "fits", "instance-profiles", "list-deleted", "list-gpus", "list-images", "list-profiles",
-    "list-vgpus", "list-vms", "log", "monitoring", "plan-moves", "pool-names", "print-xml", "select-gpus",
-    "select-vgpus", "select-vms", "show-gpu", "show-vm", "show-vms", "top", "usage-report", "vgpu-names", "vm-names",
+    "advise-sizes", "advise-workload", "capacity", "check-image", "check-vm-change", "diff", "doctor", "explain",
+    "export-host", "find-causes", "fits", "import-job", "import-vm", "instance-profiles", "list-deleted",
+    "list-gpus", "list-images", "list-profiles", "list-vgpus", "list-vms", "log", "monitoring", "plan-moves",
+    "pool-names", "print-xml", "select-gpus", "select-vgpus", "select-vms", "show-gpu", "show-vm", "show-vms",
+    "top", "usage-report", "vgpu-names", "vm-names",
 )  # fmt: skip
 GUEST_READS = ("guest-processes", "show-address", "show-console", "wait")
 """Consoles, what a guest's agent tells, and what runs in a guest: the operations show those of one's own VMs alone."""
@@ -93,15 +94,16 @@ SPEC_CALLS = frozenset({"create-vm", "create-vms", "ensure-vm", "ensure-vms", "p
 IMAGE_CALLS = frozenset({"check-image", "refresh-vm"})
 ROOTS_ARGUMENTS = frozenset({"when_off"})  # the agent makes the change later, without the limits of an account
 CHECKED_ARGUMENTS = frozenset({
-    "file", "force_console", "guest_driver", "k8s_join", "keep_disks", "license", "name", "networks", "pattern",
+    "file", "files", "force_console", "guest_driver", "k8s_join", "keep_disks", "license", "name", "networks",
+    "pattern",
 })  # fmt: skip
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
-    "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks", "drain", "dry_run", "error",
-    "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "labels", "lines",
-    "managed_only", "max_moves", "minutes", "names", "owner", "parallel", "pool", "profile", "profiles", "sets",
-    "since", "size", "start", "state", "targets", "text", "timeout_seconds", "unassigned", "user", "vgpus", "vm",
-    "wait_for", "wait_timeout", "workload",
+    "assume", "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks", "drain", "dry_run",
+    "error", "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "job", "labels",
+    "lines", "managed_only", "max_moves", "minutes", "names", "owner", "parallel", "pool", "profile", "profiles",
+    "sets", "since", "size", "start", "state", "targets", "text", "timeout_seconds", "unassigned", "user", "vgpus",
+    "vm", "wait_for", "wait_timeout", "workload",
 })  # fmt: skip
 """Arguments with names, numbers and choices, which the library checks: none of them is a path that something opens."""
 HARMLESS_FIELDS = frozenset({
@@ -193,6 +195,8 @@ class _Check:
             return checked | self._check_spec(arguments)
         if arguments.get("file") is not None:
             self._require_sent(str(arguments["file"]))
+        for name in as_texts("files", arguments.get("files") or ()):
+            self._require_sent(name)
         if self._call in IMAGE_CALLS:
             image = parse_options(image=arguments.get("image")).get("image")
             return checked if image is None else checked | {"image": self._files.image(image)}

@@ -60,6 +60,9 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "detach-gpu": Entry("vm_changes", "Remove whole GPUs from VMs.", "remove-gpu"),
         "resize-disk": Entry("vm_changes", "Grow disks of VMs, also while they run.", "blockresize grow-disk"),
         "set-vm": Entry("vm_changes", "Change memory, vCPUs, profile, labels and more of VMs."),
+        "import-vm": Entry(
+            "import_vm", "Convert VMs of other hypervisors to VM specs.", "convert-vm virt-v2v v2v vmx ovf"
+        ),
         "wait": Entry("vm_access", "Wait until VMs run, are off, or can be reached."),
         "show-console": Entry(
             "vm_access", "Show where a VM's screen and serial console are.", "connect console serial"
@@ -100,6 +103,10 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "diff": Entry("host_file", "Show what apply would change; exit status 7 if it would.", "assert"),
         "export": Entry("host_file", "Print the host.yaml of this host as it is."),
         "import": Entry("host_file", "Convert other programs' files to a host.yaml."),
+    },
+    "Kubernetes": {
+        "import-job": Entry("jobs", "Convert jobs of Kubernetes to VM specs.", "convert-job kompose"),
+        "capacity": Entry("jobs", "Show a VM or this host as a node of Kubernetes."),
     },
     "Operation": {
         "doctor": Entry("host", "Check this host and show how to fix what is wrong.", "check diagnose"),

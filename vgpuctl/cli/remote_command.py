@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 LOCAL_ONLY_COMMANDS = {
     "agent": "vgpuctl-agent.service runs it there, and --host ssh:// reaches it by itself",
     "completion": "it works on this shell",
+    "import-job": "it reads files here: on that host, import-job - reads them from standard input",
+    "import-vm": "it reads files here, and checks the disks beside them: copy them to the host and run it there",
     "sim": "a simulated host is on this machine; VGPUCTL_HOST in the environment there names one",
 }
 READ_ONLY_COMMANDS = frozenset(
     {
         "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff",
-        "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "wait",
-        "log", "events", "top",
+        "export", "import", "import-job", "import-vm", "capacity", "show-console", "show-address", "list-images",
+        "fits", "plan-moves", "wait", "log", "events", "top",
     }
 )  # fmt: skip
 """Commands that change nothing: they may be run again if a reply was lost."""

@@ -18,6 +18,14 @@ OS_KINDS = ("linux", "generic", WINDOWS_11 := "windows11")
 RESERVE_MODES = ("always", "running")
 PLACEMENT_POLICIES = ("least-waste", "depth", "breadth", "first-fit")
 DEFAULT_PLACEMENT_POLICY = "least-waste"
+PLACEMENT_WORDS = {
+    **dict.fromkeys(("depth", "depth-first", "consolidation", "binpack"), "depth"),
+    **dict.fromkeys(("breadth", "breadth-first", "performance", "spread"), "breadth"),
+}
+"""The words of other systems for two of the placement policies, in lower case with hyphens: XenServer's GPU groups say
+depth-first and breadth-first, ESXi consolidation and performance, Kubernetes' schedulers binpack and spread."""
+PLACEMENT_CHOICES = (*PLACEMENT_POLICIES, "binpack", "spread")
+"""What `placement` offers; it takes the other words, too."""
 SCHEDULER_POLICIES = ("best_effort", "equal_share", "fixed_share")
 WORKLOADS = ("office", "cad", "training", "inference", "notebooks", "transcode", "kubernetes")
 """What VMs do, for `advise --workload`; `monitoring/techniques.py` describes them."""
@@ -75,6 +83,11 @@ def require_range(argument: str, value: object, least: int, most: int | None = N
     if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
         limits = f"from {least} to {most}" if most is not None else f"of at least {least}"
         raise InvalidInput(f"{argument}: {value!r} is not a whole number {limits}", value=str(value))
+
+
+def placement_policy_of(word: str) -> str | None:
+    """Return the placement policy that a word of another system names, in any case and with `-` or `_`; or None."""
+    return PLACEMENT_WORDS.get(word.strip().lower().replace("_", "-"))
 
 
 def require_bool(argument: str, value: object) -> None:

@@ -71,7 +71,11 @@ def parse_import(text: str, name: str, config: str | None) -> ImportedConfig:
     Raises:
         InvalidInput: each problem as `file:line:column`; or there are several configurations and none is chosen.
     """
-    document = load_document(text, name)
+    return _parse_text(text, name, config, 0)
+
+
+def _parse_text(text: str, name: str, config: str | None, lines_before: int) -> ImportedConfig:
+    document = load_document(text, name, lines_before=lines_before)
     top = document.value
     if isinstance(top, Mapping):
         for key, source in (("vgpu-configs", "vgpu-device-manager"), ("mig-configs", "mig-parted")):
@@ -100,7 +104,7 @@ def _parse_config_map(document: Document, top: Mapping[str, Any], config: str | 
         )
     ((key, text),) = files.items()
     lines_before = document.position(("data", key)).line if "\n" in text else 0
-    return parse_import("\n" * lines_before + text, document.name, config)
+    return _parse_text(text, document.name, config, lines_before)
 
 
 def parse_mdevctl_definition(text: str, name: str, parent: str, uuid: str) -> MdevDefinition:

@@ -23,10 +23,11 @@ from vgpuctl.config.arguments import (
     OS_KINDS,
     PCI_WINDOW_AUTO,
     PCI_WINDOW_NONE,
-    PLACEMENT_POLICIES,
+    PLACEMENT_CHOICES,
     RESERVE_MODES,
     SCHEDULER_POLICIES,
     VM_MODES,
+    placement_policy_of,
 )
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.autostart import AUTOSTART_MODES, AUTOSTART_STORAGES, MAX_START_ORDER
@@ -198,7 +199,15 @@ os_kind = one_of(OS_KINDS)
 reserve = one_of(RESERVE_MODES)
 autostart = one_of(AUTOSTART_MODES)
 autostart_storage = one_of(AUTOSTART_STORAGES)
-placement = one_of(PLACEMENT_POLICIES)
+_placement = one_of(PLACEMENT_CHOICES)
+
+
+def placement(value: object) -> str:
+    """Return the placement policy that a word names, also a word of another system."""
+    text = as_text(value)
+    return placement_policy_of(text) or _placement(text)
+
+
 scheduler = one_of(SCHEDULER_POLICIES)
 
 

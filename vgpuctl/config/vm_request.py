@@ -20,7 +20,7 @@ from vgpuctl.config.arguments import (
     NONE,
     OS_KINDS,
     PCI_WINDOW_AUTO,
-    PLACEMENT_POLICIES,
+    PLACEMENT_CHOICES,
     RESERVE_MODES,
     SCHEDULER_POLICIES,
     VM_MODES,
@@ -152,7 +152,7 @@ class VmRequest(DeclaredFields):
     gpu: tuple[str, ...] = vm_field(
         single_or_list(rules.gpu),
         list_schema({"type": "string"}),
-        "use this GPU, by address or by model; repeat it to allow several, or to pass several through",
+        "use this GPU, by address, UUID or model; repeat it to allow several, or to pass several through",
         default=None,
         example="0000:3b:00.0",
         metavar=_ADDRESS_OR_MODEL,
@@ -178,7 +178,7 @@ class VmRequest(DeclaredFields):
     not_gpu: tuple[str, ...] = vm_field(
         single_or_list(rules.gpu),
         list_schema({"type": "string"}),
-        "do not use this GPU, by address or by model; repeatable",
+        "do not use this GPU, by address, UUID or model; repeatable",
         default=None,
         example="A16",
         metavar=_ADDRESS_OR_MODEL,
@@ -224,9 +224,10 @@ class VmRequest(DeclaredFields):
     )
     placement: str | None = vm_field(
         rules.placement,
-        enum_schema(PLACEMENT_POLICIES),
+        enum_schema(PLACEMENT_CHOICES),
         "how to choose among the GPUs with room. least-waste: the GPU where other profiles lose the least room; "
-        "depth: the GPU with the most vGPUs; breadth: the GPU with the fewest; first-fit: the lowest address. "
+        "depth or binpack: the GPU with the most vGPUs; breadth or spread: the GPU with the fewest; first-fit: the "
+        "lowest address. "
         "Default: placement: of host.yaml, else " + DEFAULT_PLACEMENT_POLICY,
         default=None,
         example="depth",
@@ -349,7 +350,7 @@ class VmRequest(DeclaredFields):
     guest_driver: str | None = vm_field(
         guest_drivers.guest_driver,
         pattern_schema(f"({NONE}|/.*)"),
-        "NVIDIA's driver for the guest, a file of the host, which cloud-init installs there from a disc; for many VMs, "
+        "NVIDIA's driver for the guest, a file of the host, which is installed there from a disc; for many VMs, "
         "better in the image",
         default=NONE,
         example="/srv/drivers/NVIDIA-Linux-x86_64-580.159.03-grid.run",
@@ -380,7 +381,7 @@ class VmRequest(DeclaredFields):
     license_name: str | None = vm_field(
         licenses.license_name,
         pattern_schema(licenses.LICENSE_PATTERN),
-        "the guest's license for NVIDIA's vGPU software, which cloud-init gives to it: a folder in "
+        "the guest's license for NVIDIA's vGPU software, which the seed brings: a folder in "
         f"{licenses.LICENSE_DIRECTORY} with the token",
         default=NONE,
         name="license",
@@ -411,7 +412,7 @@ class VmRequest(DeclaredFields):
     guest_helper: bool = vm_field(
         rules.boolean,
         {"type": "boolean"},
-        "bring vgpuctl's helper into the guest by cloud-init: it reports who is logged on and which driver runs",
+        "bring vgpuctl's helper into the guest by its seed: it reports who is logged on and which driver runs",
         default=False,
         shown=as_is,
         changes="any",
@@ -639,7 +640,7 @@ UPDATABLE_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes
 LABEL_FIELDS = tuple(name for name, field in FIELDS.items() if field.changes == "any")
 """The fields that only a VM's record has: they can change at any time."""
 GUEST_FIELDS = tuple(name for name in field_names(GuestSetup) if name in FIELDS)
-"""The fields that set up the guest by its seed for cloud-init: a change counts from its next boot on."""
+"""The fields that set up the guest by its seed: a change counts from its next boot on."""
 SECRET_FIELDS = field_names(GuestSecrets)
 """The fields among them that name a secret of the host."""
 RECORDED_FIELDS = tuple(name for name, field in FIELDS.items() if field.recorded == "given")

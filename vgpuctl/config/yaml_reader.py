@@ -82,20 +82,20 @@ class LocatedProblem(Value):
     text: str
 
 
-def load_document(text: str, name: str) -> Document:
-    """Read one YAML or JSON document; `name` is the file's, for messages.
+def load_document(text: str, name: str, *, lines_before: int = 0) -> Document:
+    """Read one YAML or JSON document; `name` is the file's, for messages. `lines_before`: of the file before the text.
 
     Raises:
         InvalidInput: it cannot be read, or has a key twice; the error lists every such problem.
     """
     try:
         node = compose_yaml(text)
-        reader = _NodeReader()
+        reader = _NodeReader(lines_before)
         value = reader.value(node, ()) if node is not None else None
     except YamlError as exc:
-        raise problems_error(name, [LocatedProblem(exc.line, exc.column, "", exc.problem)]) from exc
+        raise problems_error(name, [LocatedProblem(exc.line + lines_before, exc.column, "", exc.problem)]) from exc
     except RecursionError as exc:
-        raise problems_error(name, [LocatedProblem(1, 1, "", TOO_DEEP_PROBLEM)]) from exc
+        raise problems_error(name, [LocatedProblem(1 + lines_before, 1, "", TOO_DEEP_PROBLEM)]) from exc
     if reader.problems:
         raise problems_error(name, reader.problems)
     return Document(name, value, reader.values, reader.keys)
@@ -140,14 +140,15 @@ def _format_problem(name: str, entry: LocatedProblem) -> str:
 class _NodeReader:
     """One pass over the tree of nodes, which collects positions and problems."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines_before: int) -> None:
+        self._lines_before = lines_before
         self.values: dict[KeyPath, Position] = {}
         self.keys: dict[KeyPath, Position] = {}
         self.problems: list[LocatedProblem] = []
         self._visited: set[int] = set()
 
     def value(self, node: Node, path: KeyPath) -> object:
-        self.values[path] = _position(node)
+        self.values[path] = self._position(node)
         if id(node) in self._visited:
             self._problem(node, path, "an alias (*name) is not allowed here: write the value out")
             return None
@@ -172,17 +173,16 @@ class _NodeReader:
                 first = self.keys[key_path]
                 self._problem(key_node, key_path, f"the key appears twice (first in line {first.line})")
                 continue
-            self.keys[key_path] = _position(key_node)
+            self.keys[key_path] = self._position(key_node)
             result[key] = self.value(value_node, key_path)
         return result
 
     def _problem(self, node: Node, path: KeyPath, text: str) -> None:
-        position = _position(node)
+        position = self._position(node)
         self.problems.append(LocatedProblem(position.line, position.column, format_path(path), text))
 
-
-def _position(node: Node) -> Position:
-    return Position(node.start_mark.line + 1, node.start_mark.column + 1)
+    def _position(self, node: Node) -> Position:
+        return Position(self._lines_before + node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def _read_scalar(node: ScalarNode) -> object:

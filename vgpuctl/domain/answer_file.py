@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The answer file by which Windows' setup runs what vgpuctl sets up in a guest.
 
-Windows searches drives with removable media for `Unattend.xml` where it finds no answer file on its own disk: in its
-installation, and in the first start of an image that sysprep generalized (Microsoft Learn, "Windows Setup Automation
-Overview", "Implicit Answer File Search Order"). Windows copies the file to its disk, so no secret is in it.
+Where Windows has no answer file in %WINDIR%/Panther, it searches drives with removable media for `Unattend.xml`, and
+then System32/Sysprep: in its installation, and in the first start of an image that sysprep generalized (Microsoft
+Learn, "Windows Setup Automation Overview", "Implicit Answer File Search Order"). It copies the file to its disk, so no
+secret is in it. An error of the file's command would stop Windows' setup, so it returns none.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def register_command() -> str:
     """
     script = rf"%d:\{SCRIPT_FILE}"
     run = f"powershell.exe -NoProfile -NonInteractive -ExecutionPolicy Bypass -File {script} register"
-    return f'cmd.exe /c "for %d in ({_DRIVES}) do if exist {script} {run}"'
+    return f'cmd.exe /c "(for %d in ({_DRIVES}) do if exist {script} {run}) & exit 0"'
 
 
 def build_answer_file() -> str:

@@ -62,7 +62,7 @@ def setup_script(setup: GuestSetup, *, replaces: bool = False, unread: bool = Fa
         return render_text(DIRECTORY, "setup.ps1.j2", {**values, **_windows_values(setup)})
     sharing = setup.guest_sharing
     helper = read_template(DIRECTORY, _HELPER).rstrip("\n") if setup.guest_helper else None
-    node = {} if sharing is None else _node_values(sharing)
+    node = {} if sharing is None else {"config": config_name(sharing), "labels": node_labels(sharing), "has_mig": False}
     return render_text(
         DIRECTORY, "setup.sh.j2", {**values, "join": setup.k8s_join, "sharing": sharing, "helper": helper, **node}
     )
@@ -77,6 +77,14 @@ def secrets_in(script: str | None) -> frozenset[str]:
 def is_unread(script: str | None) -> bool:
     """Return whether a script was written while the guest ran."""
     return script is not None and _UNREAD in script
+
+
+def device_plugin_config(sharing: GuestSharing | None, *, has_mig: bool = False) -> str:
+    """Return the configuration of NVIDIA's device plugin in YAML, for a node whose GPUs are shared so.
+
+    `has_mig`: its GPUs are divided into GPU instances, each of which is a resource of its own.
+    """
+    return render_text(DIRECTORY, "device-plugin.yaml.j2", {"sharing": sharing, "has_mig": has_mig})
 
 
 def _describe(setup: GuestSetup) -> str:
@@ -96,12 +104,12 @@ def _windows_values(setup: GuestSetup) -> dict[str, object]:
     }
 
 
-def _node_values(sharing: GuestSharing) -> dict[str, object]:
-    """Return what a node of Kubernetes gets: its labels, and the name of the device plugin's configuration.
+def config_name(sharing: GuestSharing) -> str:
+    """Return the name of the device plugin's configuration: the same on all nodes whose GPUs are shared so."""
+    return f"vgpuctl-{sharing.method}-{sharing.replicas}"
 
-    The name is the same on all nodes whose GPUs are shared so.
-    """
-    config = f"vgpuctl-{sharing.method}-{sharing.replicas}"
-    labels = ["nvidia.com/gpu.present=true", f"nvidia.com/device-plugin.config={config}"]
-    labels += ["nvidia.com/mps.capable=true"] if sharing.method is SharingMethod.MPS else []
-    return {"config": config, "labels": labels}
+
+def node_labels(sharing: GuestSharing) -> list[str]:
+    """Return the labels of a node of Kubernetes that the device plugin needs, as `KEY=VALUE`."""
+    labels = ["nvidia.com/gpu.present=true", f"nvidia.com/device-plugin.config={config_name(sharing)}"]
+    return labels + (["nvidia.com/mps.capable=true"] if sharing.method is SharingMethod.MPS else [])

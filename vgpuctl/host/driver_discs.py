@@ -14,7 +14,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -24,6 +24,7 @@ from vgpuctl.host.file_lock import lock_file
 from vgpuctl.host.trusted_path import resolve_path
 from vgpuctl.model.guest_driver import DISC_LABEL, DriverFile, is_driver_disc
 from vgpuctl.regular_file import open_regular_file
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.system import Clock
@@ -76,6 +77,8 @@ class DriverDiscFiles:
         self._clock = clock
         self._of_root = of_root
         self._lock = Lock()
+        self._last: tuple[tuple[int, ...], DriverFile] | None = None
+        """The file that was read last, and by what it is known again: many VMs get one driver."""
 
     def read(self, path: str, max_bytes: int) -> DriverFile | None:
         """Return what is in a driver's file; None if there is none.
@@ -86,13 +89,23 @@ class DriverDiscFiles:
         try:
             resolved = resolve_path(path, ()) if self._of_root else None
             with open_regular_file(path, max_bytes) as file:
+                content = self._read_content(file)
+            return replace(content, exposure=None if resolved is None else resolved.exposure)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _read_content(self, file: BinaryIO) -> DriverFile:
+        """Return what is in a file; of one that has not changed since it was read before, without reading it."""
+        status = os.fstat(file.fileno())
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        with self._lock:
+            if self._last is None or self._last[0] != identity:
                 reader = _HashingReader(file)
                 head = reader.read(_HEAD_BYTES)
                 while reader.read(_CHUNK_BYTES):
                     pass
-                return DriverFile(head, file.tell(), reader.sha256, None if resolved is None else resolved.exposure)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+                self._last = identity, DriverFile(head, file.tell(), reader.sha256)
+            return self._last[1]
 
     def path(self, disc: str) -> str:
         """Return where a disc is, or will be, by its name."""
@@ -106,13 +119,6 @@ class DriverDiscFiles:
             return False
         return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
 
-    def is_newer(self, disc: str, path: str) -> bool:
-        """Return whether a disc was made after the last change of the file at this path; True if there is none."""
-        try:
-            return os.stat(path).st_ctime_ns < os.lstat(self.path(disc)).st_mtime_ns
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-
     def sizes(self) -> Mapping[str, int]:
         """Return the discs by name, and their sizes in bytes.
 
@@ -120,10 +126,15 @@ class DriverDiscFiles:
             OSError: the folder cannot be read.
         """
         try:
-            names = [name for name in sorted(os.listdir(self._directory)) if is_driver_disc(self.path(name))]
-            return {name: os.lstat(self.path(name)).st_size for name in names if self.has(name)}
+            entries = sorted(os.scandir(self._directory), key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError):
             return {}
+        sizes = {}
+        for entry in entries:
+            if is_driver_disc(entry.path) and entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):  # deleted since
+                    sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+        return sizes
 
     def delete(self, disc: str, is_used: Callable[[], bool]) -> bool:
         """Delete a disc unless it is used, and return whether it was deleted.
@@ -153,7 +164,7 @@ class DriverDiscFiles:
         """
         with self._lock:  # another process writes under another temporary name
             for folder in (self._directory.parent, self._directory):
-                if not folder.exists():
+                with suppress(FileExistsError):
                     folder.mkdir(parents=True)
                     folder.chmod(_FOLDER_MODE)  # mkdir leaves out what the umask says
             with self._locked():

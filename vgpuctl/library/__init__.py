@@ -20,6 +20,7 @@ from vgpuctl.config.arguments import require_seconds
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.gpus import GpuCalls, VgpuCalls
 from vgpuctl.library.guests import GuestCalls
+from vgpuctl.library.jobs import JobCalls
 from vgpuctl.library.targets import NameCalls, TargetCalls
 from vgpuctl.library.vm_disks import DiskCalls
 from vgpuctl.library.vms import VmCalls
@@ -40,7 +41,7 @@ _SIMULATED_PREFIX = "sim:"
 _LOCAL_URI = re.compile(r"[a-z][a-z0-9]*(\+unix)?:///.*", re.ASCII)
 
 
-class GpuHost(VmCalls, DiskCalls, GuestCalls, VgpuCalls, GpuCalls, HostCalls, NameCalls, TargetCalls):
+class GpuHost(VmCalls, DiskCalls, GuestCalls, VgpuCalls, GpuCalls, JobCalls, HostCalls, NameCalls, TargetCalls):
     """A KVM host with GPUs. `open_host` opens one."""
 
 

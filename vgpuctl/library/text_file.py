@@ -20,7 +20,9 @@ def display_name(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-STREAMED_KINDS = ("spec", "host.yaml", "import")
+VM_KIND = "VM"
+"""A file about VMs of another hypervisor, which `foreign_files` reads."""
+STREAMED_KINDS = ("spec", "host.yaml", "import", "manifest", VM_KIND)
 """Kinds of files that may come from standard input or a pipe."""
 
 
@@ -43,7 +45,15 @@ def read_given_text(host: Host, path: str, file_kind: str = "spec") -> str:
 
 
 def read_text(path: str, file_kind: str = "spec") -> str:
-    """Return the text of a file; messages call it `file_kind`."""
+    """Return the text of a file; messages call it `file_kind`. Of an OVA with VMs it is the text of its OVF."""
+    if file_kind == VM_KIND:
+        from vgpuctl.library import foreign_files, ova_file
+
+        decode = foreign_files.decode_vm_text
+        if path != "-" and ova_file.is_ova(path):
+            return foreign_files.read_ova_text(path)
+    else:
+        decode = _decode_utf8
     try:
         content = _read_bytes(path) if file_kind in STREAMED_KINDS else read_regular_file(path)
         if len(content) > MAX_BYTES:
@@ -51,7 +61,7 @@ def read_text(path: str, file_kind: str = "spec") -> str:
                 f"{display_name(path)} is larger than {MAX_BYTES >> 10} KiB, which no {file_kind} is",
                 path=display_name(path),
             )
-        return content.decode("utf-8").replace("\r\n", "\n")
+        return decode(content)
     except FileNotFoundError as exc:
         hint = f"give the path of the {file_kind} file" + (
             ", or - to read it from standard input" if file_kind in STREAMED_KINDS else ""
@@ -64,6 +74,10 @@ def read_text(path: str, file_kind: str = "spec") -> str:
     except OSError as exc:
         hint = f"ls -ld {path}" if path != "-" else "specify the file: -f SPEC"
         raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=hint, errno=exc.errno, path=path) from exc
+
+
+def _decode_utf8(content: bytes) -> str:
+    return content.decode("utf-8").replace("\r\n", "\n")
 
 
 def _suggest_file(path: str) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         HostDifferenceResult,
         HostTextResult,
         ImportedResult,
+        ImportedVmsResult,
         InstalledResult,
         LogEntryResult,
         MonitoringFileResult,
@@ -125,6 +126,17 @@ class HostCalls(Calls):
         from vgpuctl.operations import import_host
 
         return import_host.import_host(self._ports, _read_foreign_config(self._ports, path, config))
+
+    @query
+    def import_vm(self, *files: str) -> QueryResult[ImportedVmsResult]:
+        """Return VMs of other hypervisors as VM specs, with the commands for their disks; nothing is written.
+
+        `files`: VMX, OVF, OVA, Proxmox's conf, libvirt's domain XML, or what xe and esxcli print; `-`: standard input.
+        """
+        from vgpuctl.library import foreign_files
+        from vgpuctl.operations import import_vm
+
+        return import_vm.import_vms(self._ports, foreign_files.read_vm_files(self._ports, as_texts("files", files)))
 
     @change("reconcile-host")
     def reconcile_host(self, *, only: Texts | None = None, dry_run: bool = False) -> Outcome[ReconcileResult]:

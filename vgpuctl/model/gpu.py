@@ -202,7 +202,8 @@ class Gpu(Value):
     host.yaml configures, None for nothing. `pci_path`: the root bus and the bridges above it, from the top, as in
     /sys/devices; empty where the kernel does not show them. `nvlink_peers`: the GPUs at the other ends of its NVLinks,
     None where that is not known: NVML reports them only while NVIDIA's driver has the GPU. `is_lost`: NVML answers, but
-    not for this GPU, as when it has fallen off the bus.
+    not for this GPU, as when it has fallen off the bus. `uuid`: NVIDIA's name for this very board, such as
+    GPU-5a1b…, None where NVML does not have the GPU now.
     """
 
     address: str
@@ -240,6 +241,7 @@ class Gpu(Value):
     pci_path: tuple[str, ...] = ()
     nvlink_peers: tuple[str, ...] | None = None
     is_lost: bool = False
+    uuid: str | None = None
 
     @property
     def whole_function(self) -> GpuFunction:

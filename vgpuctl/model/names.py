@@ -25,6 +25,8 @@ _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])\.([0-7]
 PCI_IN_TEXT = r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?\b"
 """An address within a text, as in the kernel's log: with or without domain and function, in lower case."""
 
+GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+"""A GPU's UUID as NVIDIA's library has it."""
 _KERNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 _NVIDIA = re.compile(

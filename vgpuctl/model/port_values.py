@@ -40,7 +40,7 @@ class NvmlVgpuType(Value):
 class NvmlGpu(Value):
     """What NVML reports for one GPU: product name, whole framebuffer, every supported type.
 
-    `scheduler` None: the library has no call for it. The last three fields are as in `Gpu`.
+    `scheduler` None: the library has no call for it. The last four fields are as in `Gpu`.
     """
 
     model: str
@@ -50,6 +50,7 @@ class NvmlGpu(Value):
     mig: MigState | None = None
     mixed_size: bool | None = None
     gi_schedulers: Mapping[int, SchedulerState] = EMPTY_MAPPING
+    uuid: str | None = None
 
 
 class NvmlGuest(Value):

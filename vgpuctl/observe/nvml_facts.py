@@ -93,6 +93,7 @@ def _with_cached(gpu: Gpu, cached_gpu: Gpu | None) -> Gpu:
         gi_schedulers=cached_gpu.gi_schedulers,
         nvlink_peers=cached_gpu.nvlink_peers,
         is_lost=cached_gpu.is_lost,
+        uuid=cached_gpu.uuid,
     )
 
 
@@ -105,6 +106,7 @@ def _with_nvml(gpu: Gpu, nvml_gpu: NvmlGpu) -> Gpu:
         mig=nvml_gpu.mig,
         mixed_size=nvml_gpu.mixed_size,
         gi_schedulers=nvml_gpu.gi_schedulers,
+        uuid=nvml_gpu.uuid,
     )
     if backend_for(gpu.backend).carrier_has_uuid:
         nvml_types = {f"nvidia-{number}": nvml_type for number, nvml_type in nvml_gpu.types.items()}

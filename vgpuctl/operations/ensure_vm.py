@@ -250,8 +250,12 @@ def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest
     return frozenset(before)
 
 
-def diff_request(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> tuple[FieldValues, FieldValues]:
+def diff_request(
+    host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest, *, needs_disc: bool = False
+) -> tuple[FieldValues, FieldValues]:
     """Return (before, after) of the explicit fields in which a VM differs from the request.
+
+    `needs_disc`: also where the disc with its guest's driver is gone and the VM runs; while it is off, that is one.
 
     Raises:
         Busy: the VM is half created or half removed.
@@ -264,7 +268,7 @@ def diff_request(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> 
     path = request.guest_driver
     if path is None or not request.is_explicit("guest_driver") or "guest_driver" in before:
         return before, after
-    disc = find_other_disc(host, vm, path)
+    disc = find_other_disc(host, vm, path, must_exist=needs_disc or vm.state in STOPPED_STATES)
     return (before, after) if disc is None else ({**before, "guest_driver": disc}, {**after, "guest_driver": path})
 
 
@@ -300,7 +304,7 @@ def set_vm(
     names_gpus = bool(request.gpu or request.not_gpu)
     snapshot = observe(host, ReadScope() if names_gpus else scope_of_vm(request.name or ""))
     vm = find_vm_to_change(context, snapshot, request.name or "")
-    before, _ = diff_request(host, snapshot, vm, request)
+    before, _ = diff_request(host, snapshot, vm, request, needs_disc=True)
     fields = before.keys() & {*UPDATABLE_FIELDS, *LABEL_FIELDS} - {"gpu"}
     if names_gpus and not record_gpus(vm) <= allowed_addresses(snapshot, request.constraints):
         fields |= {"gpu"}

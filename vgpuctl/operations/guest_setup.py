@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.guest_rules import GUEST_LISTS
 from vgpuctl.config.vm_request import guest_setup, request_of_record, secret_names
 from vgpuctl.domain.guest_setup import secrets_in
-from vgpuctl.errors import NotAllowed, Refused, VgpuctlError
+from vgpuctl.errors import NotAllowed, NotFound, Refused, VgpuctlError
 from vgpuctl.model.caller import Rights
 from vgpuctl.model.guest_driver import is_driver_disc
 from vgpuctl.model.outcome import Context, Outcome
@@ -188,20 +188,23 @@ def setup_for_new_disk(
     return (*steps, replace(step, unread=False)), warnings
 
 
-def find_other_disc(host: Host, vm: Vm, path: str) -> str | None:
+def find_other_disc(host: Host, vm: Vm, path: str, *, must_exist: bool) -> str | None:
     """Return the disc of a VM if it is not that of the driver at a path, which another file replaced.
 
-    A disc that is gone is another one too while the VM is off: it can be made again then.
+    `must_exist`: a disc that is gone is another one, too. A driver's file that is gone replaces nothing.
+
+    Raises:
+        VgpuctlError: the file is no driver that a guest can have.
     """
     disc, discs = _disc_of(vm), host.driver_discs
     if disc is None or discs is None or discs.path(posixpath.basename(disc)) != disc:
         return None
-    name = posixpath.basename(disc)
-    if not discs.has(name):
-        return disc if vm.state in STOPPED_STATES else None
-    if discs.is_newer(name, path):
+    if not discs.has(posixpath.basename(disc)):
+        return disc if must_exist else None
+    try:
+        return None if read_guest_driver(host, path).disc == disc else disc
+    except NotFound:
         return None
-    return None if read_guest_driver(host, path).disc == disc else disc
 
 
 def _disc_of(vm: Vm) -> str | None:

@@ -162,29 +162,22 @@ def list_images(
         return _list_paths(host, paths, references, volumes, tuple(warnings))
     outside_images = {path: host.storage.image(path) for path in bases_outside_pools(references, volumes)}
     images = image_results(references, volumes, outside_images, pool)
-    if pool is None:
-        try:
-            images = (*images, *_driver_results(host, references))
-        except OSError as error:
-            warnings.append(f"discs with drivers are not listed: {error.strerror} ({error.filename})")
+    images += () if pool is not None else _driver_results(host, references, warnings)
     listed = tuple(image for image in images if disks or image.role not in ("disk", "seed"))
     left_out = len(images) - len(listed)
     notes = (f"{count_text(left_out, 'VM disk')} not listed; --disks lists all",) if left_out else ()
     return QueryResult(listed, tuple(warnings), notes=notes)
 
 
-def _driver_results(host: Host, references: DiskReferences) -> tuple[ImageResult, ...]:
-    """Return a row for each disc with a driver for guests.
-
-    Raises:
-        OSError: their folder cannot be read.
-    """
+def _driver_results(host: Host, references: DiskReferences, warnings: list[str]) -> tuple[ImageResult, ...]:
+    """Return a row for each disc with a driver for guests; where they cannot be read, add a warning."""
     discs = host.driver_discs
-    if discs is None:
+    try:
+        sizes = {} if discs is None else {discs.path(name): size for name, size in discs.sizes().items()}
+    except OSError as error:
+        warnings.append(f"discs with drivers are not listed: {error.strerror} ({error.filename})")
         return ()
-    return tuple(
-        driver_result(references, discs.path(name), size_bytes) for name, size_bytes in sorted(discs.sizes().items())
-    )
+    return tuple(driver_result(references, path, size_bytes) for path, size_bytes in sizes.items())
 
 
 def _list_paths(

@@ -223,7 +223,7 @@ def find_problems(host: Host, snapshot: Snapshot) -> tuple[ReconcileFinding, ...
     for vm in (v for v in snapshot.vms if v.uuid not in in_progress):
         findings += _check_vm(host, snapshot, vm, is_in_progress=vm.uuid in claiming_uuids)
     findings += [*check_host_vgpus(host, snapshot), *find_unowned(host, snapshot), *find_unfinished_files(host)]
-    findings += find_unused_discs(host, snapshot)
+    findings += [] if in_progress else find_unused_discs(host, snapshot)
     return (*findings, *_find_drained(host, snapshot))
 
 

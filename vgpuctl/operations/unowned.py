@@ -114,7 +114,10 @@ def _check_host_vgpu(
 
 
 def find_unused_discs(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
-    """Return the discs with drivers that no VM has; none where not all VMs can be read."""
+    """Return the discs with drivers that no VM has; none where not all VMs can be read.
+
+    It is not asked for while a command works on a VM: that one may get or have had a disc.
+    """
     if host.driver_discs is None or snapshot.unread_texts or not snapshot.hypervisor.available:
         return []
     discs = host.driver_discs
@@ -125,10 +128,14 @@ def find_unused_discs(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
         return [ReconcileFinding("unused-disc", text, "nothing")]
     used = {disk.source for vm in snapshot.vms for disk in vm.disks}
     return [
-        ReconcileFinding("unused-disc", f"no VM has the disc {path}", "delete it", Plan((DropDriverDisc(path),)))
-        for path in map(discs.path, names)
-        if path not in used
+        ReconcileFinding("unused-disc", f"no VM has the disc {path}", "delete it", _drop_plan(path))
+        for name in names
+        if discs.has(name) and (path := discs.path(name)) not in used
     ]
+
+
+def _drop_plan(path: str) -> Plan:
+    return Plan((DropDriverDisc(path, required=True),), undo_on_failure=False)
 
 
 def find_unowned(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
@@ -308,12 +315,9 @@ def _rebuild_record(snapshot: Snapshot, vm: Vm, vgpus: list[Vgpu]) -> VmRecord:
     indexes = {
         v.carrier: parse_integer(aliases[v.carrier].rpartition("-")[2]) or 0 for v in vgpus if v.carrier not in adopted
     }
-    taken = frozenset(indexes.values())
-    free = (n for n in count() if n not in taken)
+    free = (n for n in count() if n not in indexes.values())
     indexes |= {v.carrier: next(free) for v in vgpus if v.carrier in adopted}
-    ordered = sorted(vgpus, key=lambda v: indexes[v.carrier])
-    is_attached = any(alias.startswith(ADOPTED_ALIAS_PREFIX) for alias in aliases.values())
-    assigned = (assigned_from_observed(v, indexes[v.carrier]) for v in ordered)
+    assigned = (assigned_from_observed(v, indexes[v.carrier]) for v in sorted(vgpus, key=lambda v: indexes[v.carrier]))
     return VmRecord(
         state=RecordState.READY,
         vm_uuid=vm.uuid,
@@ -321,7 +325,7 @@ def _rebuild_record(snapshot: Snapshot, vm: Vm, vgpus: list[Vgpu]) -> VmRecord:
         vgpus=tuple(replace(v, adopted=v.carrier in adopted) for v in assigned),
         disks=(),
         request_json="{}",
-        created_vm=not adopted and not is_attached,
+        created_vm=not adopted and not any(alias.startswith(ADOPTED_ALIAS_PREFIX) for alias in aliases.values()),
     )
 
 

@@ -36,10 +36,13 @@ class Excluded(Value):
 
 
 def match_gpus(gpus: Iterable[Gpu], name: str) -> tuple[Gpu, ...]:
-    """Return the GPUs that an address or a model name selects; only its address selects a device that is no GPU."""
+    """Return the GPUs that an address, NVIDIA's UUID or a model name selects.
+
+    Only its address selects a device that is no GPU.
+    """
     address = normalize_pci(name) or name
     candidates = tuple(gpus)
-    exact = tuple(g for g in candidates if g.address == address)
+    exact = tuple(g for g in candidates if g.address == address or name.lower() == (g.uuid or "").lower())
     return exact or tuple(g for g in candidates if g.is_display_class and g.has_model_name(name))
 
 

@@ -92,9 +92,6 @@ class DriverDiscs(Protocol):
     def has(self, disc: str) -> bool:
         """Return whether a disc exists that nobody but its maker could change."""
 
-    def is_newer(self, disc: str, path: str) -> bool:
-        """Return whether a disc was made after the last change of the file at this path; True if there is none."""
-
     def sizes(self) -> Mapping[str, int]:
         """Return the discs by name, and their sizes in bytes.
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -53,6 +54,7 @@ class SimNvml:
             mig=mig.read_mig(state, gpu),
             mixed_size=mixed_size.read_mode(state, gpu),
             gi_schedulers=vgpu_scheduler.instance_states(state, gpu),
+            uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_URL, address)}",
         )
 
     def ecc(self, address: str) -> EccState | None:

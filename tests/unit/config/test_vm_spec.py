@@ -245,7 +245,7 @@ def test_contradictions(text: str, line: str) -> None:
             {"scheduler": "fixed_share", "mode": "sriov"},
             "--scheduler: mode sriov has no vGPUs, and a scheduler applies only to",
         ),
-        ({"placement": "deep"}, "--placement: 'deep' is not least-waste, depth, breadth or first-fit"),
+        ({"placement": "deep"}, "--placement: 'deep' is not least-waste, depth, breadth, first-fit, binpack or spread"),
         ({"placement": "depth", "mode": "passthrough"}, "--placement: mode passthrough has no vGPUs, and a placement"),
         ({"mode": "vgp"}, "--mode: 'vgp' is not vgpu, sriov or passthrough (did you mean 'vgpu'?)"),
         ({"memory": "8GB"}, "--memory: '8GB' has the unit GB"),

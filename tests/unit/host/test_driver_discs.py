@@ -188,11 +188,14 @@ def test_a_user_of_the_host_cannot_hold_the_lock(discs: DriverDiscFiles, tmp_pat
     assert (Path(discs.path(DISC)).parent / ".lock").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_disc_is_newer_than_its_file_until_that_changes(discs: DriverDiscFiles, tmp_path: Path) -> None:
-    path = made(discs, tmp_path)
-    assert discs.is_newer(DISC, str(path))
-    path.chmod(0o600)
-    os.utime(path, (1, 1))
-    assert not discs.is_newer(DISC, str(path)), "an old date says nothing: the file was changed"
-    path.unlink()
-    assert discs.is_newer(DISC, str(path))
+def test_a_file_is_read_again_when_it_has_changed(discs: DriverDiscFiles, tmp_path: Path) -> None:
+    path = put_driver(tmp_path, NAME)
+    first = discs.read(str(path), LIMIT)
+    assert discs.read(str(path), LIMIT) == first
+    other = put_driver(tmp_path / "..", f"{tmp_path.name}.other", text=b"exit 7\n")
+    os.utime(other, (1, 1))
+    other.replace(path)
+    assert first is not None
+    changed = discs.read(str(path), LIMIT)
+    assert changed is not None
+    assert changed.sha256 == hashlib.sha256(path.read_bytes()).hexdigest() != first.sha256

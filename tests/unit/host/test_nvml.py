@@ -20,6 +20,7 @@ def test_a_vgpu_driver_has_types(tmp_path):
     status, gpu, calls = query_gpu(tmp_path, "-DPER_VM")
     assert status == {"available": True, "reason": None, "driver_version": "550.144.02"}
     assert (gpu["model"], gpu["framebuffer_mib"]) == ("NVIDIA A100-PCIE-40GB", 40960)
+    assert gpu["uuid"] == "GPU-5abdbc1e-1bdc-57e2-8cb5-a189483428d4"
     unknown = dict.fromkeys(("gi_profile_id", "max_per_gi", "placement_ids", "placement_size"))
     four = {"type_id": 468, "name": "GRID A100-4C", "framebuffer_mib": 4096, "max_per_gpu": 10, "max_per_vm": 16}
     ten = {"type_id": 471, "name": "GRID A100-10C", "framebuffer_mib": 10240, "max_per_gpu": 4, "max_per_vm": 1}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.callers import host_of
 from tests.drivers import exe_name, put_driver, run_name
 from tests.hosts import open_sim_host
 from vgpuctl.domain.cloud_init_seed import read_setup
-from vgpuctl.errors import Busy, FileFailed, HostCannot, InUse, InvalidInput, NotFound
+from vgpuctl.errors import Busy, FileFailed, HostCannot, InUse, InvalidInput, NotFound, VgpuctlError
 from vgpuctl.model.guest_driver import is_driver_disc
 from vgpuctl.model.vm import AssignedVgpu, DiskRole
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
@@ -115,14 +116,54 @@ def test_a_vm_defined_while_the_last_one_goes_keeps_the_disc(opened, tmp_path):
     """The definitions are read when the disc is about to be deleted, not when that was planned."""
     host, driver = opened(), str(put_driver(tmp_path, DRIVER))
     calls = host_of(host, None)
-    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver, start=False)
     vm = find_vm(observe(host.ports, scope_of_vm("vm")), "vm")
     (step,) = drop_disc_steps(vm)
     step.perform(host.ports)
-    assert len(discs(host)) == 1
+    assert len(discs(host)) == 1, "the VM has it still"
+    host.ports.hypervisor.undefine(vm.uuid)
     calls.create_vm("vm2", profile="A100-4C", image=IMAGE, guest_driver=driver, start=False)
-    calls.delete_vm("vm")
-    assert len(discs(host)) == 1
+    step.perform(host.ports)
+    assert len(discs(host)) == 1, "the other VM has it now"
+    host.ports.hypervisor.undefine(find_vm(observe(host.ports, scope_of_vm("vm2")), "vm2").uuid)
+    step.perform(host.ports)
+    assert discs(host) == []
+
+
+def cannot_delete(host, monkeypatch):
+    """Let the deletion of discs fail after it was done."""
+    discs_of_host = host.ports.driver_discs
+    delete = discs_of_host.delete
+
+    def fail(disc, is_used):
+        delete(disc, is_used)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), disc)
+
+    monkeypatch.setattr(discs_of_host, "delete", fail)
+
+
+def test_a_disc_that_cannot_be_deleted_undoes_nothing(opened, tmp_path, monkeypatch):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    new = str(put_driver(tmp_path, run_name("580.178.04"), text=b"exit 2\n"))
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver, start=False)
+    cannot_delete(host, monkeypatch)
+    assert calls.set_vm("vm", guest_driver=new).data.guest_driver == new
+    assert discs(host) == [os.path.basename(disc_of(host))]
+    assert calls.delete_vm("vm").changed
+    assert calls.list_vms().data == ()
+
+
+def test_reconcile_says_which_disc_cannot_be_deleted(opened, tmp_path, monkeypatch):
+    host, driver = opened(), str(put_driver(tmp_path, DRIVER))
+    calls = host_of(host, None)
+    calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver, start=False)
+    disc = disc_of(host)
+    host.ports.hypervisor.undefine(find_vm(observe(host.ports, scope_of_vm("vm")), "vm").uuid)
+    cannot_delete(host, monkeypatch)
+    with pytest.raises(VgpuctlError) as raised:
+        calls.reconcile_host()
+    assert f"the disc {disc} cannot be deleted: Input/output error" in str(raised.value)
 
 
 def test_another_file_at_the_same_path_is_another_driver(opened, tmp_path):
@@ -147,9 +188,11 @@ def test_a_disc_that_is_gone_is_made_again_while_the_vm_is_off(opened, tmp_path)
     calls = host_of(host, None)
     calls.create_vm("vm", profile="A100-4C", image=IMAGE, guest_driver=driver)
     os.unlink(disc_of(host))
-    assert calls.set_vm("vm", guest_driver=driver).changed is False, "it runs"
-    calls.stop_vm("vm", force=True)
-    assert calls.set_vm("vm", guest_driver=driver).changed is True
+    spec = {"profile": "A100-4C", "image": IMAGE, "guest_driver": driver}
+    assert calls.ensure_vm("vm", **spec).changed is False, "it runs, and its guest has the driver"
+    with pytest.raises(InUse, match="its guest_driver can be changed only while it is off"):
+        calls.set_vm("vm", guest_driver=driver)
+    assert calls.set_vm("vm", guest_driver=driver, drain=True).changed is True
     assert discs(host) == [os.path.basename(disc_of(host))]
 
 
@@ -356,6 +399,8 @@ def test_a_new_system_disk_gets_its_driver_disc_again(opened, tmp_path):
     put_driver(tmp_path, DRIVER, text=b"exit 9\n")
     (warning,) = calls.refresh_vm("vm", image=IMAGE, drain=True).warnings
     assert f"{driver} is another one now; vgpuctl set-vm vm --guest-driver {driver} --drain" in warning
+    assert calls.set_vm("vm", guest_driver=str(driver), drain=True).changed is True, "what the warning says"
+    (folder_of(host) / os.path.basename(disc_of(host))).unlink()
     driver.unlink()
     (warning,) = calls.refresh_vm("vm", image=IMAGE, drain=True).warnings
     assert f"whose guest gets no driver: guest_driver: {driver} does not exist" in warning

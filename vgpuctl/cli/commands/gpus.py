@@ -169,6 +169,7 @@ def _gpu(data: GpuDetailsResult) -> Page:
         (
             ("address", data.address),
             ("model", data.model),
+            *((("uuid", data.uuid),) if data.uuid is not None else ()),
             ("backend", or_dash(data.backend)),
             ("mode", mode_text(data)),
             ("driver", or_dash(data.driver)),

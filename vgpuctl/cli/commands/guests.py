@@ -160,10 +160,10 @@ def refresh_license(settings: Settings, targets: Targets, clear: bool, dry_run: 
 )
 @click.pass_obj
 def print_helper(settings: Settings, os: str) -> int:
-    """Print the helper for guests: one file, for golden images and for guests without cloud-init.
+    """Print the helper for guests: one file, for golden images and for guests without a seed.
 
     It reports to the host agent who is logged on and which driver runs, and carries out message-vm, shutdown-in,
-    allow-logon and refresh-license in the guest. create-vm --guest-helper brings it by cloud-init.
+    allow-logon and refresh-license in the guest. create-vm --guest-helper brings it by the VM's seed.
     """
     from vgpuctl.library.guests import read_guest_helper
     from vgpuctl.model import outcome

@@ -80,8 +80,9 @@ def list_images(settings: Settings, paths: tuple[str, ...], pool: str | None, di
     """List the images in the storage pools, and those that VMs' disks are clones of; with --disks the disks, too.
 
     base: other disks are clones of it, and break when it is changed or removed. disk: a VM uses it. seed: cloud-init
-    reads it in a VM. orphan: it is named like vgpuctl's disks (NAME-<8 digits of a uuid>), and no VM uses it. vgpuctl
-    never removes an orphan: check it, then remove it with 'virsh vol-delete'. other: none of these.
+    reads it in a VM. driver: guests get NVIDIA's driver from it; it is deleted with the last VM that has it. orphan: it
+    is named like vgpuctl's disks (NAME-<8 digits of a uuid>), and no VM uses it. vgpuctl never removes an orphan: check
+    it, then remove it with 'virsh vol-delete'. other: none of these.
 
     An image outside of the pools is listed only while it has clones. With PATH, exactly these files are listed, also
     those without clones; a file that does not exist is an error.

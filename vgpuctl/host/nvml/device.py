@@ -25,7 +25,7 @@ from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import mig, vgpu_scheduler
 from vgpuctl.host.nvml.library import NOT_SUPPORTED, NvmlLibrary
 from vgpuctl.model.gpu import PlacementSpan
-from vgpuctl.model.names import normalize_pci
+from vgpuctl.model.names import GPU_UUID, normalize_pci
 from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlVgpuType
 from vgpuctl.value import EMPTY_MAPPING
 
@@ -56,7 +56,13 @@ def read_gpu(library: NvmlLibrary, handle: Any) -> NvmlGpu:
         mig=mig_state,
         mixed_size=mixed_size,
         gi_schedulers=vgpu_scheduler.read_gi_schedulers(library, handle, instances) if instances else EMPTY_MAPPING,
+        uuid=_read_uuid(library, handle),
     )
+
+
+def _read_uuid(library: NvmlLibrary, handle: Any) -> str | None:
+    text = library.query("nvmlDeviceGetUUID", handle)
+    return text if isinstance(text, str) and GPU_UUID.fullmatch(text) else None
 
 
 def read_ecc(library: NvmlLibrary, handle: Any) -> EccState | None:

@@ -220,9 +220,11 @@ class GpuDetailsResult(GpuResult):
 
     `scheduler_at_load`: the setting when the driver was loaded. `scheduler_next`: the setting at its next load.
     `mig` is null if the GPU does not support it, or that is not known. `isolation`: how far its VMs are kept apart,
-    null if that is not known or it is set up for nothing.
+    null if that is not known or it is set up for nothing. `uuid`: NVIDIA's name for this very board, null where NVML
+    does not have it now.
     """
 
+    uuid: str | None
     console: tuple[str, ...]
     group_members: tuple[IommuGroupMember, ...]
     functions: tuple[FunctionResult, ...]

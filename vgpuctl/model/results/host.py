@@ -201,6 +201,37 @@ class ImportedResult(HostTextResult):
     left_out: tuple[str, ...]
 
 
+class ImportedVmResult(Value):
+    """A VM of another hypervisor as a VM spec. `source`: the format of its file; `file`: the file.
+
+    `spec`: the spec's fields; `text`: the same as YAML, which `ensure-vm -f` takes. `commands`: what converts its disks
+    into those that the spec names, for a shell in the directory where `import-vm` ran. `left_out`: what the spec cannot
+    express, with place and reason. `notes`: what was assumed, and what is to be done before the commands.
+    """
+
+    name: str
+    source: str
+    file: str
+    spec: Mapping[str, object]
+    text: str
+    commands: tuple[str, ...]
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class ImportedVmsResult(Value):
+    """VMs of other hypervisors; `text` has the specs of all of them, one YAML document each.
+
+    `host_lines`: what the files say about the other host's GPUs, as lines for host.yaml. `left_out`: what belongs to no
+    VM, with place and reason.
+    """
+
+    text: str
+    vms: tuple[ImportedVmResult, ...]
+    host_lines: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
 class ScenarioResult(Value):
     """A built-in simulated host."""
 

@@ -302,6 +302,7 @@ def gpu_details(snapshot: Snapshot, gpu: Gpu, scheduler: SchedulerDetails) -> Gp
     return extend(
         GpuDetailsResult,
         gpu_result(snapshot, gpu),
+        uuid=gpu.uuid,
         console=gpu.console_reasons,
         group_members=gpu.group_members,
         functions=tuple(functions),

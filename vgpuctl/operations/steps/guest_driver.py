@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.guest_drivers import MAX_BYTES
 from vgpuctl.domain.domain_xml import parse_disk_sources
-from vgpuctl.errors import Busy, FileFailed, VerifyFailed
+from vgpuctl.errors import Busy, FileFailed, VerifyFailed, VgpuctlError
 from vgpuctl.model.guest_driver import GuestDriver, is_driver_disc
 from vgpuctl.model.numbers import format_bytes
 from vgpuctl.model.vm import Vm
@@ -69,9 +69,14 @@ class MakeDriverDisc(Step):
 
 
 class DropDriverDisc(Step):
-    """Delete a disc with a driver that no VM has any more."""
+    """Delete a disc with a driver that no VM has any more.
+
+    `required` False: one that cannot be deleted now is left, and reconcile-host deletes it. What else the command did
+    is done, and nobody should have it undone for this.
+    """
 
     path: str
+    required: bool = False
 
     def describe(self) -> str:
         """Say when it is deleted."""
@@ -81,20 +86,24 @@ class DropDriverDisc(Step):
         """Delete it, unless a VM's definition has it.
 
         Raises:
-            FileFailed: it cannot be deleted.
+            FileFailed, Locked, LibvirtFailed: it is required, and cannot be deleted.
         """
         disc = posixpath.basename(self.path)
         if host.driver_discs is None or host.driver_discs.path(disc) != self.path:
             return
         try:
             host.driver_discs.delete(disc, partial(_is_used, host, self.path))
+        except VgpuctlError:
+            if self.required:
+                raise
         except OSError as error:
-            raise FileFailed(
-                f"the disc {self.path} cannot be deleted: {error.strerror or error}",
-                hint=f"ls -l {quote(self.path)}; vgpuctl reconcile-host deletes it later",
-                errno=error.errno,
-                path=self.path,
-            ) from error
+            if self.required:
+                raise FileFailed(
+                    f"the disc {self.path} cannot be deleted: {error.strerror or error}",
+                    hint=f"ls -l {quote(self.path)}",
+                    errno=error.errno,
+                    path=self.path,
+                ) from error
 
     def verify(self, host: Host) -> None:
         """Nothing: another command may need it again."""

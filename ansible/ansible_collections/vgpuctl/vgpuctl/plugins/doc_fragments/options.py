@@ -20,7 +20,7 @@ options:
   gpu:
     type: raw
     description:
-      - 'Use this GPU, by address or by model; a list to allow several, or to pass several through.'
+      - 'Use this GPU, by address, UUID or model; a list to allow several, or to pass several through.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
   gpus:
@@ -33,7 +33,7 @@ options:
     type: list
     elements: str
     description:
-      - 'Do not use this GPU, by address or by model.'
+      - 'Do not use this GPU, by address, UUID or model.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(A16).'
   numa_node:
@@ -53,11 +53,11 @@ options:
       - 'Use only GPUs whose NVIDIA vGPU scheduler has this policy.'
   placement:
     type: str
-    choices: [least-waste, depth, breadth, first-fit]
+    choices: [least-waste, depth, breadth, first-fit, binpack, spread]
     description:
       - 'How to choose among the GPUs with room. least-waste: the GPU where other profiles lose the least
-        room; depth: the GPU with the most vGPUs; breadth: the GPU with the fewest; first-fit: the lowest
-        address. Default: placement: of host.yaml, else least-waste.'
+        room; depth or binpack: the GPU with the most vGPUs; breadth or spread: the GPU with the fewest;
+        first-fit: the lowest address. Default: placement: of host.yaml, else least-waste.'
   mode:
     type: str
     choices: [vgpu, sriov, passthrough]
@@ -120,8 +120,8 @@ options:
   guest_driver:
     type: str
     description:
-      - 'NVIDIA''s driver for the guest, a file of the host, which cloud-init installs there from a disc; for
-        many VMs, better in the image.'
+      - 'NVIDIA''s driver for the guest, a file of the host, which is installed there from a disc; for many
+        VMs, better in the image.'
       - 'Without it, V(none).'
       - 'For example V(/srv/drivers/NVIDIA-Linux-x86_64-580.159.03-grid.run).'
   guest_sharing:
@@ -135,7 +135,7 @@ options:
   license:
     type: str
     description:
-      - 'The guest''s license for NVIDIA''s vGPU software, which cloud-init gives to it: a folder in
+      - 'The guest''s license for NVIDIA''s vGPU software, which the seed brings: a folder in
         /etc/vgpuctl/licenses with the token.'
       - 'Without it, V(none).'
       - 'For example V(cad).'
@@ -149,7 +149,7 @@ options:
   guest_helper:
     type: bool
     description:
-      - 'Bring vgpuctl''s helper into the guest by cloud-init: it reports who is logged on and which driver
+      - 'Bring vgpuctl''s helper into the guest by its seed: it reports who is logged on and which driver
         runs.'
   networks:
     type: raw
@@ -256,14 +256,14 @@ options:
   gpu:
     type: raw
     description:
-      - 'Use this GPU, by address or by model; a list to allow several, or to pass several through.'
+      - 'Use this GPU, by address, UUID or model; a list to allow several, or to pass several through.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
   not_gpu:
     type: list
     elements: str
     description:
-      - 'Do not use this GPU, by address or by model.'
+      - 'Do not use this GPU, by address, UUID or model.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(A16).'
   numa_node:
@@ -278,11 +278,11 @@ options:
       - 'Use only GPUs whose NVIDIA vGPU scheduler has this policy.'
   placement:
     type: str
-    choices: [least-waste, depth, breadth, first-fit]
+    choices: [least-waste, depth, breadth, first-fit, binpack, spread]
     description:
       - 'How to choose among the GPUs with room. least-waste: the GPU where other profiles lose the least
-        room; depth: the GPU with the most vGPUs; breadth: the GPU with the fewest; first-fit: the lowest
-        address. Default: placement: of host.yaml, else least-waste.'
+        room; depth or binpack: the GPU with the most vGPUs; breadth or spread: the GPU with the fewest;
+        first-fit: the lowest address. Default: placement: of host.yaml, else least-waste.'
   vgpu_params:
     type: dict
     description:

@@ -12,7 +12,7 @@ VM = {
     "numa_node": {"type": "int"},
     "spread_group": {"type": "str"},
     "scheduler": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"]},
-    "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit"]},
+    "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit", "binpack", "spread"]},
     "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough"]},
     "memory": {"type": "str"},
     "vcpus": {"type": "int"},
@@ -51,7 +51,7 @@ VGPU = {
     "not_gpu": {"type": "list", "elements": "str"},
     "numa_node": {"type": "int"},
     "scheduler": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"]},
-    "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit"]},
+    "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit", "binpack", "spread"]},
     "vgpu_params": {"type": "dict"},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
 }

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of other hypervisors: what each says about its VM, with lines; each kind of bad input has its own error."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import foreign_vms as texts
+from vgpuctl.config.arguments import PLACEMENT_POLICIES, PLACEMENT_WORDS, placement_policy_of
+from vgpuctl.config.foreign_vms import vmdk
+from vgpuctl.config.foreign_vms.imported import (
+    ImportedDisk,
+    ImportedGpu,
+    ImportedHostSettings,
+    ImportedNic,
+    ImportedVm,
+    VmFile,
+    merge_files,
+    stays_inside,
+)
+from vgpuctl.config.foreign_vms.recognize import parse_foreign_file
+from vgpuctl.errors import InvalidInput
+
+
+def the_vm(text: str, name: str = "f") -> ImportedVm:
+    (vm,) = parse_foreign_file(text, name).vms
+    return vm
+
+
+def merged(*named: str) -> tuple[list[ImportedVm], tuple[str, ...]]:
+    files = tuple(VmFile("f", parse_foreign_file(text, "f")) for text in named)
+    pairs, left_out = merge_files(files)
+    return [vm for _, vm in pairs], left_out
+
+
+def test_a_vmx():
+    vm = the_vm(texts.VMX)
+    assert (vm.name, vm.position, vm.memory_mib, vm.vcpus) == ("desk-1", "f:5", 8192, 4)
+    assert (vm.firmware, vm.is_windows, vm.opener) == ("uefi", False, "vmx")
+    assert vm.disks == (ImportedDisk("desk-1.vmdk", "vmdk", "f:15"), ImportedDisk("data disk.vmdk", "vmdk", "f:17"))
+    assert vm.nics == (ImportedNic("f:23", mac="00:0c:29:aa:bb:01", network="VM Network", model="virtio"),)
+    assert vm.gpus == (ImportedGpu("f:30", profile="grid_a100-4c"),)
+    for line, word in ((20, "CD drive"), (32, "0x15b3"), (35, "floppy0"), (36, "sched.*")):
+        assert any(text.startswith(f"f:{line}: ") and word in text for text in vm.left_out), (line, vm.left_out)
+    assert len(vm.left_out) == 4
+
+
+def test_a_vmx_with_a_whole_gpu_by_its_vendor():
+    lines = 'displayName = "x"\npciPassthru0.present = "TRUE"\npciPassthru0.id = "00000:059:00.0"\n'
+    for more in ("", 'pciPassthru0.vendorId = "0x10de"\n', 'pciPassthru0.allowedDevices = "0x10de:0x20b5"\n'):
+        assert the_vm(lines + more).gpus == (ImportedGpu("f:3", device="00000:059:00.0"),)
+    assert the_vm(lines.replace("TRUE", "FALSE")).gpus == ()
+    other = the_vm(f'{lines}pciPassthru0.allowedDevices = "0x15b3:0x1017"\n')
+    assert other.gpus == ()
+    assert "no GPU" in other.left_out[0]
+
+
+def test_keys_of_a_vmx_have_any_case_and_values_may_be_escaped():
+    vm = the_vm('DISPLAYNAME = "a|22b|7Cc"\nMemSize = 4096\nGUESTOS = "windows11-64"\n')
+    assert (vm.name, vm.memory_mib, vm.is_windows, vm.firmware) == ('a"b|c', 4096, True, "bios")
+
+
+def test_an_ovf():
+    vm = the_vm(texts.OVF)
+    assert (vm.name, vm.memory_mib, vm.vcpus, vm.firmware) == ("desk-2", 16384, 4, "uefi")
+    assert vm.is_windows
+    assert vm.disks == (ImportedDisk("desk-2-disk1.vmdk", "vmdk", "f:6"),)
+    assert [(nic.network, nic.model, nic.mac) for nic in vm.nics] == [("office", "virtio", None)]
+    assert [gpu.profile for gpu in vm.gpus] == ["nvidia_a100-8c"]
+    assert len(vm.left_out) == 2
+    assert "ovf:/disk/vmdisk2" in vm.left_out[0]
+    assert "CD drive" in vm.left_out[1]
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "mib"),
+    [("byte * 2^20", 512, 512), ("MegaBytes", 512, 512), ("byte*2^30", 2, 2048), ("bytes", 1 << 30, 1024)],
+)
+def test_memory_of_an_ovf_has_a_unit(unit, number, mib):
+    text = texts.OVF.replace("byte * 2^30</rasd", f"{unit}</rasd").replace("Quantity>16<", f"Quantity>{number}<")
+    assert the_vm(text).memory_mib == mib
+
+
+def test_items_of_a_deployment_option_count_only_for_the_default_one():
+    options = (
+        "<DeploymentOptionSection><Info/><Configuration ovf:id='small'/>"
+        "<Configuration ovf:default='true' ovf:id='large'/></DeploymentOptionSection>"
+    )
+    item = (
+        "<Item ovf:configuration='{}'><rasd:ResourceType>3</rasd:ResourceType>"
+        "<rasd:VirtualQuantity>{}</rasd:VirtualQuantity></Item>"
+    )
+    text = texts.OVF.replace("<VirtualSystem ", f"{options}<VirtualSystem ").replace(
+        "<vmw:Config", f"{item.format('small', 1)}{item.format('large', 4)}<vmw:Config", 1
+    )
+    assert the_vm(text).vcpus == 8
+
+
+def test_several_systems_of_an_ovf_are_several_vms():
+    begin, end = texts.OVF.index("  <VirtualSystem "), texts.OVF.index("</Envelope>")
+    second = texts.OVF[begin:end].replace("desk-2<", "desk-2b<")
+    text = texts.OVF[:end] + second + texts.OVF[end:]
+    assert [vm.name for vm in parse_foreign_file(text, "f").vms] == ["desk-2", "desk-2b"]
+
+
+def test_what_xe_prints_about_a_vm_and_its_devices():
+    (vm,), left_out = merged(texts.XE_VM, texts.XE_VGPUS, texts.XE_VIFS)
+    assert (vm.name, vm.uuid, vm.memory_mib, vm.vcpus, vm.firmware) == ("desk-3", texts.UUID, 8192, 4, "uefi")
+    assert vm.is_windows
+    assert vm.gpus == (ImportedGpu("f:1", profile="GRID A100-4C"),)
+    assert [(nic.mac, nic.network) for nic in vm.nics] == [("5a:11:22:33:44:55", "Pool-wide network")]
+    assert left_out == ()
+    assert f"xe vm-disk-list uuid={texts.UUID}" in str(vm.disks[0].fetch)
+
+
+def test_a_passthrough_vgpu_of_xe_is_a_whole_gpu():
+    (vm,), _ = merged(texts.XE_VM + texts.XE_VGPUS.replace("GRID A100-4C", "passthrough"))
+    assert [gpu.is_whole for gpu in vm.gpus] == [True]
+
+
+def test_vgpus_of_other_vms_and_records_of_other_kinds_are_named():
+    assert "which none of the files describes" in merged(texts.XE_VGPUS)[1][0]
+    other = "uuid ( RO)    : 1\n    host-uuid ( RO): 2\n"
+    assert parse_foreign_file(other, "f").left_out == ("f:1: a record that is no VM, vGPU, VIF or GPU group",)
+    template = texts.XE_VM.replace("is-a-template ( RW): false", "is-a-template ( RW): true")
+    assert parse_foreign_file(template, "f").vms == ()
+    assert "is a template" in parse_foreign_file(template, "f").left_out[0]
+
+
+def test_wrapped_values_of_xe_are_joined():
+    text = texts.XE_VM.replace("name-label ( RW): desk-3", "name-label ( RW): desk\n                     -3")
+    assert the_vm(text).name == "desk -3"
+
+
+def test_a_vm_of_proxmox_without_its_snapshots():
+    vm = the_vm(texts.PROXMOX)
+    assert (vm.name, vm.memory_mib, vm.vcpus, vm.firmware, vm.is_windows) == ("desk-4", 8192, 8, "uefi", True)
+    assert [(disk.file, disk.format) for disk in vm.disks] == [
+        ("vm-101-disk-1", "raw"),
+        ("vm-101-disk-2.qcow2", "qcow2"),
+    ]
+    assert "pvesm path local-lvm:vm-101-disk-1" in str(vm.disks[0].fetch)
+    assert vm.nics == (ImportedNic("f:15", mac="BC:24:11:AA:BB:01", bridge="vmbr0", vlan=30, model="virtio"),)
+    assert vm.gpus == (ImportedGpu("f:10", type_id="nvidia-468"),)
+    left_out = [text.split(": ")[1] for text in vm.left_out]
+    assert left_out == ["ide2 is a CD drive; cdrom", "args", "efidisk0", "onboot", "tpmstate0", "unused0"]
+
+
+@pytest.mark.parametrize(
+    ("value", "gpus"),
+    [
+        ("0000:01:00.0,pcie=1", (ImportedGpu("f:2", device="0000:01:00"),)),
+        ("01:00,x-vga=1", (ImportedGpu("f:2", device="01:00"),)),
+        ("host=01:00.0;01:00.1", (ImportedGpu("f:2", device="01:00"),)),
+        ("01:00.0;02:00.0", (ImportedGpu("f:2", device="01:00"), ImportedGpu("f:2", device="02:00"))),
+        ("mapping=a100", (ImportedGpu("f:2", device="the mapping a100"),)),
+        ("mapping=a100,mdev=nvidia-63", (ImportedGpu("f:2", type_id="nvidia-63"),)),
+    ],
+)
+def test_devices_of_proxmox(value, gpus):
+    assert the_vm(f"memory: current=2048\nhostpci0: {value}\n").gpus == gpus
+
+
+@pytest.mark.parametrize("volume", ["/dev/sdb", "/dev/disk/by-id/x", "local", "local:", "local:..", "none"])
+def test_a_disk_of_proxmox_that_is_no_volume_is_left_out(volume):
+    assert the_vm(f"scsi0: {volume},size=1G\nmemory: 1024\n").disks == ()
+
+
+def test_a_domain_of_libvirt():
+    vm = the_vm(texts.DOMAIN)
+    assert (vm.name, vm.memory_mib, vm.vcpus, vm.firmware, vm.is_windows) == ("desk-5", 8192, 4, "uefi", False)
+    assert [(disk.file, disk.format) for disk in vm.disks] == [("desk-5.qcow2", "qcow2"), ("desk-5-data", "raw")]
+    assert [(nic.bridge, nic.vlan, nic.mac, nic.model) for nic in vm.nics] == [
+        ("br0", 30, "52:54:00:aa:bb:05", "virtio")
+    ]
+    assert [gpu.device for gpu in vm.gpus] == ["0000:65:00"]
+    text = "\n".join(vm.left_out)
+    for dropped in (
+        "<qemu:commandline>",
+        "<emulator>",
+        "<filesystem>",
+        "<cputune>",
+        "<loader>",
+        "<nvram>",
+        "vdc",
+        "sda",
+    ):
+        assert dropped in text
+    assert f"cat /sys/bus/mdev/devices/{texts.VGPU_UUID}/mdev_type/name" in text
+    assert len(vm.left_out) == 9
+    assert all(line.startswith("f:") for line in vm.left_out)
+
+
+def test_windows_in_a_domain_is_known_by_libosinfo_or_its_features():
+    text = texts.DOMAIN.replace("http://debian.org/debian/12", "http://microsoft.com/win/11")
+    assert the_vm(text).is_windows
+    assert the_vm("<domain><name>x</name><features><hyperv/></features></domain>").is_windows
+
+
+def test_what_esxcli_prints_are_settings_of_the_host():
+    settings = parse_foreign_file(texts.ESXCLI, "f").settings
+    assert settings == (
+        ImportedHostSettings("f:1", mode="vgpu"),
+        ImportedHostSettings("f:2", placement="depth"),
+        ImportedHostSettings("f:8", mode="vgpu"),
+        ImportedHostSettings("f:9", mixed_size=True),
+        ImportedHostSettings("f:14", scheduler_dword=0x20001),
+    )
+    shared = parse_foreign_file("   Default Graphics Type: Shared\n", "f")
+    assert shared.settings == ()
+    assert "vSGA" in shared.left_out[0]
+
+
+def test_the_algorithm_of_a_gpu_group_is_a_placement():
+    assert parse_foreign_file(texts.XE_GROUP, "f").settings == (ImportedHostSettings("f:3", placement="breadth"),)
+
+
+def test_placement_words():
+    for word in ("depth", "depth_first", "Depth-First", " consolidation", "binpack"):
+        assert placement_policy_of(word) == "depth"
+    for word in ("breadth", "breadth_first", "Performance", "spread"):
+        assert placement_policy_of(word) == "breadth"
+    assert placement_policy_of("first-fit") is None
+    assert {*PLACEMENT_WORDS.values()} <= {*PLACEMENT_POLICIES}
+
+
+ENTITIES = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]>\n'
+BAD = {
+    "nul": ('displayName = "a"\nmemSize = "1\0"\n', "f:2: it has a NUL byte"),
+    "cr": ('displayName = "a\rb"\n', "f:1: it has a carriage return"),
+    "escape": ("memory: 1\nname: \x1b[2J\n", r"f:2: it has the control character '\x1b'"),
+    "empty": ("", "f:1: this is not one of the known formats"),
+    "yaml": ("profile: A100-4C\nname: x\n", "not one of the known formats"),
+    "vmx: crlf in a value": ('memSize = "1"\ndisplayName = "a|0D|0Ab"\n', r"f:2: displayname has the character '\r'"),
+    "vmx: bidi": ('displayName = "a\u202eb"\n', "f:1: displayname has the character '\\u202e'"),
+    "vmx: no value": ('displayName = "a"\nmemSize\n', "f:2: 'memSize' is not KEY"),
+    "vmx: quote": ('displayName = "a"b"\n', "is not KEY"),
+    "vmx: two words": ("displayName = a b\n", "is not KEY"),
+    "vmx: twice": ('memSize = "1"\nMEMSIZE = "2"\n', "f:2: MEMSIZE is given twice, first in line 1"),
+    "vmx: number": ('memSize = "lots"\n', "f:1: memsize is 'lots', not a whole number"),
+    "vmx: long number": (f'memSize = "{"9" * 5000}"\n', "not a whole number"),
+    "vmx: long name": (f'displayName = "{"x" * 2000}"\n', "has 2000 characters"),
+    "vmx: encrypted": ('displayName = "a"\nencryption.keySafe = "x"\n', "f:2: this VM is encrypted"),
+    "vmx: many disks": (
+        'displayName = "a"\n'
+        + "".join(f'scsi{n}:0.present = "TRUE"\nscsi{n}:0.fileName = "{n}.vmdk"\n' for n in range(300)),
+        "has 300 devices of one kind",
+    ),
+    "ovf: entities": (ENTITIES + texts.OVF.partition("\n")[2], "f:1: a document type"),
+    "ovf: no system": ("<Envelope/>", "describes no VM"),
+    "ovf: unit": (texts.OVF.replace("byte * 2^30</rasd", "furlong</rasd"), "'furlong', which is not known"),
+    "ovf: huge unit": (texts.OVF.replace("byte * 2^30</rasd", "byte * 2^99</rasd"), "which is not known"),
+    "ovf: quantity": (texts.OVF.replace("Quantity>16<", "Quantity>-1<"), "f:33: VirtualQuantity is '-1'"),
+    "ovf: many": (f"<Envelope>{'<VirtualSystem/>' * 1001}</Envelope>", "describes 1001 VMs"),
+    "xml: entities": (f"\n{ENTITIES}<domain><name>&b;</name></domain>", "f:2: a document type"),
+    "xml: entity in lower case": ("<!doctype a><domain/>", "f:1: a document type"),
+    "xml: undeclared": ("<domain>\n<name>&b;</name></domain>", "f:2: this is not XML"),
+    "xml: not closed": ("<domain><name>", "this is not XML"),
+    "xml: deep": (f"<domain>{'<a>' * 5000}", "this is not XML"),
+    "xml: many": (f"<domain>{'<a/>' * 30_000}</domain>", "has 30001 elements"),
+    "xml: other": ("<svg/>", "XML of another kind (<svg>)"),
+    "xml: no element": ("<", "XML without an element"),
+    "xml: crlf in a value": ("<domain>\n<name>a&#13;&#10;b</name></domain>", r"f:2: name has the character '\r'"),
+    "xml: vcpus": ("<domain><vcpu>two</vcpu></domain>", "vcpu is 'two'"),
+    "xml: unit": ("<domain><memory unit='stone'>2</memory></domain>", "has the unit 'stone'"),
+    "xe: twice": (texts.XE_VM.replace("power-state", "name-label"), "f:7: name-label is given twice"),
+    "xe: before": ("  device ( RO): 0\n" + texts.XE_VGPUS, "f:1: device is before the first uuid"),
+    "xe: words": ("hello\n" + texts.XE_VGPUS, "f:1: 'hello' is not what xe prints"),
+    "xe: memory": (texts.XE_VM.replace("8589934592", "much"), "memory-static-max is 'much'"),
+    "xe: algorithm": (texts.XE_GROUP.replace("breadth-first", "random"), "not depth-first or breadth-first"),
+    "proxmox: line": ("memory: 1\n-> x\n", "f:2: '-> x' is not KEY: VALUE"),
+    "proxmox: twice": ("memory: 1\nmemory: 2\n", "f:2: memory is given twice"),
+    "proxmox: cores": ("cores: x\n", "cores is 'x'"),
+    "esxcli: policy": ("   Shared Passthru Assignment Policy: Random\n", "not Performance or Consolidation"),
+    "esxcli: dword": ("NVreg_RegistryDwords string RmPVMRL=0x100000001\n", "not a number of 32 bits"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_has_its_own_error_with_its_line(name):
+    text, problem = BAD[name]
+    with pytest.raises(InvalidInput) as raised:
+        parse_foreign_file(text, "f")
+    assert problem in raised.value.message
+    assert raised.value.message.startswith("f:")
+    assert len(raised.value.message) < 600
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["../x.vmdk", "a/../../x.vmdk", "/etc/shadow.vmdk", "..\\x.vmdk", "C:\\x.vmdk", "nbd://host/x.vmdk", "json:{}.vmdk",
+     "a//b.vmdk", "./x.vmdk", ".."],
+)  # fmt: skip
+def test_a_disk_outside_the_folder_is_left_out(file):
+    assert not stays_inside(file)
+    escaped = file.replace("|", "|7C")
+    vm = the_vm(f'displayName = "x"\nscsi0:0.present = "TRUE"\nscsi0:0.fileName = "{escaped}"\n')
+    assert (vm.disks, vm.opener) == ((), None)
+    assert vm.left_out[0].startswith("f:3: scsi0:0 is ")
+    ovf = the_vm(texts.OVF.replace("desk-2-disk1.vmdk", file))
+    assert (ovf.disks, ovf.opener) == ((), None)
+    assert "outside the folder of f" in ovf.left_out[0]
+
+
+def test_a_disk_in_a_subfolder_stays_inside():
+    assert stays_inside("disks/x 1.vmdk")
+    assert stays_inside("..x")
+
+
+def test_what_a_vmdk_names():
+    text = texts.DESCRIPTOR.format(extent="../../etc/shadow")
+    for head in (text.encode(), text.replace("\n", "\r\n").encode(), texts.sparse_vmdk(text)):
+        assert vmdk.named_files(head) == ("../../etc/shadow",)
+    assert vmdk.named_files(b'RW 1 VMFS "a-flat.vmdk"\nparentFileNameHint="base.vmdk"\n') == (
+        "a-flat.vmdk",
+        "base.vmdk",
+    )
+    assert vmdk.named_files(b' \tRDONLY\t1\tSPARSE\t"x"') == ("x",)
+    assert vmdk.named_files(texts.sparse_vmdk()) == vmdk.named_files(b"COWD" + b'RW 1 FLAT "x"') == ()
+    far = texts.sparse_vmdk("x").replace((1).to_bytes(8, "little") + (20).to_bytes(8, "little"), b"\xff" * 16)
+    with pytest.raises(ValueError, match="descriptor begins at sector"):
+        vmdk.named_files(far)
+
+
+@given(st.sampled_from(sorted(texts.FORMATS)), st.data())
+def test_a_changed_file_is_read_or_refused_with_its_line(name, data):
+    """Any part may be missing, repeated or replaced."""
+    text = texts.FORMATS[name]
+    begin = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(begin, min(len(text), begin + 200)))
+    odd = data.draw(
+        st.one_of(st.text(max_size=20), st.sampled_from(["\0", "../", "|0A", "&#10;", '"', "<a/>", "[x]\n"]))
+    )
+    changed = text[:begin] + odd + text[end:]
+    problem, vms = "f:", ()
+    try:
+        vms = parse_foreign_file(changed, "f").vms
+    except InvalidInput as error:
+        problem = error.message
+    assert problem.startswith("f:")
+    for vm in vms:
+        assert all(stays_inside(disk.file) for disk in vm.disks)
+        assert all(line.startswith("f:") for line in vm.left_out)

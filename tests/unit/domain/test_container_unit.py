@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Units that start a container: what systemd itself reads in them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vgpuctl.domain.container_unit import container_unit, quote_word, unit_name
+
+NASTY = [
+    "a b",
+    "$HOME",
+    "${X}",
+    "%n",
+    "100%",
+    '"',
+    "'",
+    "\\",
+    "\\n",
+    "a;b",
+    "&",
+    "|",
+    "`id`",
+    "$(id)",
+    "line\nline",
+    "tab\t",
+    "ü",
+    "",
+    "-x",
+    "#",
+    "@",
+]
+
+
+def test_systemd_finds_nothing_wrong_in_a_unit(tmp_path: Path) -> None:
+    text = container_unit("job-a.service", "example.org/i:1", ["/bin/sh", "-c"], NASTY, {"A": 'a $b %n "c"', "B": ""})
+    path = tmp_path / "job-a.service"
+    path.write_text(text.replace("/usr/bin/podman", "/bin/true"))
+    done = subprocess.run(
+        [str(shutil.which("systemd-analyze")), "verify", "--man=no", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_values_of_variables_are_not_in_the_command() -> None:
+    text = container_unit("job-a.service", "i", [], [], {"TOKEN": "hunter2 100%"})
+    (command,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+    assert "hunter2" not in command
+    assert 'Environment="TOKEN=hunter2 100%%"\n' in text
+    assert " --env=TOKEN " in command
+
+
+@pytest.mark.parametrize("word", NASTY)
+def test_a_word_stays_one_word(word: str) -> None:
+    quoted = quote_word(word)
+    assert "\n" not in quoted
+    if quoted != word:
+        assert json.loads(quoted.replace("$$", "$").replace("%%", "%")) == word, "C's escapes are JSON's, too"
+
+
+@pytest.mark.parametrize(
+    ("env", "args"), [({}, ["a\0b"]), ({}, ["\u202eevil"]), ({"A=B": "c"}, []), ({"": "c"}, []), ({"A": "\x1b"}, [])]
+)
+def test_what_no_unit_can_have_is_refused(env: dict[str, str], args: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"control character|the variable"):
+        container_unit("job-a.service", "i", [], args, env)
+
+
+@pytest.mark.parametrize(
+    ("pod", "container", "name"),
+    [
+        ("a", "a", "job-a.service"),
+        ("a", "b", "job-a-b.service"),
+        ("../x", "y\n", "job-x-y.service"),
+        ("!", "!", "job-container.service"),
+    ],
+)
+def test_the_name_of_a_unit(pod: str, container: str, name: str) -> None:
+    assert unit_name(pod, container) == name

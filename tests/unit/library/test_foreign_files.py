@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of other hypervisors on disk: OVAs that are not extracted, and disks that may not leave their VM's folder."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests import foreign_vms as texts
+from tests.hosts import open_sim_host
+from vgpuctl.config.foreign_vms.imported import ImportedVm, VmFile
+from vgpuctl.errors import FileNeeded, InvalidInput, NotFound
+from vgpuctl.library.foreign_files import MAX_FILES, decode_vm_text, read_vm_file, read_vm_files
+from vgpuctl.library.text_file import VM_KIND, read_text
+from vgpuctl.value import replace
+
+OVF = ("desk-2.ovf", texts.OVF.encode())
+DISK = ("desk-2-disk1.vmdk", texts.sparse_vmdk())
+
+
+@pytest.fixture
+def ports(tmp_path):
+    return open_sim_host(tmp_path / "state").ports
+
+
+def read(ports, path: Path) -> VmFile:
+    return read_vm_file(ports, str(path))
+
+
+def the_vm(ports, path: Path) -> ImportedVm:
+    (vm,) = read(ports, path).content.vms
+    return vm
+
+
+def vmx(folder: Path) -> Path:
+    """Write a VMX whose only disk is disk.vmdk."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "x.vmx"
+    path.write_text('displayName = "x"\nscsi0:0.present = "TRUE"\nscsi0:0.fileName = "disk.vmdk"\n')
+    return path
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_an_ova_is_read_without_extracting_it(ports, tmp_path, form):
+    folder = tmp_path / "ova"
+    folder.mkdir()
+    path = texts.write_ova(folder / "desk-2.ova", OVF, (f"{'a' * 60}/{'b' * 60}.mf", b"x" * 700), DISK, form=form)
+    file = read(ports, path)
+    assert file.is_ova
+    assert file.content.name == f"{path}:desk-2.ovf"
+    assert file.content.vms[0].opener == "ova"
+    assert [disk.file for disk in file.content.vms[0].disks] == ["desk-2-disk1.vmdk"]
+    assert [*folder.iterdir()] == [path]
+    assert read_text(str(path), VM_KIND) == texts.OVF
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ((OVF, texts.link("x.vmdk", "/etc/shadow")), "'x.vmdk' in this OVA is a symbolic link"),
+        ((OVF, texts.link("x.vmdk", "desk-2.ovf", tarfile.LNKTYPE)), "is a hard link"),
+        ((OVF, texts.link("x.vmdk", "", tarfile.CHRTYPE)), "is a device"),
+        ((OVF, texts.link("x.vmdk", "", tarfile.FIFOTYPE)), "is a pipe"),
+        ((OVF, texts.link("x.vmdk", "", b"S")), "of a kind that no OVA has"),
+        ((OVF, ("/etc/x.vmdk", b"")), "'/etc/x.vmdk' in this OVA would leave its folder"),
+        ((OVF, ("../x.vmdk", b"")), "would leave its folder"),
+        ((OVF, ("a/../../x.vmdk", b"")), "would leave its folder"),
+        ((OVF, ("a\\x.vmdk", b"")), "would leave its folder"),
+        ((DISK,), "this OVA has 0 .ovf files"),
+        ((OVF, ("b.ovf", b"")), "this OVA has 2 .ovf files"),
+        ((("a.ovf", b" " * ((1 << 20) + 1)),), "'a.ovf' in it is larger than 1024 KiB"),
+        ((("a.ovf", b"<Envelope>\xff"),), "not UTF-8 text: byte 10"),
+        ((("a.ovf", b"<!DOCTYPE a>"),), "a.ovf:1: a document type"),
+        ((OVF, *((f"{n}", b"") for n in range(1001))), "has more than 1000 members"),
+    ],
+)
+def test_an_ova_with_what_no_ova_has_is_refused(ports, tmp_path, members, problem):
+    path = texts.write_ova(tmp_path / "x.ova", *members)
+    with pytest.raises(InvalidInput) as raised:
+        read(ports, path)
+    assert problem in raised.value.message
+    assert str(path) in raised.value.message
+
+
+def test_a_damaged_ova_is_refused(ports, tmp_path):
+    whole = texts.write_ova(tmp_path / "x.ova", OVF, DISK).read_bytes()
+    changed = bytearray(whole)
+    changed[3] ^= 1
+    signed = bytearray(whole)
+    signed[124:136] = b"\xff" * 12
+    signed[148:156] = b"%06o\0 " % (sum(signed[:148]) + 256 + sum(signed[156:512]))
+    for name, content in {"cut": whole[: len(OVF[1])], "changed": changed, "size": signed, "half": whole[:700]}.items():
+        path = tmp_path / f"{name}.ova"
+        path.write_bytes(content)
+        with pytest.raises(InvalidInput, match="this OVA is damaged"):
+            read(ports, path)
+
+
+def test_an_extended_header_has_a_limit(ports, tmp_path):
+    info = tarfile.TarInfo("x")
+    info.pax_headers = {"comment": "x" * 100_000}
+    path = texts.write_ova(tmp_path / "x.ova", info, OVF, form=tarfile.PAX_FORMAT)
+    with pytest.raises(InvalidInput, match="extended header of 1000"):
+        read(ports, path)
+
+
+def test_a_disk_in_an_ova_may_not_name_files_outside(ports, tmp_path):
+    bad = texts.sparse_vmdk(texts.DESCRIPTOR.format(extent="/etc/shadow"))
+    vm = the_vm(ports, texts.write_ova(tmp_path / "x.ova", OVF, (DISK[0], bad)))
+    assert (vm.disks, vm.opener) == ((), None)
+    assert "it names '/etc/shadow'" in vm.left_out[-1]
+    vm = the_vm(ports, texts.write_ova(tmp_path / "y.ova", OVF))
+    assert vm.disks == ()
+    assert "the OVA does not have it" in vm.left_out[-1]
+
+
+def test_a_disk_that_is_there_or_comes_later_is_kept(ports, tmp_path):
+    path = vmx(tmp_path / "vm")
+    assert [disk.file for disk in the_vm(ports, path).disks] == ["disk.vmdk"]
+    (path.parent / "disk.vmdk").write_text(texts.DESCRIPTOR.format(extent="disk-flat.vmdk"))
+    (path.parent / "disk-flat.vmdk").write_bytes(b"\0" * 512)
+    vm = the_vm(ports, path)
+    assert ([disk.file for disk in vm.disks], vm.opener, vm.left_out) == (["disk.vmdk"], "vmx", ())
+
+
+def symlink(folder):
+    (folder / "disk.vmdk").symlink_to("/etc/passwd")
+
+
+def symlink_to_folder(folder):
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other/x.vmdk").write_text("")
+    (folder / "disk.vmdk").symlink_to("../other/x.vmdk")
+
+
+def dangling(folder):
+    (folder / "disk.vmdk").symlink_to("/nowhere/x.vmdk")
+
+
+def extent(folder):
+    (folder / "disk.vmdk").write_text(texts.DESCRIPTOR.format(extent="/etc/shadow"))
+
+
+def extent_above(folder):
+    (folder / "disk.vmdk").write_bytes(texts.sparse_vmdk(texts.DESCRIPTOR.format(extent="../secret.img")))
+
+
+def linked_extent(folder):
+    (folder / "disk.vmdk").write_text(texts.DESCRIPTOR.format(extent="disk-flat.vmdk"))
+    (folder / "disk-flat.vmdk").symlink_to("/etc/shadow")
+
+
+def parent(folder):
+    (folder / "disk.vmdk").write_text('createType="x"\nparentFileNameHint="base.vmdk"\n')
+    (folder / "base.vmdk").write_text('createType="x"\nRW 1 FLAT "/etc/shadow" 0\n')
+
+
+def protocol(folder):
+    (folder / "disk.vmdk").write_text('createType="x"\nRW 1 FLAT "nbd://127.0.0.1/x" 0\n')
+
+
+def fifo(folder):
+    os.mkfifo(folder / "disk.vmdk")
+
+
+def directory(folder):
+    (folder / "disk.vmdk").mkdir()
+
+
+def far_descriptor(folder):
+    (folder / "disk.vmdk").write_bytes(b"KDMV" + b"\xff" * 600)
+
+
+def many(folder):
+    lines = "".join(f'RW 1 FLAT "{n}.vmdk" 0\n' for n in range(300))
+    (folder / "disk.vmdk").write_text(lines)
+
+
+BAD = (symlink, symlink_to_folder, dangling, extent, extent_above, linked_extent, parent, protocol, fifo, directory,
+       far_descriptor, many)  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", BAD)
+def test_a_disk_that_leaves_the_folder_is_left_out(ports, tmp_path, spoil):
+    path = vmx(tmp_path / "vm")
+    spoil(path.parent)
+    vm = the_vm(ports, path)
+    assert (vm.disks, vm.opener) == ((), None)
+    assert vm.left_out[-1].startswith(f"{path}:3: the disk 'disk.vmdk' is left out: ")
+
+
+def test_extents_that_name_each_other_end(ports, tmp_path):
+    path = vmx(tmp_path / "vm")
+    (path.parent / "disk.vmdk").write_text('RW 1 SPARSE "other.vmdk"\n')
+    (path.parent / "other.vmdk").write_text('parentFileNameHint="disk.vmdk"\n')
+    assert len(the_vm(ports, path).disks) == 1
+
+
+def test_a_folder_that_is_a_link_itself_is_no_problem(ports, tmp_path):
+    path = vmx(tmp_path / "vm")
+    (path.parent / "disk.vmdk").write_bytes(texts.sparse_vmdk())
+    (tmp_path / "link").symlink_to("vm")
+    assert len(the_vm(ports, tmp_path / "link/x.vmx").disks) == 1
+
+
+def test_a_vmx_says_its_encoding():
+    text = '.encoding = "{}"\ndisplayName = "Büro"\n'
+    for name, codec in (("UTF-8", "utf-8"), ("windows-1252", "cp1252"), ("ISO-8859-1", "latin-1")):
+        assert "Büro" in decode_vm_text(text.format(name).encode(codec))
+    assert decode_vm_text("\ufeffa\r\nb".encode()) == "a\nb"
+    for name in ("rot13", "zlib", "utf-16"):
+        with pytest.raises(InvalidInput, match="which vgpuctl does not know"):
+            decode_vm_text(text.format(name).encode())
+
+
+def test_files_that_cannot_be_read(ports, tmp_path):
+    large = tmp_path / "large.vmx"
+    large.write_text('displayName = "x"\n' + "# a comment\n" * 900_000)
+    assert large.stat().st_size > 10_000_000
+    latin = tmp_path / "latin.vmx"
+    latin.write_bytes('displayName = "Büro"\n'.encode("latin-1"))
+    for path, kind, problem in (
+        (large, InvalidInput, "larger than 1024 KiB"),
+        (latin, InvalidInput, "not UTF-8 text"),
+        (tmp_path, InvalidInput, "Is a directory"),
+        (tmp_path / "none.vmx", NotFound, "there is no VM file"),
+        (Path("/dev/zero"), InvalidInput, "larger than 1024 KiB"),
+    ):
+        with pytest.raises(kind) as raised:
+            read(ports, path)
+        assert problem in raised.value.message
+
+
+def test_which_files(ports, tmp_path):
+    path = str(vmx(tmp_path / "vm"))
+    for paths, problem in (
+        ((), "missing"),
+        ((path, path), "given twice"),
+        (tuple(map(str, range(MAX_FILES + 1))), "257"),
+    ):
+        with pytest.raises(InvalidInput, match=problem):
+            read_vm_files(ports, paths)
+
+
+def test_of_a_caller_elsewhere_only_the_sent_text_is_read(ports, tmp_path):
+    path = vmx(tmp_path / "vm")
+    symlink(path.parent)
+    elsewhere = replace(ports, given_files={})
+    with pytest.raises(FileNeeded):
+        read(elsewhere, path)
+    file = read(replace(ports, given_files={str(path): path.read_text()}), path)
+    assert file.is_unchecked
+    assert len(file.content.vms[0].disks) == 1
+    sent = read(replace(ports, given_files={"x.ova": texts.OVF}), Path("x.ova"))
+    assert sent.is_ova

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VMs and hosts as nodes of Kubernetes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.callers import host_of
+from tests.hosts import open_sim_host
+from vgpuctl.config.yaml_reader import load_document
+from vgpuctl.errors import HostCannot, NotFound
+
+IMAGE = "/srv/images/ubuntu-24.04.qcow2"
+
+
+@pytest.mark.parametrize(
+    ("sharing", "strategy", "resources"),
+    [
+        ("none", "none", {"nvidia.com/gpu": 2}),
+        ("mps", "none", {"nvidia.com/gpu": 2}),
+        ("mps:4", "mps", {"nvidia.com/gpu.shared": 8}),
+        ("time-slicing:3", "time-slicing", {"nvidia.com/gpu.shared": 6}),
+    ],
+)
+def test_a_vm_is_a_node(tmp_path, sharing, strategy, resources):
+    calls = host_of(open_sim_host(tmp_path), None)
+    calls.create_vm("k8s-1", profile="A100-10C:2", image=IMAGE, guest_sharing=sharing)
+    data = calls.capacity("k8s-1").data
+    assert (data.vm, data.resources, data.labels["nvidia.com/gpu.sharing-strategy"]) == ("k8s-1", resources, strategy)
+    assert data.labels["nvidia.com/gpu.product"] == "NVIDIA-A100-10C"
+    assert (data.labels["nvidia.com/gpu.count"], data.labels["nvidia.com/gpu.memory"]) == ("2", "10240")
+    config = load_document(data.device_plugin, "config.yaml").value
+    assert config["version"] == "v1"
+    if strategy != "none":
+        key = {"mps": "mps", "time-slicing": "timeSlicing"}[strategy]
+        assert config["sharing"] == {
+            key: {
+                "renameByDefault": True,
+                "failRequestsGreaterThanOne": True,
+                "resources": [{"name": "nvidia.com/gpu", "replicas": int(sharing[-1])}],
+            }
+        }
+
+
+def test_every_label_is_one_of_kubernetes(tmp_path):
+    for scenario in ("a100-40", "h100-mig", "mixed", "t4", "rtx-pro-6000"):
+        (tmp_path / scenario).mkdir()
+        data = host_of(open_sim_host(tmp_path / scenario, scenario), None).capacity().data
+        for key, value in data.labels.items():
+            assert re.fullmatch(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", key)
+            assert re.fullmatch(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", value)
+
+
+def test_gpu_instances_are_resources_of_their_own(tmp_path):
+    data = host_of(open_sim_host(tmp_path, "h100-mig"), None).capacity().data
+    assert data.resources == {"nvidia.com/gpu": 1, "nvidia.com/mig-3g.40gb": 1, "nvidia.com/mig-1g.10gb": 2}
+    assert data.labels["nvidia.com/mig.strategy"] == "mixed"
+    assert load_document(data.device_plugin, "c").value == {"version": "v1", "flags": {"migStrategy": "mixed"}}
+
+
+def test_who_has_no_gpu_of_nvidia_is_no_such_node(tmp_path):
+    (tmp_path / "a").mkdir()
+    ascend = host_of(open_sim_host(tmp_path / "a", "ascend"), None)
+    with pytest.raises(HostCannot, match="this host has no GPU of NVIDIA"):
+        ascend.capacity()
+    calls = host_of(open_sim_host(tmp_path), None)
+    with pytest.raises(NotFound):
+        calls.capacity("nothing")
+
+
+def test_a_host_with_vgpus_is_warned_of_a_plugin_of_its_own(tmp_path):
+    calls = host_of(open_sim_host(tmp_path), None)
+    assert calls.capacity().notes == ()
+    calls.create_vm("vm", profile="A100-10C", image=IMAGE)
+    assert calls.capacity().notes[0].startswith("VMs have vGPUs on 0000:3b:00.0: a device plugin on this host")

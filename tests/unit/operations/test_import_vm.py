@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VMs of other hypervisors become specs for this host: its profiles, commands for disks, lines for host.yaml."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import pytest
+
+from tests import foreign_vms as texts
+from tests.hosts import open_sim_host
+from vgpuctl.config.foreign_vms.imported import VmFile
+from vgpuctl.config.foreign_vms.recognize import parse_foreign_file
+from vgpuctl.config.host_spec import parse_host_spec
+from vgpuctl.config.vm_spec import parse_vm_spec
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.results.host import ImportedVmResult, ImportedVmsResult
+from vgpuctl.operations.import_vm import import_vms
+
+IMAGES = "/var/lib/libvirt/images"
+
+
+@pytest.fixture
+def ports(tmp_path):
+    return open_sim_host(tmp_path / "state").ports
+
+
+def outcome(ports, *files: tuple[str, str]) -> QueryResult[ImportedVmsResult]:
+    """Import files, each a path and its text."""
+    given = [VmFile(path, parse_foreign_file(text, path), path.endswith(".ova")) for path, text in files]
+    return import_vms(ports, given)
+
+
+def the_vm(ports, text: str, path: str = "vms/x.vmx") -> ImportedVmResult:
+    (vm,) = outcome(ports, (path, text)).data.vms
+    assert vm.text.startswith(f"# {path} (")
+    assert parse_vm_spec(vm.text, "spec")["name"] == vm.name
+    return vm
+
+
+def commands(vm: ImportedVmResult) -> tuple[str, ...]:
+    """Return the commands without the check that comes first: nothing may be overwritten."""
+    assert all(command.startswith((f"test ! -e {IMAGES}/{vm.name}", "tar ")) for command in vm.commands)
+    return tuple(command.partition(" && ")[2] or command for command in vm.commands)
+
+
+def test_a_vmx_becomes_a_spec(ports):
+    vm = the_vm(ports, texts.VMX)
+    assert vm.spec == {
+        "name": "desk-1",
+        "profile": ["A100-4C"],
+        "memory": "8GiB",
+        "vcpus": 4,
+        "os": "linux",
+        "disk": [f"{IMAGES}/desk-1.qcow2", f"{IMAGES}/desk-1-2.qcow2"],
+        "networks": [{"network": "default", "mac": "00:0c:29:aa:bb:01"}],
+    }
+    assert commands(vm) == (
+        f"qemu-img convert -f vmdk -O qcow2 ./vms/desk-1.vmdk {IMAGES}/desk-1.qcow2",
+        f"qemu-img convert -f vmdk -O qcow2 './vms/data disk.vmdk' {IMAGES}/desk-1-2.qcow2",
+    )
+    assert any("'VM Network'" in note for note in vm.notes)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [("x.vmx", "./a.vmdk"), ("/srv/x.vmx", "/srv/a.vmdk"), ("../x.vmx", "../a.vmdk"), ("./x.vmx", "./a.vmdk"),
+     ("-", "./a.vmdk"), ("-f/x.vmx", "./-f/a.vmdk"), ("a:b/x.vmx", "./a:b/a.vmdk")],
+)  # fmt: skip
+def test_a_command_names_a_file_that_no_program_takes_for_something_else(ports, path, source):
+    text = 'displayName = "x"\nscsi0:0.present = "TRUE"\nscsi0:0.fileName = "a.vmdk"\n'
+    (command,) = the_vm(ports, text, path).commands
+    assert command.startswith(f"test ! -e {IMAGES}/x.qcow2 && ")
+    assert shlex.split(command)[5:] == ["qemu-img", "convert", "-f", "vmdk", "-O", "qcow2", source, f"{IMAGES}/x.qcow2"]
+
+
+@pytest.mark.parametrize(
+    "name", ["$(id).vmdk", "a'b.vmdk", "-O.vmdk", "a;b.vmdk", 'a"b.vmdk', "a\\nb.vmdk", "`x`.vmdk"]
+)
+def test_a_command_is_quoted_for_the_shell(ports, name):
+    text = f'displayName = "x"\nscsi0:0.present = "TRUE"\nscsi0:0.fileName = "{name.replace(chr(34), "|22")}"\n'
+    vm = the_vm(ports, text, "x.vmx")
+    if "\\" in name:
+        assert vm.commands == ()
+    else:
+        assert shlex.split(vm.commands[0])[11] == f"./{name}"
+
+
+def test_windows_of_vmware_is_converted_by_virt_v2v(ports):
+    text = texts.VMX.replace("ubuntu-64", "windows11-64")
+    vm = the_vm(ports, text, "my vms/x.vmx")
+    assert commands(vm) == (f"virt-v2v -i vmx './my vms/x.vmx' -o local -os {IMAGES} -of qcow2 -on desk-1",)
+    assert vm.spec["disk"] == [f"{IMAGES}/desk-1-sda", f"{IMAGES}/desk-1-sdb"]
+    assert vm.spec["os"] == "windows11"
+    unsafe = the_vm(ports, text.replace('"data disk.vmdk"', '"../data.vmdk"'))
+    assert commands(unsafe) == (f"qemu-img convert -f vmdk -O qcow2 ./vms/desk-1.vmdk {IMAGES}/desk-1.qcow2",)
+    assert any("virtio drivers" in note for note in unsafe.notes)
+    bios = the_vm(ports, text.replace('"efi"', '"bios"'))
+    assert bios.spec["os"] == "generic"
+
+
+def test_an_ova_and_an_ovf(ports):
+    vm = the_vm(ports, texts.OVF, "desk-2.ova")
+    assert commands(vm) == (f"virt-v2v -i ova ./desk-2.ova -o local -os {IMAGES} -of qcow2 -on desk-2",)
+    assert (vm.spec["profile"], vm.spec["memory"], vm.spec["os"]) == (["A100-8C"], "16GiB", "windows11")
+    assert commands(the_vm(ports, texts.OVF, "a/desk-2.ovf"))[0].startswith("virt-v2v -i ova ./a -o local")
+    assert commands(the_vm(ports, texts.OVF, "desk-2.ovf"))[0].startswith("virt-v2v -i ova . -o local")
+    linux = texts.OVF.replace("windows11_64Guest", "debian12_64Guest")
+    assert commands(the_vm(ports, linux, "desk-2.ovf")) == (
+        f"qemu-img convert -f vmdk -O qcow2 ./desk-2-disk1.vmdk {IMAGES}/desk-2.qcow2",
+    )
+    second = linux[linux.index("  <VirtualSystem ") : linux.index("</Envelope>")]
+    both = outcome(ports, ("x.ova", linux.replace("</Envelope>", f"{second}</Envelope>"))).data.vms
+    assert [vm.name for vm in both] == ["desk-2", "desk-2-2"]
+    assert both[0].commands[0] == "tar -xkf ./x.ova -- desk-2-disk1.vmdk"
+
+
+def test_a_vm_of_xenserver_from_two_files(ports):
+    (vm,) = outcome(ports, ("vm.txt", texts.XE_VM), ("vgpus.txt", texts.XE_VGPUS)).data.vms
+    assert (vm.spec["profile"], vm.spec["os"]) == (["A100-4C"], "windows11")
+    assert "networks" not in vm.spec
+    assert commands(vm) == (f"virt-v2v -i disk -if vpc ./desk-3.vhd -o local -os {IMAGES} -of qcow2 -on desk-3",)
+    linux = the_vm(ports, texts.XE_VM.replace("Microsoft Windows 10 Pro; distro: windows", "Debian; distro: debian"))
+    assert commands(linux) == (f"qemu-img convert -f vpc -O qcow2 ./desk-3.vhd {IMAGES}/desk-3.qcow2",)
+    assert any("xe vdi-export" in note for note in linux.notes)
+    with pytest.raises(InvalidInput, match="none of the files describes a VM") as raised:
+        outcome(ports, ("vgpus.txt", texts.XE_VGPUS))
+    assert "xe vm-param-list" in str(raised.value.hint)
+
+
+def test_a_vm_of_proxmox(ports):
+    vm = the_vm(ports, texts.PROXMOX, "/etc/pve/qemu-server/101.conf")
+    assert vm.spec["profile"] == ["A100-4C"]
+    assert vm.spec["networks"] == [{"bridge": "vmbr0", "vlan": 30, "model": "virtio", "mac": "bc:24:11:aa:bb:01"}]
+    assert commands(vm)[0] == f"qemu-img convert -f raw -O qcow2 ./vm-101-disk-1 {IMAGES}/desk-4.qcow2"
+    unknown = the_vm(ports, texts.PROXMOX.replace("nvidia-468", "nvidia-9999"))
+    assert "profile" not in unknown.spec
+    assert any("nvidia-9999: no GPU here has a type" in line for line in unknown.left_out)
+    assert the_vm(ports, "memory: 1024\n", "/x/101.conf").name == "vm-101"
+
+
+def test_a_domain_of_libvirt(ports):
+    vm = the_vm(ports, texts.DOMAIN, "desk-5.xml")
+    assert (vm.spec["mode"], vm.spec["gpus"]) == ("passthrough", 1)
+    assert vm.spec["networks"] == [{"bridge": "br0", "vlan": 30, "model": "virtio", "mac": "52:54:00:aa:bb:05"}]
+    assert commands(vm)[0] == f"qemu-img convert -f qcow2 -O qcow2 ./desk-5.qcow2 {IMAGES}/desk-5.qcow2"
+    assert any("/var/lib/libvirt/images/desk-5.qcow2 on the other host" in note for note in vm.notes)
+    assert any("counts as a GPU" in note for note in vm.notes)
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ("grid_a100-4c", "A100-4C"),
+        ("nvidia_a100-4c", "A100-4C"),
+        ("GRID A100-4C", "A100-4C"),
+        ("NVIDIA A100-4C", "A100-4C"),
+        ("a100-40c", "A100-40C"),
+        ("grid_a100-1-5c", "A100-1-5C"),
+    ],
+)
+def test_profiles_have_the_names_of_this_host(ports, there, here):
+    vm = the_vm(ports, texts.VMX.replace("grid_a100-4c", there))
+    assert vm.spec["profile"] == [here]
+
+
+def test_a_type_whose_name_has_spaces(tmp_path):
+    ports = open_sim_host(tmp_path / "pro", "rtx-pro-6000").ports
+    there = "nvidia_rtx_pro_6000_blackwell_dc-24q"
+    result = outcome(ports, ("x.vmx", texts.VMX.replace("grid_a100-4c", there)))
+    assert result.data.vms[0].spec["profile"] == ["DC-24Q"]
+    assert not any("offers" in warning for warning in result.warnings)
+
+
+def test_a_profile_that_is_not_offered_is_kept_with_the_nearest(ports):
+    result = outcome(ports, ("x.vmx", texts.VMX.replace("grid_a100-4c", "grid_a40-6c")))
+    assert result.data.vms[0].spec["profile"] == ["A40-6C"]
+    warning = next(w for w in result.warnings if "A40-6C" in w)
+    assert warning == (
+        "desk-1: x.vmx:30: no GPU of this host offers A40-6C; the nearest here: A100-5C, A100-8C, A100-4C"
+    )
+
+
+def test_several_vgpus_are_counted_and_no_whole_gpu_is_added(ports):
+    more = 'pciPassthru2.present = "TRUE"\npciPassthru2.vgpu = "grid_a100-4c"\npciPassthru3.present = "TRUE"\n'
+    vm = the_vm(ports, texts.VMX + more)
+    assert vm.spec["profile"] == ["A100-4C:2"]
+    assert any("no whole device besides" in line for line in vm.left_out)
+
+
+def test_names_are_made_valid_and_unique(ports):
+    lines = 'displayName = "{}"\nmemSize = "1024"\n'
+    result = outcome(
+        ports,
+        ("a/büro.vmx", lines.format("Büro 1 / CAD")),
+        ("b/x.vmx", lines.format("Büro 1 / CAD")),
+        ("c/desk 9.vmx", lines.format("---")),
+        ("-", lines.format("x" * 100)),
+    )
+    assert [vm.name for vm in result.data.vms] == ["B-ro-1-CAD", "B-ro-1-CAD-2", "desk-9", "x" * 58]
+    assert all(any("the VM's name here" in note for note in vm.notes) for vm in result.data.vms)
+    assert result.data.text.count("---\n") == 4
+    assert any("csplit" in note for note in result.notes)
+
+
+def test_bad_network_cards_get_other_addresses(ports):
+    lines = "".join(
+        f'ethernet{n}.present = "TRUE"\nethernet{n}.address = "{mac}"\n'
+        for n, mac in enumerate(("00:50:56:00:00:01", "00:50:56:00:00:01", "01:00:00:00:00:01", "x,model=y"))
+    )
+    vm = the_vm(ports, f'displayName = "x"\n{lines}')
+    assert vm.spec["networks"] == [{"network": "default", "mac": "00:50:56:00:00:01"}, *["default"] * 3]
+    assert len(vm.left_out) == 3
+    assert the_vm(ports, 'displayName = "x"\n').spec["networks"] == ["none"]
+
+
+def test_a_vm_that_cannot_be_one_of_vgpuctls_is_refused(ports):
+    for lines, problem in (
+        ('numvcpus = "9999"\n', "vcpus: 9999 is not between 1 and 4096"),
+        ('memSize = "1"\n', "memory: 1MiB of memory"),
+        (f'memSize = "{"9" * 18}"\n', "memory: '"),
+        ("".join(f'pciPassthru{n}.vgpu = "grid_a100-4c"\n' for n in range(17)), "profile: 17 vGPUs requested"),
+    ):
+        with pytest.raises(InvalidInput) as raised:
+            outcome(ports, ("x.vmx", f'displayName = "x"\n{lines}'))
+        assert raised.value.message.startswith("x.vmx: the VM x: ")
+        assert problem in raised.value.message
+
+
+def test_a_list_of_what_is_left_out_has_an_end(ports):
+    vm = the_vm(ports, "memory: 1024\n" + "".join(f"x{n}: 1\n" for n in range(5000)), "x.conf")
+    assert len(vm.left_out) == 201
+    assert vm.left_out[-1] == "and 4800 more"
+
+
+def host_lines(ports, *given: str) -> tuple[Sequence[str], Sequence[str]]:
+    data = outcome(ports, *((f"f{n}", text) for n, text in enumerate(given))).data
+    text = "\n".join(("version: 1", *data.host_lines))
+    assert parse_host_spec(text, "host.yaml") is not None
+    return data.host_lines, data.left_out
+
+
+def test_settings_of_the_other_host_become_lines_of_host_yaml(ports):
+    lines, left_out = host_lines(ports, texts.ESXCLI)
+    assert lines == (
+        "placement: {policy: depth}",
+        "gpus: {all: {mode: vgpu, mixed_size: true, scheduler: {policy: equal_share, time_slice_ms: 2}}}",
+    )
+    assert left_out == ()
+    assert host_lines(ports, texts.XE_GROUP)[0] == ("placement: {policy: breadth}",)
+
+
+@pytest.mark.parametrize(
+    ("dword", "scheduler"),
+    [
+        ("0x00", "policy: best_effort"),
+        ("0x01", "policy: equal_share"),
+        ("0x11", "policy: fixed_share"),
+        ("0x00100011", "policy: fixed_share, time_slice_ms: 16"),
+    ],
+)
+def test_rm_pvmrl_is_a_scheduler(ports, dword, scheduler):
+    assert host_lines(ports, f"NVreg_RegistryDwords string RmPVMRL={dword}\n") == (
+        (f"gpus: {{all: {{scheduler: {{{scheduler}}}}}}}",),
+        (),
+    )
+
+
+def test_what_host_yaml_cannot_express_is_named(ports):
+    lines, left_out = host_lines(ports, "NVreg_RegistryDwords RmPVMRL=0x00020003\n")
+    assert lines == ("gpus: {all: {scheduler: {policy: equal_share}}}",)
+    assert "only its policy is certain" in left_out[0]
+    lines, left_out = host_lines(ports, texts.ESXCLI, texts.XE_GROUP, "NVreg_RegistryDwords RmPVMRL=0x21\n")
+    assert not any("placement" in line for line in lines)
+    assert any("the files say depth (f0:2), breadth (f1:3)" in line for line in left_out)
+    _, left_out = host_lines(ports, texts.XE_GROUP, "NVreg_RegistryDwords RmPVMRL=0x21\n")
+    assert "selects policy 2" in left_out[0]

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the files of other hypervisors say about VMs, in values that all formats share, and errors with their line.
+
+A value that a result takes from a file is one line of visible characters: `Source.text` refuses others. What a VM spec
+cannot express goes into `left_out`, as sentences with file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.names import is_visible
+from vgpuctl.value import Value, replace
+
+MAX_VALUE_LENGTH = 1024
+"""No name, path or profile of a VM is longer."""
+MAX_VMS_PER_FILE = 1000
+MAX_DEVICES_PER_VM = 256
+"""More disks, network cards or GPUs than any of these hypervisors gives to a VM."""
+MAX_LEFT_OUT = 200
+_MIB = 1 << 20
+_HUGE = 1 << 62
+_INSIDE = re.compile(r"[^/\\:]+(/[^/\\:]+)*")
+
+
+class Source(Value):
+    """A file: the name that messages use for it. Its methods make texts and errors with the line."""
+
+    name: str
+
+    def at(self, line: int) -> str:
+        """Return a place in the file as `file:line`."""
+        return f"{self.name}:{line}"
+
+    def error(self, line: int, problem: str, hint: str | None = None) -> InvalidInput:
+        """Return the error for a line."""
+        facts = [{"file": self.name, "line": line, "column": 1, "path": "", "problem": problem}]
+        return InvalidInput(f"{self.at(line)}: {problem}", hint=hint, problems=facts)
+
+    def text(self, line: int, what: str, value: str) -> str:
+        """Return a value without spaces around it.
+
+        Raises:
+            InvalidInput: a character in it is not visible, such as a line break, or it is too long.
+        """
+        stripped = value.strip(" ")
+        if len(stripped) > MAX_VALUE_LENGTH:
+            raise self.error(line, f"{what} has {len(stripped)} characters; at most {MAX_VALUE_LENGTH} are allowed")
+        bad = next((character for character in stripped if not is_visible(character)), None)
+        if bad is not None:
+            raise self.error(line, f"{what} has the character {bad!a}, which is not visible")
+        return stripped
+
+    def count(self, line: int, what: str, value: str) -> int:
+        """Return a whole number.
+
+        Raises:
+            InvalidInput: it is none.
+        """
+        stripped = value.strip()
+        if not re.fullmatch("[0-9]{1,18}", stripped, re.ASCII):
+            raise self.error(line, f"{what} is {value[:60]!a}, not a whole number")
+        return int(stripped)
+
+
+class ImportedDisk(Value):
+    """A disk. `file`: as its source names it; it is a path in the VM's folder.
+
+    `format`: QEMU's name of its format. `fetch`: how its file comes to this host, if it is not there yet.
+    """
+
+    file: str
+    format: str
+    position: str
+    fetch: str | None = None
+
+
+class ImportedNic(Value):
+    """A network card. `network`, `bridge`: names of the other host. `model`: `virtio`, `e1000e`, or None for others."""
+
+    position: str
+    mac: str | None = None
+    network: str | None = None
+    bridge: str | None = None
+    vlan: int | None = None
+    model: str | None = None
+
+
+class ImportedGpu(Value):
+    """A GPU or vGPU that a VM has on its other host: a vGPU by name or by mdev type; without both a whole device.
+
+    `profile`: the vGPU's name as it is written there. `device`: what people call a whole device.
+    """
+
+    position: str
+    profile: str | None = None
+    type_id: str | None = None
+    device: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the device is passed through as a whole."""
+        return self.profile is None and self.type_id is None
+
+
+class ImportedVm(Value):
+    """A VM of another hypervisor. None: its file does not say.
+
+    `uuid`: by which other files name it. `firmware`: `bios` or `uefi`. `opener`: how virt-v2v opens the whole VM
+    (`vmx`, `ova`, `disk`), None where qemu-img does for every guest.
+    """
+
+    name: str
+    position: str
+    uuid: str | None = None
+    memory_mib: int | None = None
+    vcpus: int | None = None
+    firmware: str | None = None
+    is_windows: bool = False
+    disks: tuple[ImportedDisk, ...] = ()
+    nics: tuple[ImportedNic, ...] = ()
+    gpus: tuple[ImportedGpu, ...] = ()
+    opener: str | None = None
+    left_out: tuple[str, ...] = ()
+
+
+class ImportedDevice(Value):
+    """A vGPU or network card that its file lists apart from its VM. `vm_uuid`: of the VM."""
+
+    vm_uuid: str
+    position: str
+    gpu: ImportedGpu | None = None
+    nic: ImportedNic | None = None
+
+
+class ImportedHostSettings(Value):
+    """What the files say about the other host's GPUs: None where they do not. `scheduler_dword`: RmPVMRL.
+
+    `placement`: a policy of vgpuctl. `mode`: of host.yaml.
+    """
+
+    position: str
+    placement: str | None = None
+    mode: str | None = None
+    mixed_size: bool | None = None
+    scheduler_dword: int | None = None
+
+
+class ForeignFile(Value):
+    """The content of one file. `format`: what people call its format. `left_out`: what belongs to no VM."""
+
+    name: str
+    format: str
+    vms: tuple[ImportedVm, ...] = ()
+    devices: tuple[ImportedDevice, ...] = ()
+    settings: tuple[ImportedHostSettings, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+class VmFile(Value):
+    """A file of another hypervisor. `path`: as it was given. `is_ova`: its disks are within it.
+
+    `is_unchecked`: its disks could not be checked, because only its text came from another machine.
+    """
+
+    path: str
+    content: ForeignFile
+    is_ova: bool = False
+    is_unchecked: bool = False
+
+
+def stays_inside(file: str) -> bool:
+    """Return whether a file name in a VM's file cannot lead out of its folder, by its text alone.
+
+    A colon would make it a protocol for QEMU, or a drive of Windows.
+    """
+    return _INSIDE.fullmatch(file) is not None and not {".", ".."} & set(file.split("/"))
+
+
+def bounded(left_out: Sequence[str]) -> tuple[str, ...]:
+    """Return the first sentences about what was left out, and the number of the others."""
+    rest = len(left_out) - MAX_LEFT_OUT
+    return (*left_out[:MAX_LEFT_OUT], f"and {rest} more") if rest > 0 else tuple(left_out)
+
+
+def bytes_to_mib(size: int) -> int:
+    """Return a size in bytes in MiB, rounded up: a guest never gets less than it had."""
+    return -(-size // _MIB)
+
+
+def scaled_mib(number: int, unit_bytes: int) -> int:
+    """Return a number of units in MiB, rounded up; what no host has stays too large for the rules of a VM spec."""
+    return bytes_to_mib(min(number * unit_bytes, _HUGE))
+
+
+def nic_model(name: str) -> str | None:
+    """Return vgpuctl's model for another hypervisor's network card; None: vgpuctl's own choice for the guest."""
+    lower = name.lower()
+    if lower in ("virtio", "vmxnet3", "virtio-net-pci", "virtio-net"):
+        return "virtio"
+    return "e1000e" if lower in ("e1000", "e1000e") else None
+
+
+def merge_files(files: tuple[VmFile, ...]) -> tuple[tuple[tuple[VmFile, ImportedVm], ...], tuple[str, ...]]:
+    """Return each VM with its file and with the devices that other files list for it, and what belongs to none."""
+    devices: dict[str, list[ImportedDevice]] = {}
+    for device in (device for file in files for device in file.content.devices):
+        devices.setdefault(device.vm_uuid, []).append(device)
+    vms = []
+    for file in files:
+        for vm in file.content.vms:
+            own = devices.pop(vm.uuid, []) if vm.uuid is not None else []
+            gpus = tuple(device.gpu for device in own if device.gpu is not None)
+            nics = tuple(device.nic for device in own if device.nic is not None)
+            vms.append((file, replace(vm, gpus=(*vm.gpus, *gpus), nics=(*vm.nics, *nics))))
+    left_out = [line for file in files for line in file.content.left_out]
+    left_out += [
+        f"{device.position}: it belongs to the VM {device.vm_uuid!a}, which none of the files describes"
+        for rest in devices.values()
+        for device in rest
+    ]
+    return tuple(vms), tuple(left_out)

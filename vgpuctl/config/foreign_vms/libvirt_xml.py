@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read libvirt's domain XML, as `virsh dumpxml` prints it on another host.
+
+What only means something on that host is left out: paths of programs, firmware and shared folders, QEMU's own command
+line, tuning, and every element that a VM spec has no field for. Source: https://libvirt.org/formatdomain.html.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING
+
+from vgpuctl.config.foreign_vms.imported import (
+    ForeignFile,
+    ImportedDisk,
+    ImportedGpu,
+    ImportedNic,
+    ImportedVm,
+    Source,
+    nic_model,
+    scaled_mib,
+    stays_inside,
+)
+from vgpuctl.config.foreign_vms.xml_reader import attribute, children, content, first, line_of, local_name, parse_xml
+
+if TYPE_CHECKING:
+    from lxml import etree
+
+FORMAT = "libvirt XML"
+_SILENT_TOP = frozenset({
+    "name", "uuid", "genid", "title", "description", "metadata", "memory", "currentMemory", "vcpu", "os", "features",
+    "cpu", "clock", "on_poweroff", "on_reboot", "on_crash", "pm", "devices", "resource", "seclabel", "maxMemory",
+})  # fmt: skip
+_SILENT_DEVICES = frozenset({
+    "controller", "input", "graphics", "video", "channel", "console", "serial", "memballoon", "rng", "audio", "sound",
+    "hub", "redirdev", "watchdog", "panic", "disk", "interface", "hostdev", "iommu",
+})  # fmt: skip
+"""What is read here, or what every VM of vgpuctl has in its own way."""
+_REASONS = {
+    "commandline": "QEMU's own command line is not taken over",
+    "emulator": "a program of the other host; vgpuctl takes this host's QEMU",
+    "filesystem": "a folder of the other host",
+    "tpm": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
+    "cputune": "cpu_pin: is vgpuctl's way",
+    "numatune": "numa_node: and cpu_pin: are vgpuctl's way",
+    "memoryBacking": "hugepages: is vgpuctl's way",
+    "sysinfo": "SMBIOS values of the other host",
+}
+_OS_PATHS = ("loader", "nvram", "kernel", "initrd", "cmdline", "dtb", "init")
+_UNITS = {"b": 1, "bytes": 1, "kb": 1000, "k": 1 << 10, "kib": 1 << 10, "mb": 10**6, "m": 1 << 20, "mib": 1 << 20,
+          "gb": 10**9, "g": 1 << 30, "gib": 1 << 30, "tb": 10**12, "t": 1 << 40, "tib": 1 << 40}  # fmt: skip
+_FORMATS = ("raw", "qcow2", "vmdk", "vdi", "vhdx", "vpc", "qed")
+
+
+def parse_domain_file(source: Source, text: str) -> ForeignFile:
+    """Read a domain.
+
+    Raises:
+        InvalidInput: it is not XML, has entities, or a value is wrong.
+    """
+    domain = parse_xml(source, text)
+    left_out: list[str] = []
+    name = first(domain, "name")
+    line = line_of(domain if name is None else name)
+    vcpu = first(domain, "vcpu")
+    devices = first(domain, "devices")
+    vm = ImportedVm(
+        name=source.text(line, "name", content(name)),
+        position=source.at(line),
+        memory_mib=_memory_mib(source, domain),
+        vcpus=None if vcpu is None else source.count(line_of(vcpu), "vcpu", content(vcpu)),
+        firmware=_firmware(domain),
+        is_windows=_is_windows(domain),
+        disks=_find_disks(source, devices, left_out),
+        nics=_find_nics(source, devices, left_out),
+        gpus=_find_gpus(source, devices, left_out),
+        left_out=(*left_out, *_find_others(source, domain, devices)),
+    )
+    return ForeignFile(source.name, FORMAT, vms=(vm,))
+
+
+def _memory_mib(source: Source, domain: etree._Element) -> int | None:
+    memory = first(domain, "memory")
+    if memory is None:
+        return None
+    unit = _UNITS.get((attribute(memory, "unit") or "KiB").lower())
+    if unit is None:
+        raise source.error(
+            line_of(memory), f"the memory has the unit {attribute(memory, 'unit')!a}, which is not known"
+        )
+    return scaled_mib(source.count(line_of(memory), "memory", content(memory)), unit)
+
+
+def _firmware(domain: etree._Element) -> str:
+    os_element = first(domain, "os")
+    loader = first(os_element, "loader")
+    words = f"{content(loader)} {content(first(os_element, 'nvram'))}".lower()
+    is_uefi = attribute(os_element, "firmware") == "efi" or attribute(loader, "type") == "pflash" or "ovmf" in words
+    return "uefi" if is_uefi else "bios"
+
+
+def _is_windows(domain: etree._Element) -> bool:
+    """Return whether libosinfo's metadata, or the features for Hyper-V's guests, show Windows."""
+    info = first(domain, "metadata", "libosinfo")
+    ids = "" if info is None else " ".join(attribute(element, "id") or "" for element in children(info, "os"))
+    return "microsoft.com/win" in ids if ids else first(domain, "features", "hyperv") is not None
+
+
+def _find_disks(source: Source, devices: etree._Element | None, left_out: list[str]) -> tuple[ImportedDisk, ...]:
+    disks = []
+    for disk in () if devices is None else children(devices, "disk"):
+        line = line_of(disk)
+        place = source.at(line)
+        target = source.text(line, "target", attribute(first(disk, "target"), "dev") or "a disk")
+        kind = attribute(disk, "device") or "disk"
+        origin = first(disk, "source")
+        path = next((p for key in ("file", "dev", "volume") if (p := attribute(origin, key))), "")
+        file = posixpath.basename(source.text(line, "source", path))
+        if kind in ("cdrom", "floppy"):
+            if path:
+                left_out.append(f"{place}: {target} is a CD or floppy drive; cdrom: /PATH gives a new VM one")
+        elif kind != "disk" or not stays_inside(file):
+            left_out.append(f"{place}: {target} is not a file, volume or device that could be copied")
+        else:
+            from shlex import quote
+
+            named = attribute(first(disk, "driver"), "type") or posixpath.splitext(file)[1].lstrip(".")
+            disk_format = named if named in _FORMATS else "raw"
+            fetch = f"copy it here first, with its backing files: {quote(path)} on the other host"
+            disks.append(ImportedDisk(file, disk_format, place, fetch))
+    return tuple(disks)
+
+
+def _find_nics(source: Source, devices: etree._Element | None, left_out: list[str]) -> tuple[ImportedNic, ...]:
+    nics = []
+    for interface in () if devices is None else children(devices, "interface"):
+        line, kind = line_of(interface), attribute(interface, "type")
+        origin = first(interface, "source")
+        vlan = attribute(first(interface, "vlan", "tag"), "id")
+        if kind == "hostdev":
+            left_out.append(f"{source.at(line)}: a VF of a network card, passed through")
+            continue
+        if kind not in ("network", "bridge"):
+            left_out.append(
+                f"{source.at(line)}: a network card of the type {kind!a}: network 'default' takes its place"
+            )
+        bridge = attribute(origin, "bridge") if kind == "bridge" else None
+        network = attribute(origin, "network") if kind == "network" else None
+        nics.append(
+            ImportedNic(
+                source.at(line),
+                mac=source.text(line, "mac", attribute(first(interface, "mac"), "address") or "") or None,
+                network=source.text(line, "network", network or "") or None,
+                bridge=source.text(line, "bridge", bridge or "") or None,
+                vlan=None if vlan is None else source.count(line, "vlan", vlan),
+                model=nic_model(attribute(first(interface, "model"), "type") or ""),
+            )
+        )
+    return tuple(nics)
+
+
+def _find_gpus(source: Source, devices: etree._Element | None, left_out: list[str]) -> tuple[ImportedGpu, ...]:
+    gpus: dict[str, ImportedGpu] = {}
+    for hostdev in () if devices is None else children(devices, "hostdev"):
+        place, kind = source.at(line_of(hostdev)), attribute(hostdev, "type")
+        address = first(hostdev, "source", "address")
+        if kind == "mdev":
+            uuid = source.text(line_of(hostdev), "uuid", attribute(address, "uuid") or "")
+            left_out.append(
+                f"{place}: the vGPU {uuid}: libvirt's XML does not say its profile. On the other host: "
+                f"cat /sys/bus/mdev/devices/{uuid if _is_uuid(uuid) else 'UUID'}/mdev_type/name"
+            )
+        elif kind == "pci" and address is not None:
+            numbers = [attribute(address, key) or "0" for key in ("domain", "bus", "slot")]
+            slot = source.text(line_of(hostdev), "address", ":".join(n.removeprefix("0x") for n in numbers))
+            gpus.setdefault(slot, ImportedGpu(place, device=slot))
+        else:
+            left_out.append(f"{place}: a device of the other host ({kind!a}), passed through")
+    return tuple(gpus.values())
+
+
+def _is_uuid(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text) is not None
+
+
+def _find_others(source: Source, domain: etree._Element, devices: etree._Element | None) -> list[str]:
+    os_element = first(domain, "os")
+    others = [element for element in children(domain) if local_name(element) not in _SILENT_TOP]
+    others += [] if devices is None else [e for e in children(devices) if local_name(e) not in _SILENT_DEVICES]
+    others += [] if os_element is None else [e for e in children(os_element, *_OS_PATHS) if content(e)]
+    sentences = []
+    for element in others:
+        name = source.text(line_of(element), "the element", local_name(element))
+        shown = name if element.prefix is None else f"{element.prefix}:{name}"
+        reason = _REASONS.get(name, "a path of the other host" if name in _OS_PATHS else "a VM spec has no such field")
+        sentences.append(f"{source.at(line_of(element))}: <{shown}>: {reason}")
+    return sentences

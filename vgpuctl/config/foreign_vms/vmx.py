@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read VMware's VMX: one `key = "value"` in each line, keys in any case, `|22` for a quote.
+
+Disks that the file names outside its own folder are left out: a VMX from elsewhere could name any file of the host.
+Sources of the keys: libvirt's vmx.c, VMware's knowledge base, NVIDIA's vGPU documentation for VMware vSphere.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vgpuctl.config.foreign_vms.imported import (
+    ForeignFile,
+    ImportedDisk,
+    ImportedGpu,
+    ImportedNic,
+    ImportedVm,
+    Source,
+    nic_model,
+    stays_inside,
+)
+from vgpuctl.value import Value
+
+FORMAT = "VMware VMX"
+ENCODINGS = {
+    **dict.fromkeys(("utf-8", "utf8"), "utf-8"),
+    **{f"windows-{number}": f"cp{number}" for number in range(1250, 1259)},
+    **{f"iso-8859-{number}": f"iso8859-{number}" for number in range(1, 16) if number != 12},
+    "shift_jis": "cp932", "gbk": "gbk", "gb2312": "gbk", "big5": "big5", "euc-kr": "euc_kr", "us-ascii": "ascii",
+}  # fmt: skip
+"""What `.encoding` may say, and Python's name for it."""
+_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_ESCAPE = re.compile(r"\|([0-9A-Fa-f]{2})")
+_MARKS = ("config.version", "virtualhw.version", "displayname", "guestos", "memsize", "numvcpus")
+_DISK = re.compile(r"(scsi|nvme|sata|ide)(\d{1,3}):(\d{1,3})\.(present|filename|devicetype)")
+_BUSES = ("scsi", "nvme", "sata", "ide")
+_NIC = re.compile(r"ethernet(\d{1,3})\.present")
+_GPU = re.compile(r"pcipassthru(\d{1,3})\.(present|vgpu|id)")
+_OTHER_DEVICES = re.compile(r"((?:floppy|serial|parallel|sharedfolder)\d{1,3}|sound)\.present")
+_GPU_VENDORS = frozenset({0x10DE, 0x1002, 0x8086})
+"""NVIDIA, AMD and Intel (pci.ids)."""
+_UNSUPPORTED_PREFIXES = {
+    "sched.": "limits and reservations of CPU and memory",
+    "numa.": "NUMA placement; numa_node: and cpu_pin: are vgpuctl's",
+    "guestinfo.": "values for VMware Tools in the guest; cloud_init: is vgpuctl's way",
+    "migrate.": "settings of vMotion",
+    "vvtd.": "a virtual IOMMU",
+}
+
+
+class _Entry(Value):
+    line: int
+    value: str
+
+
+def is_format(text: str) -> bool:
+    """Return whether a text is probably a VMX."""
+    pattern = rf"^[ \t]*({'|'.join(map(re.escape, _MARKS))})[ \t]*="
+    return re.search(pattern, text, re.IGNORECASE | re.MULTILINE) is not None
+
+
+def parse_text(source: Source, text: str) -> ForeignFile:
+    """Read a VMX.
+
+    Raises:
+        InvalidInput: a line is no `key = "value"`, a key is given twice, a value is wrong, or the VM is encrypted.
+    """
+    entries = _read_entries(source, text)
+    encrypted = next((entry for key, entry in entries.items() if key.startswith("encryption.")), None)
+    if encrypted is not None:
+        raise source.error(
+            encrypted.line, "this VM is encrypted, and its file shows nothing", hint="remove the encryption in VMware"
+        )
+    left_out: list[str] = []
+    name_line, name = _get_text(source, entries, "displayname")
+    os_name = _get_text(source, entries, "guestos")[1].lower()
+    disks, is_safe = _find_disks(source, entries, left_out)
+    vm = ImportedVm(
+        name=name,
+        position=source.at(name_line),
+        memory_mib=_get_count(source, entries, "memsize"),
+        vcpus=_get_count(source, entries, "numvcpus"),
+        firmware="uefi" if _get_text(source, entries, "firmware")[1].lower() == "efi" else "bios",
+        is_windows=os_name.startswith("win"),
+        disks=disks,
+        nics=_find_nics(source, entries, left_out),
+        gpus=find_gpus(source, {key: (e.line, e.value) for key, e in entries.items()}, left_out),
+        opener="vmx" if is_safe else None,
+        left_out=(*left_out, *_find_others(source, entries)),
+    )
+    return ForeignFile(source.name, FORMAT, vms=(vm,))
+
+
+def _read_entries(source: Source, text: str) -> dict[str, _Entry]:
+    """Return the entries by key in lower case."""
+    entries: dict[str, _Entry] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, equals, value = (part.strip() for part in line.partition("="))
+        is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
+        inner = value[1:-1] if is_quoted else value
+        if not equals or not _KEY.fullmatch(key) or '"' in inner or (not is_quoted and len(value.split()) > 1):
+            raise source.error(number, f'{line.strip()[:60]!a} is not KEY = "VALUE"')
+        if key.lower() in entries:
+            raise source.error(number, f"{key} is given twice, first in line {entries[key.lower()].line}")
+        entries[key.lower()] = _Entry(number, _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), inner))
+    return entries
+
+
+def _get_text(source: Source, entries: dict[str, _Entry], key: str) -> tuple[int, str]:
+    entry = entries.get(key)
+    return (1, "") if entry is None else (entry.line, source.text(entry.line, key, entry.value))
+
+
+def _get_count(source: Source, entries: dict[str, _Entry], key: str) -> int | None:
+    entry = entries.get(key)
+    return None if entry is None else source.count(entry.line, key, entry.value)
+
+
+def _is_true(entries: dict[str, _Entry], key: str) -> bool:
+    return key in entries and entries[key].value.strip().lower() == "true"
+
+
+def _find_disks(
+    source: Source, entries: dict[str, _Entry], left_out: list[str]
+) -> tuple[tuple[ImportedDisk, ...], bool]:
+    """Return the disks, and whether all that the file names stay in its folder."""
+    slots = {match.groups()[:3] for key in entries if (match := _DISK.fullmatch(key)) is not None}
+    disks, is_safe = [], True
+    for bus, controller, unit in sorted(slots, key=lambda slot: (_BUSES.index(slot[0]), int(slot[1]), int(slot[2]))):
+        slot = f"{bus}{controller}:{unit}"
+        line, file = _get_text(source, entries, f"{slot}.filename")
+        if not _is_true(entries, f"{slot}.present") or not file:
+            continue
+        kind = _get_text(source, entries, f"{slot}.devicetype")[1].lower()
+        if "cdrom" in kind or file.lower().endswith(".iso"):
+            left_out.append(f"{source.at(line)}: {slot} is a CD drive; cdrom: /PATH gives a new VM one")
+        elif "raw" in kind or "rdm" in kind:
+            left_out.append(f"{source.at(line)}: {slot} is a device of the other host, not a file")
+        elif not stays_inside(file):
+            is_safe = False
+            left_out.append(
+                f"{source.at(line)}: {slot} is {file!a}, outside the VM's folder: move the disk into the folder of "
+                f"{source.name} and write its name alone"
+            )
+        elif not file.lower().endswith(".vmdk"):
+            left_out.append(f"{source.at(line)}: {slot} is {file!a}, and only .vmdk files are VMware's disks")
+        else:
+            disks.append(ImportedDisk(file, "vmdk", source.at(line)))
+    return tuple(disks), is_safe
+
+
+def _find_nics(source: Source, entries: dict[str, _Entry], left_out: list[str]) -> tuple[ImportedNic, ...]:
+    numbers = sorted(int(match[1]) for key in entries if (match := _NIC.fullmatch(key)) is not None)
+    nics = []
+    for number in dict.fromkeys(numbers):
+        prefix = f"ethernet{number}"
+        if not _is_true(entries, f"{prefix}.present"):
+            continue
+        line = entries[f"{prefix}.present"].line
+        mac = (
+            _get_text(source, entries, f"{prefix}.address")[1]
+            or _get_text(source, entries, f"{prefix}.generatedaddress")[1]
+        )
+        network = _get_text(source, entries, f"{prefix}.networkname")[1]
+        model = _get_text(source, entries, f"{prefix}.virtualdev")[1]
+        if model.lower() == "sriov":
+            left_out.append(f"{source.at(line)}: {prefix} is a VF of a network card, passed through")
+            continue
+        nics.append(ImportedNic(source.at(line), mac=mac or None, network=network or None, model=nic_model(model)))
+    return tuple(nics)
+
+
+def find_gpus(source: Source, entries: dict[str, tuple[int, str]], left_out: list[str]) -> tuple[ImportedGpu, ...]:
+    """Return the vGPUs and GPUs among entries like `pciPassthru0.vgpu`: (line, value) by key in lower case."""
+    numbers = sorted({int(match[1]) for key in entries if (match := _GPU.fullmatch(key)) is not None})
+    gpus = []
+    for number in numbers:
+        prefix = f"pcipassthru{number}"
+        line, present = entries.get(f"{prefix}.present", (1, "true"))
+        if present.strip().lower() != "true":
+            continue
+        if f"{prefix}.vgpu" in entries:
+            line, profile = entries[f"{prefix}.vgpu"]
+            gpus.append(ImportedGpu(source.at(line), profile=source.text(line, f"{prefix}.vgpu", profile)))
+            continue
+        line, address = entries.get(f"{prefix}.id", (line, ""))
+        device = source.text(line, f"{prefix}.id", address) or prefix
+        vendor = _vendor_of(entries, prefix)
+        if vendor is not None and vendor not in _GPU_VENDORS:
+            left_out.append(
+                f"{source.at(line)}: {prefix} passes a device of vendor {vendor:#06x} through, which is no GPU"
+            )
+            continue
+        gpus.append(ImportedGpu(source.at(line), device=device))
+    return tuple(gpus)
+
+
+def _vendor_of(entries: dict[str, tuple[int, str]], prefix: str) -> int | None:
+    """Return the PCI vendor of a device: its own key, or the first of the devices that DirectPath may choose."""
+    for key in (f"{prefix}.vendorid", f"{prefix}.alloweddevices"):
+        match = re.match(r"\s*0x([0-9a-fA-F]{1,4})\b", entries.get(key, (1, ""))[1])
+        if match is not None:
+            return int(match[1], 16)
+    return None
+
+
+def _find_others(source: Source, entries: dict[str, _Entry]) -> list[str]:
+    """Return a sentence for each thing that a VM spec cannot express."""
+    lines = []
+    for key, entry in entries.items():
+        match = _OTHER_DEVICES.fullmatch(key)
+        if match is not None and _is_true(entries, key):
+            lines.append(f"{source.at(entry.line)}: {match[1]}: a VM of vgpuctl has no such device of the other host")
+    for prefix, what in _UNSUPPORTED_PREFIXES.items():
+        matching = [entry.line for key, entry in entries.items() if key.startswith(prefix)]
+        if matching:
+            lines.append(f"{source.at(matching[0])}: {prefix}*: {what}")
+    return lines

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read what XenServer's and XCP-ng's `xe` prints: VMs (vm-param-list, vm-list params=all), vGPUs, VIFs, GPU groups.
+
+Each record begins with its uuid: `key ( RO)    : value`, where M, S and RW mark maps, sets and what can be written.
+Long values continue in the next lines. A vGPU's type is its model name, such as `GRID A100-4C`; `passthrough` is a
+whole GPU. Sources: xapi's cli_operations and records in xapi-project/xen-api, XenServer's command reference.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vgpuctl.config.arguments import placement_policy_of
+from vgpuctl.config.foreign_vms.imported import (
+    MAX_VMS_PER_FILE,
+    ForeignFile,
+    ImportedDevice,
+    ImportedDisk,
+    ImportedGpu,
+    ImportedHostSettings,
+    ImportedNic,
+    ImportedVm,
+    Source,
+    bytes_to_mib,
+)
+from vgpuctl.value import Value
+
+FORMAT = "XenServer xe"
+_FIELD = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9_-]{0,63})[ \t]*\([ MS]?R[OW]\)[ \t]*:[ \t]?(.*)")
+_MARK = re.compile(r"^[ \t]*uuid[ \t]*\([ MS]?R[OW]\)[ \t]*:", re.MULTILINE)
+_NONE = ("", "<not in database>", "<null>")
+
+
+class _Field(Value):
+    line: int
+    value: str
+
+
+_Record = dict[str, _Field]
+
+
+def is_format(text: str) -> bool:
+    """Return whether a text is probably one that xe printed."""
+    return _MARK.search(text) is not None
+
+
+def parse_text(source: Source, text: str) -> ForeignFile:
+    """Read one or more outputs of xe.
+
+    Raises:
+        InvalidInput: a value is wrong, or there are too many VMs.
+    """
+    vms: list[ImportedVm] = []
+    devices: list[ImportedDevice] = []
+    settings: list[ImportedHostSettings] = []
+    left_out: list[str] = []
+    for record in _read_records(source, text):
+        line = record["uuid"].line
+        if "memory-static-max" in record or "VCPUs-max" in record:
+            skipped = next((key for key in _NO_VMS if _value(source, record, key) == "true"), None)
+            if skipped is not None:
+                left_out.append(f"{source.at(line)}: {_value(source, record, 'name-label')!a} {_NO_VMS[skipped]}")
+            else:
+                vms.append(_make_vm(source, record))
+        elif "vm-uuid" in record and ("type-model-name" in record or "gpu-group-uuid" in record):
+            devices.append(_make_vgpu(source, record))
+        elif "vm-uuid" in record and "MAC" in record:
+            devices.append(_make_nic(source, record))
+        elif "allocation-algorithm" in record:
+            settings.append(_make_settings(source, record))
+        else:
+            left_out.append(f"{source.at(line)}: a record that is no VM, vGPU, VIF or GPU group")
+    if len(vms) > MAX_VMS_PER_FILE:
+        raise source.error(1, f"it describes {len(vms)} VMs; at most {MAX_VMS_PER_FILE} are read at once")
+    return ForeignFile(source.name, FORMAT, tuple(vms), tuple(devices), tuple(settings), tuple(left_out))
+
+
+_NO_VMS = {
+    "is-a-template": "is a template, not a VM",
+    "is-a-snapshot": "is a snapshot, not a VM",
+    "is-control-domain": "is the host's control domain, not a VM",
+}
+
+
+def _read_records(source: Source, text: str) -> list[_Record]:
+    records: list[_Record] = []
+    key = ""
+    wrapped: dict[int, list[str]] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        match = _FIELD.fullmatch(line)
+        if match is not None:
+            key = match[1]
+            if key == "uuid":
+                records.append({})
+            if not records:
+                raise source.error(number, f"{key} is before the first uuid: expected a whole record, as xe prints it")
+            if key in records[-1]:
+                raise source.error(number, f"{key} is given twice, first in line {records[-1][key].line}")
+            records[-1][key] = _Field(number, "")
+            wrapped[number] = [match[2]]
+        elif line.strip() and records:
+            wrapped[records[-1][key].line].append(line)
+        elif line.strip():
+            raise source.error(number, f"{line.strip()[:60]!a} is not what xe prints")
+    return [{k: _Field(f.line, _joined(wrapped[f.line])) for k, f in record.items()} for record in records]
+
+
+def _joined(lines: list[str]) -> str:
+    """Return a value whose lines xe, a terminal or a mail program wrapped."""
+    return " ".join(line.strip().removesuffix("\\").strip() for line in lines).strip()
+
+
+def _value(source: Source, record: _Record, key: str) -> str:
+    field = record.get(key)
+    if field is None:
+        return ""
+    value = source.text(field.line, key, field.value)
+    return "" if value in _NONE else value
+
+
+def _map_value(record: _Record, key: str, entry: str) -> str:
+    """Return an entry of a map like `firmware: uefi; order: cdn`; empty if it is missing."""
+    field = record.get(key)
+    pairs = (part.partition(":") for part in (field.value if field is not None else "").split(";"))
+    return next((value.strip().lower() for name, _, value in pairs if name.strip() == entry), "")
+
+
+def _make_vm(source: Source, record: _Record) -> ImportedVm:
+    line = record["uuid"].line
+    uuid = _value(source, record, "uuid")
+    memory = record.get("memory-static-max")
+    vcpus = record.get("VCPUs-max")
+    os_text = record["os-version"].value.lower() if "os-version" in record else ""
+    is_windows = "windows" in os_text or (not os_text and _map_value(record, "platform", "viridian") == "true")
+    fetch = (
+        f"on the XenServer host: xe vm-disk-list uuid={uuid} lists its disks, and xe vdi-export uuid=VDI "
+        "filename=FILE format=vhd writes one to this file"
+    )
+    name = _value(source, record, "name-label")
+    return ImportedVm(
+        name=name,
+        position=source.at(line),
+        uuid=uuid,
+        memory_mib=None
+        if memory is None
+        else bytes_to_mib(source.count(memory.line, "memory-static-max", memory.value)),
+        vcpus=None if vcpus is None else source.count(vcpus.line, "VCPUs-max", vcpus.value),
+        firmware="uefi" if _map_value(record, "HVM-boot-params", "firmware") == "uefi" else "bios",
+        is_windows=is_windows,
+        disks=(ImportedDisk("disk.vhd", "vpc", source.at(line), fetch),),
+        opener="disk",
+        left_out=(f"{source.at(line)}: xe's text does not name the VM's disks: one is assumed",),
+    )
+
+
+def _make_vgpu(source: Source, record: _Record) -> ImportedDevice:
+    position = source.at(record["uuid"].line)
+    model = _value(source, record, "type-model-name")
+    group = _value(source, record, "gpu-group-name-label")
+    if model.lower() in ("", "passthrough"):
+        gpu = ImportedGpu(position, device=group or "a whole GPU")
+    else:
+        gpu = ImportedGpu(position, profile=model)
+    return ImportedDevice(_value(source, record, "vm-uuid"), position, gpu=gpu)
+
+
+def _make_nic(source: Source, record: _Record) -> ImportedDevice:
+    position = source.at(record["uuid"].line)
+    network = _value(source, record, "network-name-label")
+    nic = ImportedNic(position, mac=_value(source, record, "MAC") or None, network=network or None)
+    return ImportedDevice(_value(source, record, "vm-uuid"), position, nic=nic)
+
+
+def _make_settings(source: Source, record: _Record) -> ImportedHostSettings:
+    field = record["allocation-algorithm"]
+    policy = placement_policy_of(source.text(field.line, "allocation-algorithm", field.value))
+    if policy is None:
+        raise source.error(
+            field.line, f"allocation-algorithm is {field.value[:60]!a}, not depth-first or breadth-first"
+        )
+    return ImportedHostSettings(source.at(field.line), placement=policy)

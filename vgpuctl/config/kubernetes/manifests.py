@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads manifests: the pods that they make, whatever makes them.
+
+A pod's specification is the mapping with `containers`: a Pod's own, or one below a `template` of a Deployment, a Job,
+or a training job of any operator. So no list of kinds is needed, and a kind without pods is said to have none. How many
+pods there are, the nearest `replicas` or `parallelism` above says.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vgpuctl.config.kubernetes.quantity import parse_quantity
+from vgpuctl.config.yaml_reader import Document, KeyPath, LocatedProblem, load_document, problems_error
+from vgpuctl.errors import InvalidInput
+from vgpuctl.value import EMPTY_MAPPING, Value
+
+MAX_DOCUMENTS = 500
+MAX_PODS = 10_000
+_SEPARATOR = re.compile(r"^(---|\.\.\.)[ \t]*(#.*)?$\n?", re.MULTILINE)
+_COUNT_KEYS = ("replicas", "parallelism")
+_QUEUE_LABELS = ("scheduler.tensorstack.dev/queue", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
+_NOT_KEPT = ("volumeMounts", "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "envFrom")
+"""What a container has and a unit of systemd has no word for, or the guest no place."""
+
+
+class Container(Value):
+    """A container. `resources`: its limits, and the requests without a limit, as written. `at`: `file:line`.
+
+    `env`: the variables with a plain value. `left_out`: what else it has.
+    """
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    resources: Mapping[str, object]
+    at: str
+    left_out: tuple[str, ...] = ()
+
+
+class PodTemplate(Value):
+    """Pods that are alike. `kind`, `name`, `namespace`: of what makes them; `role`: of those in it, such as `worker`.
+
+    `annotations` and `node_selector`: of the pods. `queue`: the one that they wait in. `at`: `file:line`.
+    """
+
+    kind: str
+    name: str
+    namespace: str
+    role: str
+    pods: int
+    containers: tuple[Container, ...]
+    init_containers: tuple[Container, ...]
+    annotations: Mapping[str, str]
+    node_selector: Mapping[str, str]
+    queue: str | None
+    at: str
+    left_out: tuple[str, ...] = ()
+
+
+class Manifests(Value):
+    """What files of manifests have: pods, and the kinds without any."""
+
+    templates: tuple[PodTemplate, ...]
+    others: tuple[str, ...] = ()
+
+
+def parse_manifests(text: str, name: str) -> Manifests:
+    """Read one file of manifests; `name` is the file's, for messages.
+
+    Raises:
+        InvalidInput: each problem as `file:line:column`: it is no YAML, or no manifest.
+    """
+    templates: list[PodTemplate] = []
+    others: list[str] = []
+    for document in _documents(text, name):
+        for path, value in _objects(document, document.value, ()):
+            read = tuple(_Reader(document, value, path).templates())
+            templates += read
+            if not read:
+                others.append(f"{_at(document, path)}: {_text(value.get('kind'), 'object')} {_name_of(value)}")
+    if not templates and not others:
+        raise InvalidInput(f"{name} has no manifest", hint="kubectl get deployment NAME -o yaml prints one")
+    return Manifests(tuple(templates), tuple(others))
+
+
+def _documents(text: str, name: str) -> Iterator[Document]:
+    starts = [(0, 0)] + [(match.start(), match.end()) for match in _SEPARATOR.finditer(text)]
+    if len(starts) > MAX_DOCUMENTS:
+        raise InvalidInput(
+            f"{name} has {len(starts)} documents, and the limit is {MAX_DOCUMENTS}", hint="split the file"
+        )
+    ends = [start for start, _ in starts[1:]] + [len(text)]
+    for (_, begin), end in zip(starts, ends, strict=True):
+        part = text[begin:end]
+        lines = (line.strip() for line in part.splitlines())
+        if any(line and not line.startswith(("#", "%")) for line in lines):
+            yield load_document(part, name, lines_before=text.count("\n", 0, begin))
+
+
+def _objects(document: Document, value: object, path: KeyPath) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
+    """Yield the objects of a document: itself, or the items of a List."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str) or "apiVersion" not in value:
+        raise _problem(document, path, "this is no manifest of Kubernetes: it has no apiVersion and kind")
+    items = value.get("items")
+    if value["kind"].endswith("List") and isinstance(items, list):
+        for number, item in enumerate(items):
+            yield from _objects(document, item, (*path, "items", number))
+    else:
+        yield path, value
+
+
+class _Reader:
+    """One pass over an object."""
+
+    def __init__(self, document: Document, value: Mapping[str, Any], path: KeyPath) -> None:
+        self._document = document
+        self._object = value
+        self._path = path
+
+    def templates(self) -> Iterator[PodTemplate]:
+        yield from self._find(self._object, self._path, (), 1)
+
+    def _find(self, value: object, path: KeyPath, roles: tuple[str, ...], pods: int) -> Iterator[PodTemplate]:
+        """Yield the templates at or below a value. `roles`: the keys above it that tell templates apart."""
+        if isinstance(value, list):
+            for number, item in enumerate(value):
+                yield from self._find(item, (*path, number), roles, pods)
+        if not isinstance(value, Mapping):
+            return
+        spec = value.get("spec")
+        if isinstance(spec, Mapping) and isinstance(spec.get("containers"), list):
+            yield self._template(value, spec, path, roles, pods)
+            return
+        pods *= self._count(value, path) if path != self._path else 1
+        if isinstance(value.get("type"), str):
+            roles = (*roles, value["type"])
+        for key, item in value.items():
+            named = key.lower() if isinstance(item, Mapping) and "template" in item else None
+            yield from self._find(item, (*path, key), (*roles, named) if named and named != "spec" else roles, pods)
+
+    def _count(self, value: Mapping[str, Any], path: KeyPath) -> int:
+        for key in _COUNT_KEYS:
+            count = value.get(key)
+            if count is None:
+                continue
+            if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_PODS:
+                raise _problem(self._document, (*path, key), f"{key} is no whole number from 0 to {MAX_PODS}")
+            return count
+        return 1
+
+    def _template(
+        self, value: Mapping[str, Any], spec: Mapping[str, Any], path: KeyPath, roles: tuple[str, ...], pods: int
+    ) -> PodTemplate:
+        if pods > MAX_PODS:
+            raise _problem(self._document, path, f"that is {pods} pods, and the limit is {MAX_PODS}")
+        metadata = _mapping(value.get("metadata"))
+        labels = {**_texts(_mapping(self._object.get("metadata")).get("labels")), **_texts(metadata.get("labels"))}
+        scheduler = _mapping(_mapping(_mapping(self._object.get("spec")).get("scheduler")).get("t9kScheduler"))
+        annotations = {
+            **_texts(_mapping(self._object.get("metadata")).get("annotations")),
+            **_texts(metadata.get("annotations")),
+        }
+        queue = scheduler.get("queue") or next((labels[label] for label in _QUEUE_LABELS if label in labels), None)
+        spec_path = (*path, "spec")
+        return PodTemplate(
+            kind=_text(self._object.get("kind"), "object"),
+            name=_name_of(self._object),
+            namespace=_text(_mapping(self._object.get("metadata")).get("namespace"), "default"),
+            role="-".join(roles),
+            pods=pods,
+            containers=self._containers(spec, "containers", spec_path),
+            init_containers=self._containers(spec, "initContainers", spec_path),
+            annotations=annotations,
+            node_selector=_texts(spec.get("nodeSelector")),
+            queue=None if queue is None else str(queue),
+            at=_at(self._document, path),
+            left_out=tuple(
+                key
+                for key in ("affinity", "tolerations", "serviceAccountName", "hostNetwork", "runtimeClassName")
+                if key in spec
+            ),
+        )
+
+    def _containers(self, spec: Mapping[str, Any], key: str, path: KeyPath) -> tuple[Container, ...]:
+        values = spec.get(key)
+        if values is None:
+            return ()
+        if not isinstance(values, list):
+            raise _problem(self._document, (*path, key), "expected a list of containers")
+        return tuple(self._container(item, (*path, key, number)) for number, item in enumerate(values))
+
+    def _container(self, value: object, path: KeyPath) -> Container:
+        if not isinstance(value, Mapping):
+            raise _problem(self._document, path, "expected a container")
+        env: list[tuple[str, str]] = []
+        left_out = [key for key in _NOT_KEPT if value.get(key)]
+        for number, entry in enumerate(self._list(value, "env", path)):
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+                raise _problem(self._document, (*path, "env", number), "expected a name and a value")
+            if "valueFrom" in entry:
+                left_out.append(f"env {entry['name']}, whose value is in the cluster")
+            else:
+                env.append((entry["name"], _scalar(entry.get("value"))))
+        resources = _mapping(value.get("resources"))
+        limits, requests = _mapping(resources.get("limits")), _mapping(resources.get("requests"))
+        return Container(
+            name=_text(value.get("name"), "container"),
+            image=_text(value.get("image"), ""),
+            command=tuple(map(_scalar, self._list(value, "command", path))),
+            args=tuple(map(_scalar, self._list(value, "args", path))),
+            env=tuple(env),
+            resources=self._amounts(limits, requests, path),
+            at=_at(self._document, path),
+            left_out=tuple(left_out),
+        )
+
+    def _amounts(self, limits: Mapping[str, Any], requests: Mapping[str, Any], path: KeyPath) -> Mapping[str, object]:
+        """Return what a container asks for: the larger of limit and request for CPUs and memory.
+
+        Kubernetes takes no other resource whose request is another amount than its limit.
+        """
+        result: dict[str, object] = {}
+        for name in dict.fromkeys((*limits, *requests)):
+            given = [amounts[name] for amounts in (limits, requests) if name in amounts]
+            try:
+                numbers = [parse_quantity(amount) for amount in given]
+            except ValueError as error:
+                raise _problem(self._document, (*path, "resources"), f"{name}: {error}") from error
+            if "/" in name and len(set(numbers)) > 1:
+                raise _problem(
+                    self._document, (*path, "resources"), f"{name}: request {given[1]} and limit {given[0]} differ"
+                )
+            result[name] = given[numbers.index(max(numbers))]
+        return result or EMPTY_MAPPING
+
+    def _list(self, value: Mapping[str, Any], key: str, path: KeyPath) -> Sequence[object]:
+        items = value.get(key) or []
+        if not isinstance(items, list):
+            raise _problem(self._document, (*path, key), f"{key}: expected a list")
+        return items
+
+
+def cpus_of(containers: Sequence[Container]) -> int:
+    """Return how many CPUs containers ask for together, rounded up; 0 if they do not say."""
+    return math.ceil(sum(parse_quantity(c.resources.get("cpu", 0)) for c in containers))
+
+
+def memory_mib_of(containers: Sequence[Container]) -> int:
+    """Return how much memory containers ask for together in MiB, rounded up; 0 if they do not say."""
+    return math.ceil(sum(parse_quantity(c.resources.get("memory", 0)) for c in containers) / (1 << 20))
+
+
+def _problem(document: Document, path: KeyPath, text: str) -> InvalidInput:
+    position = document.position(path)
+    return problems_error(
+        document.name, [LocatedProblem(position.line, position.column, document.format_path(path), text)]
+    )
+
+
+def _at(document: Document, path: KeyPath) -> str:
+    return f"{document.name}:{document.position(path).line}"
+
+
+def _name_of(value: Mapping[str, Any]) -> str:
+    metadata = _mapping(value.get("metadata"))
+    return _text(metadata.get("name"), "") or _text(metadata.get("generateName"), "").rstrip("-") or "unnamed"
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else EMPTY_MAPPING
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(key): _scalar(item) for key, item in _mapping(value).items()}
+
+
+def _text(value: object, default: str) -> str:
+    return value if isinstance(value, str) and value else default
+
+
+def _scalar(value: object) -> str:
+    """Return a value as its text in a manifest, where numbers and true may lack their quotes."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container asks for, from the words of its resources: so many devices of one maker, each so large.
+
+A container cannot ask in the words of two systems: no cluster serves both, and which one counts would be a guess.
+`nvidia.com/gpu` is the exception: HAMi took over that word, and adds its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from vgpuctl.config.kubernetes.manifests import Container
+from vgpuctl.config.kubernetes.quantity import has_byte_suffix, parse_count, parse_quantity
+from vgpuctl.config.kubernetes.words import DOMAINS, HAMI, PLUGIN, WORDS, Amount, Word, find_word
+from vgpuctl.errors import InvalidInput
+from vgpuctl.value import EMPTY_MAPPING, Value
+
+_MIG = re.compile(r"nvidia\.com/mig-(?P<slices>[1-8])g\.(?P<gb>[0-9]{1,3})gb(?P<media>\.me(\.all)?|\.gfx)?", re.ASCII)
+_ORION_MEMORY, _ORION_CORES = "ORION_GMEM", "ORION_RATIO"
+MAX_DEVICES = 16
+"""The vGPUs, or whole GPUs, that a VM can have."""
+
+
+class DeviceRequest(Value):
+    """What a container asks for. `count`: devices; each with `memory_mib` for programs, or a percentage of a GPU's.
+
+    `cores_percent`: of a GPU's. `is_whole`: whole GPUs. `mig_slices`, `mig_gb`: a GPU instance. `words`: what was read;
+    `left_out`: what no VM has. `at`: `file:line`.
+    """
+
+    maker: str
+    count: int
+    at: str
+    words: tuple[str, ...]
+    memory_mib: int | None = None
+    memory_percent: Fraction | None = None
+    cores_percent: Fraction | None = None
+    mig_slices: int | None = None
+    mig_gb: int | None = None
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is for whole GPUs."""
+        parts = (self.memory_mib, self.memory_percent, self.cores_percent, self.mig_slices)
+        return all(part is None for part in parts)
+
+
+Assumed = Mapping[str, float]
+
+
+def parse_assumed(texts: Sequence[str]) -> Assumed:
+    """Return what the user said of words whose unit a cluster decides: `aliyun.com/gpu-mem=MiB`.
+
+    Raises:
+        InvalidInput: a text is none of these.
+    """
+    result: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        word = find_word(name)
+        if word is None or not (word.choices or word.any_number):
+            names = ", ".join(w.name for w in WORDS if w.choices or w.any_number)
+            raise InvalidInput(f"--assume {text!a}: only these words can be assumed: {names}", hint=_assume_hint(name))
+        factor = dict(word.choices).get(value)
+        if word.any_number and re.fullmatch(r"[1-9][0-9]{0,2}", value, re.ASCII):
+            factor = float(value)
+        if factor is None:
+            raise InvalidInput(f"--assume {text!a}: {name} is {_choices(word)}", hint=_assume_hint(name))
+        result[name] = factor
+    return result
+
+
+def _choices(word: Word) -> str:
+    return "a number of shares, from 1 to 999" if word.any_number else " or ".join(name for name, _ in word.choices)
+
+
+def _assume_hint(name: str) -> str:
+    word = find_word(name)
+    values = {"nvidia.com/gpu.shared": "4"} if word is None or word.any_number else {}
+    return f"--assume {name if word else 'nvidia.com/gpu.shared'}={values.get(name, '4' if word is None else 'GiB')}"
+
+
+def parse_request(container: Container, assumed: Assumed = EMPTY_MAPPING) -> DeviceRequest | None:
+    """Return what a container asks for; None if it asks for no GPU.
+
+    Raises:
+        InvalidInput: a word is unknown, its amount is none, its unit is not known, or two systems' words are mixed.
+    """
+    words: dict[Word, object] = {}
+    for name, amount in container.resources.items():
+        word = find_word(name)
+        if word is None and name.partition("/")[0] in DOMAINS:
+            domain = f"{name.partition('/')[0]}/"
+            known = ", ".join(known.name for known in WORDS if known.name.startswith(domain))
+            raise _error(container, f"{name} is no word that vgpuctl knows", hint=f"it knows {known}")
+        if word is not None:
+            words[word if word.pattern is None else _renamed(word, name)] = amount
+    if not words:
+        return None
+    _refuse_mixed(container, words)
+    parts = _Parts(container, assumed)
+    for word, amount in words.items():
+        parts.add(word, amount)
+    parts.add_orion(next(iter(words)))
+    return parts.request(next(iter(words)).maker, tuple(f"{word.name} {amount}" for word, amount in words.items()))
+
+
+def _renamed(word: Word, name: str) -> Word:
+    return Word(name, word.system, word.maker, word.amount, word.source, word.factor)
+
+
+def _refuse_mixed(container: Container, words: Mapping[Word, object]) -> None:
+    systems = {word.system for word in words}
+    plain = {word.name for word in words if word.system == PLUGIN} <= {"nvidia.com/gpu"}
+    if len(systems) > 1 and not (plain and systems == {PLUGIN, HAMI}):
+        names = ", ".join(f"{word.name} ({word.system})" for word in words)
+        raise _error(container, f"words of several systems in one container: {names}", hint="keep those of one of them")
+    memory = [word.name for word in words if word.amount in (Amount.MEMORY, Amount.MEMORY_PERCENT, Amount.INSTANCES)]
+    if len(memory) > 1:
+        raise _error(container, f"{' and '.join(memory)} both say how much memory", hint="keep one of them")
+
+
+class _Parts:
+    """The parts of a request, as the words say them one by one."""
+
+    def __init__(self, container: Container, assumed: Assumed) -> None:
+        self._container = container
+        self._assumed = assumed
+        self._count: int | None = None
+        self._memory_mib: int | None = None
+        self._memory_percent: Fraction | None = None
+        self._cores: Fraction | None = None
+        self._mig: tuple[int, int] | None = None
+        self._left_out: list[str] = []
+
+    def add(self, word: Word, amount: object) -> None:
+        """Add one word."""
+        if word.amount is Amount.MEMORY and has_byte_suffix(amount):
+            self._memory_mib = int(parse_quantity(amount) / (1 << 20))
+            return
+        try:
+            count = parse_count(amount)
+        except ValueError as error:
+            raise _error(self._container, f"{word.name}: {error}") from error
+        match word.amount:
+            case Amount.DEVICES:
+                self._count = count
+            case Amount.SHARES:
+                self._memory_percent = Fraction(100 * count) / Fraction(self._factor(word))
+                self._left_out.append(f"{word.name}: a share limits no memory; the vGPU has that part of a GPU's")
+            case Amount.MEMORY:
+                self._memory_mib = int(count * self._factor(word))
+            case Amount.MEMORY_PERCENT:
+                self._memory_percent = Fraction(count)
+            case Amount.CORES:
+                self._add_cores(word, Fraction(count) * Fraction(word.factor))
+            case Amount.INSTANCES:
+                self._add_instance(word, count)
+            case Amount.PRIORITY:
+                self._left_out.append(f"{word.name} {count}: vGPUs of one GPU have no priority over each other")
+
+    def add_orion(self, word: Word) -> None:
+        """Add what OrionX has in the environment: MiB of memory, and percent of the cores, of each device."""
+        env = dict(self._container.env) if word.system == "OrionX" else {}
+        for name in (_ORION_MEMORY, _ORION_CORES):
+            if name not in env:
+                continue
+            try:
+                number = parse_count(env[name])
+            except ValueError as error:
+                raise _error(self._container, f"{name}: {error}") from error
+            if name == _ORION_MEMORY:
+                self._memory_mib = number
+            elif number != 100:
+                self._cores = Fraction(number)
+
+    def request(self, maker: str, words: tuple[str, ...]) -> DeviceRequest | None:
+        """Return the request; None for none at all.
+
+        Raises:
+            InvalidInput: it is for too many devices, or for more than all of one.
+        """
+        count = 1 if self._count is None else self._count
+        if count > MAX_DEVICES:
+            raise _error(self._container, f"it asks for {count} devices, and a VM has at most {MAX_DEVICES}")
+        for what, percent in (("memory", self._memory_percent), ("cores", self._cores)):
+            if percent is not None and percent > 100:
+                raise _error(self._container, f"it asks for {float(percent):g} % of a GPU's {what}")
+        amounts = (self._memory_mib, self._memory_percent, self._cores)
+        if count == 0 or (self._count is None and self._mig is None and all(not amount for amount in amounts)):
+            return None
+        return DeviceRequest(
+            maker=maker,
+            count=count,
+            at=self._container.at,
+            words=words,
+            memory_mib=self._memory_mib or None,
+            memory_percent=None if self._memory_percent in (None, 100) else self._memory_percent,
+            cores_percent=None if self._cores in (None, 0, 100) else self._cores,
+            mig_slices=None if self._mig is None else self._mig[0],
+            mig_gb=None if self._mig is None else self._mig[1],
+            left_out=tuple(self._left_out),
+        )
+
+    def _factor(self, word: Word) -> float:
+        """Return the factor of a word, which the user has to give where its cluster decides it."""
+        if not word.choices and not word.any_number:
+            return word.factor
+        if word.name not in self._assumed:
+            raise _error(
+                self._container,
+                f"{word.name} is {_choices(word)}, as its cluster decides: the manifest does not say which",
+                hint=f"say it: {_assume_hint(word.name)}",
+            )
+        return self._assumed[word.name]
+
+    def _add_cores(self, word: Word, percent: Fraction) -> None:
+        if word.counts_whole and percent >= 100:
+            if percent % 100:
+                raise _error(
+                    self._container, f"{word.name} is {float(percent):g}: from 100 on only multiples of 100 exist"
+                )
+            self._count = int(percent // 100)
+        else:
+            self._cores = percent
+
+    def _add_instance(self, word: Word, count: int) -> None:
+        match = _MIG.fullmatch(word.name)
+        if match is None:
+            raise _error(
+                self._container,
+                f"{word.name} is no GPU instance of a profile such as 1g.5gb",
+                hint="a part of an instance (1c.3g.20gb) has no vGPU of its own: ask for the instance",
+            )
+        self._mig, self._count = (int(match["slices"]), int(match["gb"])), count
+        if match["media"]:
+            self._left_out.append(f"{word.name}: {match['media'][1:]} is not distinguished")
+
+
+def _error(container: Container, text: str, hint: str | None = None) -> InvalidInput:
+    return InvalidInput(f"{container.at}: container {container.name[:63]!a}: {text}", hint=hint)

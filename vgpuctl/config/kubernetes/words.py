@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words by which pods ask for GPUs or parts of them: one table, which docs/reference/job-words.md shows.
+
+A word is the name of an extended resource. What one unit of it means, its system decides; where that differs from
+cluster to cluster, the user has to say it (`choices`).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from vgpuctl.value import Value
+
+GIB = 1024
+
+
+class Amount(StrEnum):
+    """What a word counts. `shares`: parts of a GPU whose number its cluster decides; `instances`: MIG's."""
+
+    DEVICES = "devices"
+    SHARES = "shares"
+    MEMORY = "memory"
+    MEMORY_PERCENT = "memory-percent"
+    CORES = "cores"
+    PRIORITY = "priority"
+    INSTANCES = "instances"
+
+
+class Word(Value):
+    """One word. `pattern`: of the names that are this word, None for `name` alone.
+
+    `factor`: what one unit is, in MiB for memory and in percent of a GPU for cores. `choices`: the factors by the names
+    that `--assume` takes, for a word whose unit its cluster decides; `any_number`: any whole number, as for shares.
+    `counts_whole`: a hundred percent or a multiple of that is whole GPUs. `source`: who says so.
+    """
+
+    name: str
+    system: str
+    maker: str
+    amount: Amount
+    source: str
+    factor: float = 1
+    pattern: str | None = None
+    choices: tuple[tuple[str, float], ...] = ()
+    any_number: bool = False
+    counts_whole: bool = False
+
+
+PLUGIN, HAMI = "NVIDIA's device plugin", "HAMi"
+_PLUGIN = "NVIDIA/k8s-device-plugin, README"
+_HAMI = "Project-HAMi/HAMi, charts/hami/values.yaml and docs"
+_VOLCANO = "volcano-sh/volcano, how_to_use_vgpu"
+_TKE = "tkestack/gpu-manager, README"
+_QGPU = "elastic-ai/elastic-gpu, apis/elasticgpu/v1alpha1/types.go; Tencent Cloud, qGPU"
+_GPUSHARE = "AliyunContainerService/gpushare-device-plugin, cmd/nvidia/main.go"
+_ACK = "kubeflow/arena, pkg/apis/types"
+_ORION = "virtaitech/orion, doc/quick-start"
+_MAKER = "the maker's device plugin"
+NVIDIA, AMD, ASCEND = "NVIDIA", "AMD", "Huawei Ascend"
+
+
+def _word(name: str, system: str, maker: str, amount: Amount, source: str, factor: float = 1) -> Word:
+    return Word(name, system, maker, amount, source, factor)
+
+
+def _others(maker: str, domain: str, *words: tuple[str, Amount, float]) -> tuple[Word, ...]:
+    """Return the words of another maker, as HAMi and the maker's own plugin have them."""
+    return tuple(
+        Word(f"{domain}/{name}", HAMI, maker, amount, f"{_HAMI}; {_MAKER}", factor) for name, amount, factor in words
+    )
+
+
+WORDS = (
+    _word("nvidia.com/gpu", PLUGIN, NVIDIA, Amount.DEVICES, _PLUGIN),
+    Word("nvidia.com/gpu.shared", PLUGIN, NVIDIA, Amount.SHARES, _PLUGIN, any_number=True),
+    Word(
+        "nvidia.com/mig-1g.5gb", PLUGIN, NVIDIA, Amount.INSTANCES, _PLUGIN, pattern=r"nvidia\.com/mig-[0-9a-z.]{1,20}"
+    ),
+    _word("nvidia.com/gpumem", HAMI, NVIDIA, Amount.MEMORY, _HAMI),
+    _word("nvidia.com/gpumem-percentage", HAMI, NVIDIA, Amount.MEMORY_PERCENT, _HAMI),
+    _word("nvidia.com/gpucores", HAMI, NVIDIA, Amount.CORES, _HAMI),
+    _word("nvidia.com/priority", HAMI, NVIDIA, Amount.PRIORITY, _HAMI),
+    _word("volcano.sh/vgpu-number", "Volcano", NVIDIA, Amount.DEVICES, _VOLCANO),
+    _word("volcano.sh/vgpu-memory", "Volcano", NVIDIA, Amount.MEMORY, _VOLCANO),
+    _word("volcano.sh/vgpu-memory-percentage", "Volcano", NVIDIA, Amount.MEMORY_PERCENT, _VOLCANO),
+    _word("volcano.sh/vgpu-cores", "Volcano", NVIDIA, Amount.CORES, _VOLCANO),
+    Word("tencent.com/vcuda-core", "Tencent's GPU manager", NVIDIA, Amount.CORES, _TKE, counts_whole=True),
+    _word("tencent.com/vcuda-memory", "Tencent's GPU manager", NVIDIA, Amount.MEMORY, _TKE, 256),
+    Word("tke.cloud.tencent.com/qgpu-core", "qGPU", NVIDIA, Amount.CORES, _QGPU, counts_whole=True),
+    _word("tke.cloud.tencent.com/qgpu-core-greedy", "qGPU", NVIDIA, Amount.PRIORITY, _QGPU),
+    _word("tke.cloud.tencent.com/qgpu-memory", "qGPU", NVIDIA, Amount.MEMORY, _QGPU, GIB),
+    Word(
+        "aliyun.com/gpu-mem",
+        "Alibaba's gpushare",
+        NVIDIA,
+        Amount.MEMORY,
+        _GPUSHARE,
+        choices=(("GiB", GIB), ("MiB", 1)),
+    ),
+    _word("aliyun.com/gpu-count", "Alibaba's gpushare", NVIDIA, Amount.DEVICES, _GPUSHARE),
+    Word("aliyun.com/gpu-core.percentage", "Alibaba's gpushare", NVIDIA, Amount.CORES, _ACK, counts_whole=True),
+    _word("virtaitech.com/gpu", "OrionX", NVIDIA, Amount.DEVICES, _ORION),
+    _word("amd.com/gpu", "AMD's device plugin", AMD, Amount.DEVICES, "ROCm/k8s-device-plugin, README"),
+    _word("amd.com/gpumem", "AMD's device plugin", AMD, Amount.MEMORY, _HAMI),
+    _word("amd.com/gpucores", "AMD's device plugin", AMD, Amount.CORES, _HAMI),
+    Word(
+        "huawei.com/Ascend310P",
+        HAMI,
+        ASCEND,
+        Amount.DEVICES,
+        _HAMI,
+        pattern=r"huawei\.com/Ascend[0-9]{3}[A-Z0-9-]{0,6}",
+    ),
+    Word(
+        "huawei.com/Ascend310P-memory",
+        HAMI,
+        ASCEND,
+        Amount.MEMORY,
+        _HAMI,
+        pattern=r"huawei\.com/Ascend[0-9]{3}[A-Z0-9-]{0,6}-memory",
+    ),
+    _word("gpu.intel.com/i915", "Intel's device plugin", "Intel", Amount.DEVICES, "intel/intel-device-plugins, README"),
+    _word("gpu.intel.com/xe", "Intel's device plugin", "Intel", Amount.DEVICES, "intel/intel-device-plugins, README"),
+    Word(
+        "cambricon.com/mlu370.share", "Cambricon's device plugin", "Cambricon", Amount.SHARES, _MAKER, any_number=True
+    ),
+    *_others(
+        "Cambricon",
+        "cambricon.com",
+        ("mlu", Amount.DEVICES, 1),
+        ("vmlu", Amount.DEVICES, 1),
+        ("mlu.smlu.vmemory", Amount.MEMORY_PERCENT, 1),
+        ("mlu.smlu.vcore", Amount.CORES, 1),
+    ),
+    *_others(
+        "Hygon",
+        "hygon.com",
+        ("dcu", Amount.DEVICES, 1),
+        ("dcunum", Amount.DEVICES, 1),
+        ("dcumem", Amount.MEMORY, 1),
+        ("dcucores", Amount.CORES, 1),
+    ),
+    *_others(
+        "MetaX",
+        "metax-tech.com",
+        ("gpu", Amount.DEVICES, 1),
+        ("vfio-gpu", Amount.DEVICES, 1),
+        ("sgpu", Amount.DEVICES, 1),
+        ("vmemory", Amount.MEMORY, GIB),
+        ("vcore", Amount.CORES, 1),
+    ),
+    *_others(
+        "Moore Threads",
+        "mthreads.com",
+        ("gpu", Amount.DEVICES, 1),
+        ("vgpu", Amount.DEVICES, 1),
+        ("sgpu-memory", Amount.MEMORY, 512),
+        ("sgpu-core", Amount.CORES, 6.25),
+    ),
+    *_others(
+        "Enflame",
+        "enflame.com",
+        ("gcu", Amount.DEVICES, 1),
+        ("drs-gcu", Amount.DEVICES, 1),
+        ("gcu-memory", Amount.MEMORY, 1),
+        ("gcu-core", Amount.CORES, 1),
+    ),
+    *_others(
+        "Kunlunxin",
+        "kunlunxin.com",
+        ("xpu", Amount.DEVICES, 1),
+        ("vxpu", Amount.DEVICES, 1),
+        ("vxpu-memory", Amount.MEMORY, 1),
+    ),
+    *_others("Biren", "birentech.com", ("gpu", Amount.DEVICES, 1)),
+    *_others("Vastai", "vastaitech.com", ("va", Amount.DEVICES, 1)),
+    Word(
+        "iluvatar.ai/BI-V150-vgpu",
+        HAMI,
+        "Iluvatar",
+        Amount.DEVICES,
+        _HAMI,
+        pattern=r"iluvatar\.ai/([A-Z0-9-]{1,20}-)?v?gpu",
+    ),
+    Word(
+        "iluvatar.ai/BI-V150.vMem",
+        HAMI,
+        "Iluvatar",
+        Amount.MEMORY,
+        _HAMI,
+        factor=256,
+        pattern=r"iluvatar\.ai/([A-Z0-9-]{1,20}\.vMem|vcuda-memory)",
+    ),
+    Word(
+        "iluvatar.ai/BI-V150.vCore",
+        HAMI,
+        "Iluvatar",
+        Amount.CORES,
+        _HAMI,
+        pattern=r"iluvatar\.ai/([A-Z0-9-]{1,20}\.vCore|vcuda-core)",
+    ),
+)
+"""In the order of the documents: NVIDIA's cards first, then other makers'."""
+_BY_NAME = {word.name: word for word in WORDS if word.pattern is None}
+_BY_PATTERN = tuple((re.compile(word.pattern, re.ASCII), word) for word in WORDS if word.pattern is not None)
+DOMAINS = frozenset(word.name.partition("/")[0] for word in WORDS)
+"""The domains of resources that are GPUs: another word of one of them is unknown, and not something else."""
+
+
+def find_word(name: str) -> Word | None:
+    """Return the word that the name of a resource is; None for another resource."""
+    by_pattern = (word for pattern, word in _BY_PATTERN if pattern.fullmatch(name))
+    return _BY_NAME.get(name) or next(by_pattern, None)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A unit of systemd that starts a container of a pod in the guest, by podman.
+
+Every word of the manifest is quoted as systemd.service(5) and systemd.syntax(7) have it: in double quotes, with C's
+escapes, `%%` for `%` and, in commands, `$$` for `$`. Values of variables are not in the command, which every user of
+the guest sees. The unit is text only: nothing here starts it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+_UNIT_NAME = re.compile(r"[^a-z0-9-]+", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@=+,-]+", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t", "%": "%%"}
+
+
+def unit_name(pod: str, container: str) -> str:
+    """Return the name of a container's unit: letters, digits and `-`."""
+    stem = pod if pod == container else f"{pod}-{container}"
+    return f"job-{_UNIT_NAME.sub('-', stem.lower()).strip('-')[:100] or 'container'}.service"
+
+
+def container_unit(name: str, image: str, command: Sequence[str], args: Sequence[str], env: Mapping[str, str]) -> str:
+    """Return the unit of a container with all GPUs of the guest.
+
+    `command` replaces the image's entry point, as in Kubernetes; the values of `env` are in the unit.
+
+    Raises:
+        ValueError: a text has a character that no unit can have.
+    """
+    words = ["/usr/bin/podman", "run", "--rm", "--replace", f"--name={name.removesuffix('.service')}"]
+    words += ["--device=nvidia.com/gpu=all", *(f"--env={key}" for key in env)]
+    words += [] if not command else [f"--entrypoint={command[0]}"]
+    words += [image, *command[1:], *args]
+    line = " ".join(quote_word(word) for word in words)
+    for key in env:
+        if _VARIABLE.fullmatch(key) is None:
+            raise ValueError(f"the variable {key[:40]!a}")
+    variables = "".join(f"Environment={_quote(f'{key}={value}')}\n" for key, value in env.items())
+    return f"""[Unit]
+Description={_description(name)}
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+{variables}ExecStart={line}
+Restart=on-failure
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def quote_word(word: str) -> str:
+    """Return a word of a command as a unit has it.
+
+    Raises:
+        ValueError: it has a character that no unit can have.
+    """
+    return word if _PLAIN.fullmatch(word) else _quote(word).replace("$", "$$")
+
+
+def _quote(text: str) -> str:
+    if any(not character.isprintable() and character not in "\n\r\t" for character in text):
+        raise ValueError("a control character or an invisible one")
+    return f'"{"".join(_ESCAPES.get(character, character) for character in text)}"'
+
+
+def _description(name: str) -> str:
+    return f"The container {name.removesuffix('.service')}, as its manifest has it"

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the files of VMs of other hypervisors, and checks where the disks beside them lead.
+
+A disk may not leave the folder of its VM: not by its name, not by a symbolic link, and not by what a VMDK names itself
+(its extents, the parent of a snapshot), because qemu-img opens all of these. What leaves it is left out, with a reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import TYPE_CHECKING
+
+from vgpuctl.config.foreign_vms import ovf, vmdk, vmx
+from vgpuctl.config.foreign_vms.imported import ImportedDisk, ImportedVm, VmFile, stays_inside
+from vgpuctl.config.foreign_vms.recognize import parse_foreign_file
+from vgpuctl.errors import InvalidInput
+from vgpuctl.library.ova_file import OvaContent, is_ova, read_ova
+from vgpuctl.library.text_file import VM_KIND, display_name, read_given_text, read_text
+from vgpuctl.regular_file import open_regular_file
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vgpuctl.ports.host import Host
+
+_ENCODING = re.compile(rb'^[ \t]*\.encoding[ \t]*=[ \t]*"([^"\r\n]{1,40})"', re.MULTILINE | re.IGNORECASE)
+_WITH_DISKS = (vmx.FORMAT, ovf.FORMAT)
+"""The formats whose disks are files next to them."""
+MAX_FILES = 256
+_MAX_CHAIN = 256
+_MAX_DISK_BYTES = 64 << 40
+
+
+def read_vm_files(host: Host, paths: Sequence[str]) -> tuple[VmFile, ...]:
+    """Read the files that the caller names.
+
+    Raises:
+        InvalidInput: no file, too many, or one twice; or as `read_vm_file`.
+        FileNeeded, NotFound: as `read_vm_file`.
+    """
+    if not paths:
+        raise InvalidInput("files: missing: name the file of a VM", hint="vgpuctl import-vm desk-1.vmx")
+    if len(paths) > MAX_FILES:
+        raise InvalidInput(f"files: {len(paths)} are given; at most {MAX_FILES} are read at once")
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"files: {display_name(twice)} is given twice", path=twice)
+    return tuple(read_vm_file(host, path) for path in paths)
+
+
+def read_vm_file(host: Host, path: str) -> VmFile:
+    """Read a file that the caller names: from this machine, with the disks beside it, or as a caller elsewhere sent it.
+
+    Raises:
+        FileNeeded: the caller has to send it.
+        InvalidInput, NotFound: it cannot be read, or is not in one of the formats.
+    """
+    if host.given_files is not None:
+        content = parse_foreign_file(read_given_text(host, path, VM_KIND), display_name(path))
+        is_unchecked = content.format in _WITH_DISKS and any(vm.disks for vm in content.vms)
+        return VmFile(path, content, path.lower().endswith(".ova"), is_unchecked)
+    if path != "-" and is_ova(path):
+        return _read_ova_file(path)
+    content = parse_foreign_file(read_text(path, VM_KIND), display_name(path))
+    if path == "-":
+        return VmFile(path, content)
+    folder = os.path.dirname(path) or "."
+    checked: dict[str, str | None] = {}
+    if content.format in _WITH_DISKS:
+        content = replace(content, vms=tuple(_check_vm(vm, folder, checked) for vm in content.vms))
+    return VmFile(path, content)
+
+
+def decode_vm_text(content: bytes) -> str:
+    """Return the text of a file: UTF-8, or as `.encoding` in a VMX says.
+
+    Raises:
+        InvalidInput: vgpuctl does not know that encoding.
+        UnicodeDecodeError: the text is not in its encoding.
+    """
+    match = _ENCODING.search(content)
+    name = "utf-8" if match is None else match[1].decode("ascii", "replace").lower()
+    if name not in vmx.ENCODINGS:
+        known = ", ".join(sorted(vmx.ENCODINGS))
+        raise InvalidInput(f".encoding is {name!a}, which vgpuctl does not know; it knows {known}")
+    return content.decode(vmx.ENCODINGS[name]).removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def read_ova_text(path: str) -> str:
+    """Return the text of the OVF in an OVA.
+
+    Raises:
+        InvalidInput: the OVA is damaged or not allowed, or its OVF is no text.
+    """
+    return _read_ova(path)[1]
+
+
+def _read_ova(path: str) -> tuple[OvaContent, str]:
+    try:
+        ova = read_ova(path, vmdk.HEAD_BYTES, _find_named_outside)
+        return ova, decode_vm_text(ova.ovf)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}", path=path) from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{path}: the OVF in it is not UTF-8 text: byte {error.start} is wrong", path=path
+        ) from error
+
+
+def _read_ova_file(path: str) -> VmFile:
+    ova, text = _read_ova(path)
+    content = parse_foreign_file(text, f"{path}:{ova.ovf_name}")
+    problems = dict(ova.disks)
+    for disk in (disk for vm in content.vms for disk in vm.disks):
+        problems.setdefault(disk.file, "the OVA does not have it")
+    return VmFile(path, replace(content, vms=tuple(_without_unsafe(vm, problems) for vm in content.vms)), is_ova=True)
+
+
+def _check_vm(vm: ImportedVm, folder: str, checked: dict[str, str | None]) -> ImportedVm:
+    """Return the VM without the disks that leave its folder. `checked`: what was read before, by file."""
+    for disk in vm.disks:
+        if disk.file not in checked:
+            checked[disk.file] = _find_problem(folder, disk)
+    return _without_unsafe(vm, checked)
+
+
+def _without_unsafe(vm: ImportedVm, problems: dict[str, str | None]) -> ImportedVm:
+    """Return the VM without the disks that have a problem; then virt-v2v must not open the VM as a whole."""
+    kept = tuple(disk for disk in vm.disks if problems[disk.file] is None)
+    left_out = [
+        f"{disk.position}: the disk {disk.file!a} is left out: {problems[disk.file]}"
+        for disk in vm.disks
+        if problems[disk.file] is not None
+    ]
+    return replace(vm, disks=kept, opener=None, left_out=(*vm.left_out, *left_out)) if left_out else vm
+
+
+def _find_problem(folder: str, disk: ImportedDisk) -> str | None:
+    """Return why a disk may not be read, None if it may. One that is not here yet has no problem."""
+    root = os.path.realpath(folder)
+    waiting, seen = [disk.file], {disk.file}
+    while waiting:
+        file = waiting.pop()
+        path = os.path.realpath(os.path.join(root, file))
+        if os.path.commonpath((root, path)) != root:
+            return f"{file!a} leads to {path!a}, outside the VM's folder"
+        try:
+            mode = os.stat(path).st_mode
+            if not stat.S_ISREG(mode):
+                return f"{file!a} is not a regular file"
+            names = _read_names(path) if disk.format == "vmdk" else ()
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            return str(error)
+        except OSError as error:
+            return f"{file!a} cannot be read: {error.strerror}"
+        outside = next((name for name in names if not stays_inside(name)), None)
+        if outside is not None:
+            return f"{file!a} names {outside!a}, outside the VM's folder"
+        subfolder = os.path.dirname(file)
+        named = [os.path.join(subfolder, name) for name in names]
+        waiting += [name for name in dict.fromkeys(named) if name not in seen]
+        seen.update(named)
+        if len(seen) > _MAX_CHAIN:
+            return f"it names more than {_MAX_CHAIN} files"
+    return None
+
+
+def _read_names(path: str) -> tuple[str, ...]:
+    with open_regular_file(path, _MAX_DISK_BYTES) as file:
+        return vmdk.named_files(file.read(vmdk.HEAD_BYTES))
+
+
+def _find_named_outside(head: bytes) -> str | None:
+    try:
+        outside = next((name for name in vmdk.named_files(head) if not stays_inside(name)), None)
+    except ValueError as error:
+        return str(error)
+    return None if outside is None else f"it names {outside!a}, outside the VM's folder"

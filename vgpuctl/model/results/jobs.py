@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results about jobs of Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vgpuctl.value import Value
+
+
+class JobUnitResult(Value):
+    """A unit of systemd that starts one container in the guest. `name`: of the unit's file; `text`: its content."""
+
+    name: str
+    text: str
+
+
+class JobResult(Value):
+    """Pods that are alike, and the VM that gives each of them the same on this host.
+
+    `at`: where they were read, `FILE:LINE`. `pods`: how many there are. `words`: what they ask for. `spec`: of the VM,
+    null where `problem` says why this host has none. `kept`: how the request became the spec; `left_out`: what the VM
+    does not have, and why. `units`: one for each container.
+    """
+
+    at: str
+    kind: str
+    name: str
+    namespace: str
+    pods: int
+    words: tuple[str, ...]
+    spec: Mapping[str, object] | None
+    problem: str | None
+    kept: tuple[str, ...]
+    left_out: tuple[str, ...]
+    units: tuple[JobUnitResult, ...]
+
+
+class CapacityResult(Value):
+    """What a VM, or a host, is as a node of Kubernetes. `vm`: its name, null for the host itself.
+
+    `labels`: of the node, as NVIDIA's GPU feature discovery has them. `resources`: how many of each its pods can ask
+    for. `device_plugin`: the configuration of NVIDIA's device plugin, in YAML.
+    """
+
+    vm: str | None
+    labels: Mapping[str, str]
+    resources: Mapping[str, int]
+    device_plugin: str

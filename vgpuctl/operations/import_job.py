@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convert manifests of Kubernetes to VM specs that give each pod on this host what it asks for; writes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vgpuctl.config.kubernetes.manifests import Container, Manifests, PodTemplate, cpus_of, memory_mib_of
+from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_request
+from vgpuctl.config.kubernetes.words import find_word
+from vgpuctl.config.vm_spec import VM_SHAPE
+from vgpuctl.domain.container_unit import container_unit, unit_name
+from vgpuctl.errors import HostCannot, InvalidInput, NotFound
+from vgpuctl.model.numbers import count_text
+from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.results.jobs import JobResult, JobUnitResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.plans.jobs import PodFit, fit_pod
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+GUEST_MIB = 1024
+"""What the guest's own system needs besides the containers."""
+_STEP_MIB = 256
+_NAME = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
+_MAX_NAME = 48
+
+
+def import_jobs(
+    host: Host, files: Sequence[Manifests], assumed: Assumed, *, name: str | None
+) -> QueryResult[tuple[JobResult, ...]]:
+    """Return the pods of manifests that ask for GPUs, each with the spec of a VM.
+
+    `assumed`: units that clusters decide. `name`: of the only object to convert.
+
+    Raises:
+        InvalidInput: what a container asks for is not understood.
+        NotFound: no pod asks for a GPU, or there is no object of this name.
+        HostCannot: this host has nothing for a pod; `result` has all pods.
+    """
+    templates = [t for file in files for t in file.templates if name is None or t.name == name]
+    if name is not None and not templates:
+        names = sorted({t.name for file in files for t in file.templates})
+        raise NotFound(f"no object with pods has the name {name}", hint=f"there are: {', '.join(names[:20]) or 'none'}")
+    asked = [(t, requests) for t in templates if (requests := _requests(t, assumed))]
+    if not asked:
+        raise NotFound("no container asks for a GPU", hint="vgpuctl import-job --help")
+    snapshot = observe(host, ReadScope())
+    results = tuple(_job(snapshot, template, requests) for template, requests in asked)
+    without = len(templates) - len(asked)
+    others = [other for file in files for other in file.others]
+    notes: tuple[str, ...] = (f"{count_text(without, 'pod template')} without a GPU not converted",) if without else ()
+    notes += (f"no pods in: {', '.join(others[:20])}",) if others and name is None else ()
+    result = QueryResult(results, snapshot.warnings, notes=notes)
+    problems = [f"{job.at}: {job.kind} {job.name}: {job.problem}" for job in results if job.problem is not None]
+    if problems:
+        error = HostCannot(
+            "\n".join(problems), hint="vgpuctl list-gpus; vgpuctl list-profiles", check="job", jobs=len(problems)
+        )
+        error.result = result
+        raise error
+    return result
+
+
+def _requests(template: PodTemplate, assumed: Assumed) -> tuple[DeviceRequest, ...]:
+    """Return what the containers of a pod ask for; those that run before the others only where it is more.
+
+    Raises:
+        InvalidInput: a request is not understood, or the requests are for GPUs of several makers.
+    """
+    requests = [r for c in template.containers if (r := parse_request(c, assumed)) is not None]
+    before = [r for c in template.init_containers if (r := parse_request(c, assumed)) is not None]
+    requests = requests or before[:1]
+    makers = list(dict.fromkeys(request.maker for request in (*requests, *before)))
+    if len(makers) > 1:
+        raise InvalidInput(
+            f"{template.at}: {template.kind} {template.name} asks for GPUs of {' and '.join(makers)} in one pod",
+            hint="a VM for each: make a pod for each maker",
+        )
+    return tuple(requests)
+
+
+def _job(snapshot: Snapshot, template: PodTemplate, requests: Sequence[DeviceRequest]) -> JobResult:
+    problem, hint, fit = None, "", PodFit({})
+    try:
+        fit = fit_pod(snapshot, template, requests)
+    except HostCannot as error:
+        problem, hint = error.message, error.hint or ""
+    units, lost = _units(template)
+    return JobResult(
+        at=template.at,
+        kind=template.kind,
+        name=template.name,
+        namespace=template.namespace,
+        pods=template.pods,
+        words=tuple(word for request in requests for word in request.words),
+        spec=None if problem is not None else _spec(template, fit),
+        problem=None if problem is None else f"{problem} ({hint})",
+        kept=fit.kept,
+        left_out=(*fit.left_out, *(text for r in requests for text in r.left_out), *_left_out(template), *lost),
+        units=units,
+    )
+
+
+def _spec(template: PodTemplate, fit: PodFit) -> dict[str, object]:
+    stem = f"{template.name}-{template.role}" if template.role else template.name
+    name = _NAME.sub("-", stem)[:_MAX_NAME].strip("-._") or "job"
+    cpus = max(cpus_of(template.containers), cpus_of(template.init_containers))
+    memory = max(memory_mib_of(template.containers), memory_mib_of(template.init_containers))
+    spec: dict[str, object] = {"name": name if template.pods <= 1 else f"{name}-{{}}", **fit.fields}
+    if memory:
+        spec["memory"] = f"{-(-(memory + GUEST_MIB) // _STEP_MIB) * _STEP_MIB}MiB"
+    if cpus:
+        spec["vcpus"] = cpus
+    VM_SHAPE.check({**spec, "name": name})
+    return spec
+
+
+def _left_out(template: PodTemplate) -> tuple[str, ...]:
+    """Return what a VM on this host does not keep of a pod."""
+    lost: list[str] = []
+    if template.queue is not None:
+        lost.append(f"queue {template.queue}: VMs do not wait for GPUs")
+    labels = [key for key in template.node_selector if "gpu.product" not in key and "accelerator" not in key]
+    lost += [f"nodeSelector {key}: this is about nodes" for key in labels]
+    lost += [f"{key} of the pod" for key in template.left_out]
+    for container in (*template.containers, *template.init_containers):
+        lost += [f"container {container.name}: {text}" for text in container.left_out]
+        others = [name for name in container.resources if "/" in name and find_word(name) is None]
+        lost += [f"container {container.name}: {name}, which is no GPU" for name in others]
+    lost += [f"container {c.name}, which runs before the others: start it by hand" for c in template.init_containers]
+    return tuple(lost)
+
+
+def _units(template: PodTemplate) -> tuple[tuple[JobUnitResult, ...], tuple[str, ...]]:
+    """Return a unit for each container, and why one has none."""
+    units: list[JobUnitResult] = []
+    lost: list[str] = []
+    for container in template.containers:
+        name = unit_name(template.name, container.name)
+        try:
+            units.append(JobUnitResult(name, _unit(name, container)))
+        except ValueError as error:
+            lost.append(f"container {container.name}: no unit of systemd can have {error}")
+        if any("$(" in word for word in (*container.command, *container.args)):
+            lost.append(f"container {container.name}: $(VARIABLE) in its command is not replaced")
+    return tuple(units), tuple(lost)
+
+
+def _unit(name: str, container: Container) -> str:
+    if not container.image or container.image.startswith("-"):
+        raise ValueError(f"the image {container.image[:40]!a}")
+    return container_unit(name, container.image, container.command, container.args, dict(container.env))

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the disks of another hypervisor's VM become disks of a VM here: the commands, and the paths that they write.
+
+qemu-img converts every disk by itself, and always gets the format: a guest could abuse a guess from the content.
+virt-v2v opens the whole VM, and puts virtio drivers into a Windows guest that never had them; it calls the disks
+NAME-sda, NAME-sdb and so on (virt-v2v-output-local(1)). A name without a slash gets `./`: QEMU would read a colon in
+it as a protocol, and every program a hyphen as an option. Both programs overwrite what they write to, so `test` first
+checks that no disk of that name exists, and tar keeps what exists (`-k`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from shlex import quote
+
+from vgpuctl.config.foreign_vms.imported import ImportedVm, VmFile
+from vgpuctl.value import Value
+
+DISK_FOLDER = "/var/lib/libvirt/images"
+"""libvirt's storage pool `default` (virt-manager and virt-install make it there)."""
+
+
+class DiskConversion(Value):
+    """`commands`: for a shell; `paths`: the disks that they write, in order; `notes`: what comes before, or instead."""
+
+    commands: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def plan_disks(vm: ImportedVm, file: VmFile, name: str) -> DiskConversion:
+    """Return how the disks of a VM, whose name here is `name`, are converted."""
+    if not vm.disks:
+        return DiskConversion(notes=(f"{vm.position}: no disk is taken over: without disk: the VM gets an empty one",))
+    notes = [
+        f"{disk.position}: {_source(vm, file, index, name)}: {disk.fetch}"
+        for index, disk in enumerate(vm.disks)
+        if disk.fetch is not None
+    ]
+    if file.is_unchecked:
+        notes.append(
+            f"{vm.position}: its disks were not checked, because only its text came here: check with ls -l that they "
+            "are plain files in its folder, or run vgpuctl import-vm as root where they are"
+        )
+    is_alone = len(file.content.vms) == 1
+    if vm.opener == "disk" and vm.is_windows:
+        return _with_virt_v2v(vm, name, f"-i disk -if {vm.disks[0].format} {quote(_source(vm, file, 0, name))}", notes)
+    if vm.opener in ("vmx", "ova") and (vm.is_windows or file.is_ova) and file.path != "-" and is_alone:
+        opened = posixpath.dirname(file.path) or "." if vm.opener == "ova" and not file.is_ova else file.path
+        return _with_virt_v2v(vm, name, f"-i {vm.opener} {quote(_dotted(opened))}", notes)
+    if vm.is_windows and vm.opener is None and file.content.format in _WITHOUT_VIRTIO:
+        notes.append(f"{vm.position}: Windows may lack virtio drivers: install them on the other host first")
+    paths = tuple(f"{DISK_FOLDER}/{name}{f'-{number}' if number > 1 else ''}.qcow2" for number in _numbers(vm))
+    commands = [
+        f"test ! -e {quote(path)} && "
+        f"qemu-img convert -f {disk.format} -O qcow2 {quote(_source(vm, file, index, name))} {quote(path)}"
+        for index, (disk, path) in enumerate(zip(vm.disks, paths, strict=True))
+    ]
+    if file.is_ova:
+        members = " ".join(quote(disk.file) for disk in vm.disks)
+        commands.insert(0, f"tar -xkf {quote(_dotted(file.path))} -- {members}")
+    return DiskConversion(tuple(commands), paths, tuple(notes))
+
+
+_WITHOUT_VIRTIO = ("VMware VMX", "OVF")
+
+
+def _with_virt_v2v(vm: ImportedVm, name: str, opened: str, notes: list[str]) -> DiskConversion:
+    paths = tuple(f"{DISK_FOLDER}/{name}-sd{_letters(number)}" for number in _numbers(vm))
+    run = f"virt-v2v {opened} -o local -os {DISK_FOLDER} -of qcow2 -on {quote(name)}"
+    command = f"test ! -e {quote(paths[0])} && {run}"
+    return DiskConversion((command,), paths, tuple(notes))
+
+
+def _source(vm: ImportedVm, file: VmFile, index: int, name: str) -> str:
+    """Return the path of a disk's file: beside the VM's own file, or in the working directory after a copy."""
+    disk = vm.disks[index]
+    if vm.opener == "disk":
+        return f"./{name}.vhd"
+    is_beside = disk.fetch is None and not file.is_ova and file.path != "-"
+    return _dotted(posixpath.join(posixpath.dirname(file.path), disk.file) if is_beside else disk.file)
+
+
+def _dotted(path: str) -> str:
+    return path if path.startswith(("/", "./", "../")) or path == "." else f"./{path}"
+
+
+def _numbers(vm: ImportedVm) -> range:
+    return range(1, len(vm.disks) + 1)
+
+
+def _letters(number: int) -> str:
+    """Return the letters of the disk with this number, from 1: `a` to `z`, then `aa`."""
+    text = ""
+    while number:
+        number, rest = divmod(number - 1, 26)
+        text = chr(ord("a") + rest) + text
+    return text

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn a VM of another hypervisor into a VM spec: its fields, their text, and what they cannot express.
+
+A profile keeps its name; where this host knows the type, it gets the driver's spelling. VMware writes vGPUs as
+`grid_a100-4c` or `nvidia_l40s-8q`, xapi as `GRID A100-4C`: prefix, case and `_` for spaces differ from the driver's
+names (NVIDIA's vGPU documentation for VMware vSphere and XenServer).
+"""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from vgpuctl.config import device_rules
+from vgpuctl.config.foreign_vms.imported import ImportedGpu, ImportedNic, ImportedVm, VmFile, bounded
+from vgpuctl.config.rules import ValidationError, format_path
+from vgpuctl.config.vm_spec import VM_SHAPE, parse_vm_spec
+from vgpuctl.errors import InvalidInput
+from vgpuctl.gpu.offered_profiles import can_offer
+from vgpuctl.gpu.profiles import matches_type
+from vgpuctl.model.gpu import Gpu, VgpuType
+from vgpuctl.model.names import parse_profile_name, profile_of_type
+from vgpuctl.model.numbers import format_size
+from vgpuctl.model.results.host import ImportedVmResult
+from vgpuctl.operations.plans.imported_disks import plan_disks
+from vgpuctl.value import Value
+
+DEFAULT_NETWORK = "default"
+_KVM_FORMATS = ("Proxmox VE", "libvirt XML")
+"""Their guests have virtio drivers if their devices are virtio's."""
+_MAX_NEAREST = 3
+_BRAND = re.compile(r"(grid|nvidia)[ _]", re.IGNORECASE)
+
+
+class SpecPlan(Value):
+    """The spec of a VM, and sentences that people must see with it."""
+
+    result: ImportedVmResult
+    warnings: tuple[str, ...]
+
+
+def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu]) -> SpecPlan:
+    """Return the spec of a VM, whose name here is `name`, for a host with these GPUs.
+
+    Raises:
+        InvalidInput: the VM cannot be one of vgpuctl's, for instance with too many vCPUs.
+    """
+    left_out = list(vm.left_out)
+    notes: list[str] = []
+    warnings: list[str] = []
+    if name != vm.name:
+        notes.append(f"{vm.position}: the VM's name here is {name}, and there {vm.name!a}")
+    conversion = plan_disks(vm, file, name)
+    fields: dict[str, Any] = {"name": name}
+    fields |= _gpu_fields(vm, gpus, left_out, notes, warnings)
+    if vm.memory_mib is not None:
+        fields["memory"] = format_size(vm.memory_mib)
+    if vm.vcpus is not None:
+        fields["vcpus"] = vm.vcpus
+    fields["os"] = _os_kind(vm, notes)
+    if conversion.paths:
+        fields["disk"] = list(conversion.paths)
+    if vm.nics or file.content.format in ("VMware VMX", "OVF", *_KVM_FORMATS):
+        fields["networks"] = _networks(vm, file, left_out, notes) or ["none"]
+    text = render_spec(fields, file)
+    result = ImportedVmResult(
+        name=name,
+        source=file.content.format,
+        file=file.content.name,
+        spec=fields,
+        text=text,
+        commands=conversion.commands,
+        left_out=bounded(left_out),
+        notes=(*conversion.notes, *notes),
+    )
+    return SpecPlan(result, tuple(warnings))
+
+
+def choose_name(vm: ImportedVm, file: VmFile, taken: set[str]) -> str:
+    """Return a name for a VM that vgpuctl accepts and that no other one of the files has; it is added to `taken`."""
+    stem = posixpath.splitext(posixpath.basename(file.path))[0]
+    for text in (vm.name, f"vm-{stem}" if stem.isdecimal() else stem, "vm"):
+        base = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:58].rstrip("-._")
+        if base:
+            break
+    number, name = 1, base
+    while name in taken:
+        number += 1
+        name = f"{base}-{number}"
+    taken.add(name)
+    return name
+
+
+def render_spec(fields: dict[str, Any], file: VmFile) -> str:
+    """Return the text of a VM spec, which reads back as these fields.
+
+    Raises:
+        InvalidInput: the rules of VM specs refuse a field.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.comments import CommentedMap
+
+    try:
+        checked = VM_SHAPE.check(fields)
+    except ValidationError as error:
+        problems = [{"file": file.content.name, "problem": problem.text} for problem in error.problems]
+        texts = "; ".join(f"{format_path(problem.path)}: {problem.text}" for problem in error.problems)
+        raise InvalidInput(f"{file.content.name}: the VM {fields['name']}: {texts}", problems=problems) from error
+    yaml = YAML(typ="rt")
+    yaml.width = 4096
+    buffer = io.StringIO()
+    yaml.dump(CommentedMap({key: _yaml_value(value) for key, value in fields.items()}), buffer)
+    comment = "".join(c if c.isprintable() else "?" for c in f"# {file.content.name} ({file.content.format})")
+    text = f"{comment}\n{buffer.getvalue()}"
+    if parse_vm_spec(text, "the intended text") != checked:
+        raise AssertionError("the VM spec that was written has another meaning")
+    return text
+
+
+def _yaml_value(value: Any) -> Any:
+    """Return a value as a person would write it: short lists in one line, addresses in quotes."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    if isinstance(value, list):
+        sequence = CommentedSeq([_yaml_value(item) for item in value])
+        sequence.fa.set_flow_style()
+        return sequence
+    if isinstance(value, dict):
+        mapping = CommentedMap({key: _yaml_value(item) for key, item in value.items()})
+        mapping.fa.set_flow_style()
+        return mapping
+    return DoubleQuotedScalarString(value) if isinstance(value, str) and ":" in value else value
+
+
+def _os_kind(vm: ImportedVm, notes: list[str]) -> str:
+    if vm.firmware != "uefi":
+        if vm.is_windows:
+            notes.append(f"{vm.position}: Windows with BIOS is os: generic, with virtio disks; windows11 needs UEFI")
+        return "generic"
+    if vm.is_windows:
+        notes.append(f"{vm.position}: os: windows11 has secure boot, a new TPM, at least 4 GiB and 2 CPUs")
+    return "windows11" if vm.is_windows else "linux"
+
+
+def _gpu_fields(
+    vm: ImportedVm, gpus: Sequence[Gpu], left_out: list[str], notes: list[str], warnings: list[str]
+) -> dict[str, Any]:
+    """Return the fields of the GPUs: profiles, or how many whole GPUs."""
+    profiles = [text for gpu in vm.gpus if (text := _resolve(gpu, gpus, left_out, warnings)) is not None]
+    whole = [gpu for gpu in vm.gpus if gpu.is_whole]
+    if profiles:
+        left_out += [f"{gpu.position}: {gpu.device}: a VM with vGPUs gets no whole device besides" for gpu in whole]
+        counts = {profile: profiles.count(profile) for profile in profiles}
+        return {"profile": [profile if n == 1 else f"{profile}:{n}" for profile, n in counts.items()]}
+    if not whole:
+        notes.append(f"{vm.position}: no vGPU is known: add profile: (vgpuctl list-profiles shows this host's)")
+        return {}
+    notes += [
+        f"{gpu.position}: {gpu.device} counts as a GPU, and vgpuctl takes a free one: gpu: ADDRESS names one; if it "
+        "was another device, lower gpus:"
+        for gpu in whole
+    ]
+    return {"mode": "passthrough", "gpus": len(whole)}
+
+
+def _resolve(gpu: ImportedGpu, gpus: Sequence[Gpu], left_out: list[str], warnings: list[str]) -> str | None:
+    """Return the profile of a vGPU; None for whole GPUs, and for a type that only the other host's driver knows."""
+    types = [vgpu_type for own in gpus for vgpu_type in own.types]
+    if gpu.type_id is not None:
+        number = gpu.type_id.removeprefix("nvidia-")
+        profiles = {t.profile for t in types if t.type_id in (gpu.type_id, number, f"nvidia-{number}")}
+        if len(profiles) == 1:
+            return profiles.pop()
+        left_out.append(
+            f"{gpu.position}: the vGPU type {gpu.type_id}: no GPU here has a type with that number. Add profile: with "
+            "the name that the other host shows: cat /sys/bus/pci/devices/*/mdev_supported_types/TYPE/name, or "
+            "nvidia-smi vgpu -s -v"
+        )
+        return None
+    if gpu.profile is None:
+        return None
+    known = next((t for t in types if _is_type(t, gpu.profile)), None)
+    profile = known.profile if known is not None else _plain_name(gpu.profile)
+    offers = [can_offer(own, profile) for own in gpus]
+    if not any(offer is not False for offer in offers):
+        nearest = find_nearest(profile, types)
+        hint = f"the nearest here: {', '.join(nearest)}" if nearest else "it offers no vGPU profiles now"
+        warnings.append(f"{gpu.position}: no GPU of this host offers {profile}; {hint}")
+    return profile
+
+
+def _is_type(vgpu_type: VgpuType, text: str) -> bool:
+    """Return whether another hypervisor's name means this type."""
+    spellings = {text, _plain_name(text)}
+    spelled = _spelling(text)
+    return any(matches_type(vgpu_type, one) for one in spellings) or spelled in (
+        _spelling(vgpu_type.name),
+        _spelling(vgpu_type.profile),
+    )
+
+
+def _spelling(name: str) -> str:
+    return _BRAND.sub("", name.strip(), count=1).lower().replace("_", " ")
+
+
+def _plain_name(text: str) -> str:
+    """Return the profile's name as the driver spells most: without the brand, in upper case if it was in lower case."""
+    plain = profile_of_type(_BRAND.sub("", text.strip(), count=1).replace("_", " "))
+    return plain.upper() if plain == plain.lower() and parse_profile_name(plain) is not None else plain
+
+
+def find_nearest(profile: str, types: Sequence[VgpuType]) -> tuple[str, ...]:
+    """Return the offered profiles that are most like one: of the same series, then of the nearest size."""
+    wanted = parse_profile_name(profile)
+    offered = {t.profile: parse_profile_name(t.profile) for t in types}
+    named = {name: parsed for name, parsed in offered.items() if parsed is not None}
+    if wanted is None:
+        return tuple(sorted(offered)[:_MAX_NEAREST])
+    size = _size_of(wanted.without_board)
+
+    def distance(name: str) -> tuple[bool, bool, float, bool, str]:
+        parsed = named[name]
+        own = _size_of(parsed.without_board)
+        return (parsed.series != wanted.series, parsed.mig_slices > 0, abs(own - size), own < size, name)
+
+    return tuple(sorted(named, key=distance)[:_MAX_NEAREST])
+
+
+def _size_of(without_board: str) -> float:
+    """Return the number in front of the series: GiB, where 0 is 512 MiB."""
+    digits = re.search(r"(\d{1,4})[A-Z]", without_board.upper())
+    return float(digits[1]) or 0.5 if digits is not None else 0.0
+
+
+def _networks(vm: ImportedVm, file: VmFile, left_out: list[str], notes: list[str]) -> list[Any]:
+    """Return the network cards; one that the rules refuse loses what they refuse, with a sentence."""
+    cards: list[Any] = []
+    macs: set[str] = set()
+    for nic in vm.nics:
+        card: dict[str, Any] = _card(nic, file, notes)
+        try:
+            mac = None if nic.mac is None else device_rules.mac_address(nic.mac)
+        except ValueError as error:
+            left_out.append(f"{nic.position}: {error}: the card gets another address")
+            mac = None
+        if mac in macs:
+            left_out.append(f"{nic.position}: the address {mac} is given twice: the card gets another one")
+        elif mac is not None:
+            macs.add(mac)
+            card["mac"] = mac
+        cards.append(card["network"] if [*card] == ["network"] else card)
+    return cards
+
+
+def _card(nic: ImportedNic, file: VmFile, notes: list[str]) -> dict[str, Any]:
+    is_kvm = file.content.format in _KVM_FORMATS
+    model = {"model": nic.model} if is_kvm and nic.model is not None else {}
+    for where in ({"bridge": nic.bridge, "vlan": nic.vlan}, {"network": nic.network if is_kvm else None}):
+        named = {key: value for key, value in where.items() if value is not None}
+        try:
+            device_rules.network(named)
+        except ValueError:
+            continue
+        kind, there = next(iter(named.items()))
+        notes.append(f"{nic.position}: the {kind} {there} must exist on this host")
+        return {**named, **model}
+    if nic.network is not None or nic.bridge is not None:
+        named_there = nic.bridge or nic.network
+        notes.append(f"{nic.position}: the network {named_there!a} there is network {DEFAULT_NETWORK} here: change it")
+    return {"network": DEFAULT_NETWORK, **model}

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which vGPUs or whole GPUs of this host give a pod what it asks for.
+
+A guest's programs do not have all of a profile's framebuffer: the driver keeps some. NVIDIA's formula for the most that
+it keeps is a sixteenth of the profile and 16 MiB, and adjustments: 4 MiB for each vGPU's retired pages and 28 MiB for
+compression on a T4, and another sixteenth with ECC on GPUs without HBM2 (Virtual GPU Software User Guide, "Maximum
+Vgpus and Framebuffer"). Without the ECC part, which the host does not show for a type, that is what is left out here.
+
+Profiles of series C come first, then Q, which has CUDA as well; A and B have none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+
+from vgpuctl.config.arguments import placement_policy_of
+from vgpuctl.config.kubernetes.manifests import PodTemplate
+from vgpuctl.config.kubernetes.request import DeviceRequest
+from vgpuctl.errors import HostCannot
+from vgpuctl.makers import maker_of
+from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
+from vgpuctl.model.names import ProfileName, parse_profile_name
+from vgpuctl.model.numbers import count_text, format_mib
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
+from vgpuctl.placement.constraints import match_gpus
+from vgpuctl.value import Value, replace
+
+_FIXED_MIB = 16 + 4 + 28
+_SERIES = {"C": 0, "Q": 1}
+_PRODUCT_LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+_SHARED_SUFFIX = re.compile(r"-(SHARED|MIG-[0-9a-z.-]+)$", re.ASCII)
+_ALLOWED = (
+    ("nvidia.com/use-gputype", True),
+    ("nvidia.com/nouse-gputype", False),
+    ("nvidia.com/use-gpuuuid", True),
+    ("nvidia.com/nouse-gpuuuid", False),
+)
+"""HAMi's annotations, and whether they allow or exclude GPUs."""
+_PLACEMENT_LABEL = "hami.io/gpu-scheduler-policy"
+_NEARLY = Fraction(98, 100)
+_CHECK = "job"
+
+
+class PodFit(Value):
+    """What gives pods what they ask for: fields of a VM spec, how they follow from it, and what is lost."""
+
+    fields: Mapping[str, object]
+    kept: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+class _Offer(Value):
+    """A type of vGPU that GPUs of this host have. `share`: of a GPU's time with the policy fixed_share."""
+
+    profile: str
+    framebuffer_mib: int
+    usable_mib: int
+    gpu_mib: int | None
+    share: Fraction | None
+    rank: tuple[int, int]
+    mig: tuple[int, int] | None
+    is_whole: bool
+
+
+def usable_mib(framebuffer_mib: int) -> int:
+    """Return about how much of an NVIDIA profile's framebuffer a guest's programs have, in MiB."""
+    return framebuffer_mib - framebuffer_mib // 16 - _FIXED_MIB
+
+
+def fit_pod(snapshot: Snapshot, template: PodTemplate, requests: Sequence[DeviceRequest]) -> PodFit:
+    """Return what gives pods their devices on this host.
+
+    Raises:
+        HostCannot: this host has no such devices; the message says why.
+    """
+    maker = requests[0].maker
+    gpus = [
+        g
+        for g in snapshot.gpus
+        if g.is_display_class and maker_of(g).name == maker and g.desired_mode is not GpuMode.UNMANAGED
+    ]
+    if not gpus:
+        raise _error(f"this host has no GPU of {maker} that vgpuctl manages: {_gpus_text(snapshot.gpus)}")
+    allowed, notes = _select(gpus, template)
+    wholes = [r for r in requests if r.is_whole]
+    if wholes and len(wholes) < len(requests):
+        raise _error(
+            "one container asks for whole GPUs and another for a part: a VM has either", hint="make two pods of it"
+        )
+    fit = _fit_whole(allowed, sum(r.count for r in wholes)) if wholes else _fit_parts(allowed, requests)
+    fields = dict(fit.fields)
+    if len(allowed) < len(gpus):
+        fields["gpu"] = [gpu.address for gpu in allowed]
+    policy = placement_policy_of(template.annotations.get(_PLACEMENT_LABEL, ""))
+    if policy is not None and "profile" in fields:
+        fields["placement"] = policy
+    return replace(fit, fields=fields, kept=(*notes, *fit.kept))
+
+
+def _select(gpus: Sequence[Gpu], template: PodTemplate) -> tuple[list[Gpu], tuple[str, ...]]:
+    """Return the GPUs that a pod's node selector and annotations allow, and what that was."""
+    notes: list[str] = []
+    allowed = list(gpus)
+    for label in _PRODUCT_LABELS:
+        product = template.node_selector.get(label)
+        if product is not None:
+            allowed = [gpu for gpu in allowed if _is_product(gpu, product)]
+            notes.append(f"{label} {product}")
+    for annotation, is_wanted in _ALLOWED:
+        names = [name.strip() for name in template.annotations.get(annotation, "").split(",") if name.strip()]
+        if names:
+            allowed = [gpu for gpu in allowed if any(_is_type(gpu, name) for name in names) is is_wanted]
+            notes.append(f"{annotation} {', '.join(names)}")
+    if not allowed:
+        raise _error(f"no GPU of this host is {' and '.join(notes)}: {_gpus_text(gpus)}")
+    return allowed, tuple(notes)
+
+
+def _is_product(gpu: Gpu, product: str) -> bool:
+    """Return whether a label of NVIDIA's feature discovery, such as Tesla-T4-SHARED, is a GPU's model."""
+    wanted, model = _plain(_SHARED_SUFFIX.sub("", product)), _plain(gpu.model)
+    return bool(wanted) and (wanted in model or model in wanted)
+
+
+def _is_type(gpu: Gpu, name: str) -> bool:
+    return bool(match_gpus((gpu,), name)) or _plain(name) in _plain(gpu.model)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]|nvidia|tesla", "", text.lower())
+
+
+def _fit_whole(gpus: Sequence[Gpu], count: int) -> PodFit:
+    """Return so many whole GPUs: passed through where that is their mode, else each as a vGPU of its whole size."""
+    ready = [gpu for gpu in gpus if gpu.mode is GpuMode.PASSTHROUGH]
+    whole = {"mode": "passthrough", "gpus": count}
+    if len(ready) >= count:
+        return PodFit(
+            {**whole, "gpu": [g.address for g in ready]} if len(ready) < len(gpus) else whole, (_devices(count),)
+        )
+    offers = sorted((o for gpu in gpus for o in _offers(gpu) if o.is_whole and o.mig is None), key=lambda o: o.rank)
+    having = Counter(o.profile for gpu in gpus for o in set(_offers(gpu)) if o.is_whole)
+    for offer in offers:
+        if having[offer.profile] >= count:
+            text = f"{_devices(count)}: {offer.profile} is all of one"
+            return PodFit({"profile": _profile_field([(offer.profile, count)])}, (text,))
+    if len(gpus) < count:
+        raise _error(f"{count_text(count, 'whole GPU')}: this host has {len(gpus)} of that kind: {_gpus_text(gpus)}")
+    first = gpus[0].address
+    return PodFit(
+        whole, (_devices(count),), (f"the GPUs must be passed through first: vgpuctl set-mode {first} passthrough",)
+    )
+
+
+def _devices(count: int) -> str:
+    return "a whole GPU" if count == 1 else f"{count} whole GPUs"
+
+
+def _fit_parts(gpus: Sequence[Gpu], requests: Sequence[DeviceRequest]) -> PodFit:
+    offers = list(dict.fromkeys(offer for gpu in gpus for offer in _offers(gpu)))
+    chosen: list[tuple[str, int]] = []
+    kept: list[str] = []
+    left_out: list[str] = []
+    needs_share = False
+    for request in requests:
+        offer = _choose(gpus, offers, request)
+        chosen.append((offer.profile, request.count))
+        kept.append(_kept_text(offer, request))
+        needs_share = needs_share or request.cores_percent is not None
+    fields: dict[str, object] = {"profile": _profile_field(chosen)}
+    if needs_share and any(_policy(gpu) is SchedulerPolicy.FIXED_SHARE for gpu in gpus):
+        fields["scheduler"] = str(SchedulerPolicy.FIXED_SHARE)
+    elif needs_share and not all(offer.mig for offer in offers):
+        command = f"vgpuctl set-scheduler {gpus[0].address} {SchedulerPolicy.FIXED_SHARE}"
+        left_out.append(f"no GPU guarantees a part of its time now; {command} has it do that")
+    return PodFit(fields, tuple(kept), tuple(left_out))
+
+
+def _profile_field(chosen: Sequence[tuple[str, int]]) -> object:
+    totals: dict[str, int] = {}
+    for profile, count in chosen:
+        totals[profile] = totals.get(profile, 0) + count
+    texts = [profile if count == 1 else f"{profile}:{count}" for profile, count in totals.items()]
+    return texts[0] if len(texts) == 1 else texts
+
+
+def _policy(gpu: Gpu) -> SchedulerPolicy | None:
+    state = None if gpu.scheduler is None else gpu.scheduler.state
+    return None if state is None else state.policy
+
+
+def _offers(gpu: Gpu) -> Iterator[_Offer]:
+    """Yield the types of a GPU that programs can compute with."""
+    for vgpu_type in gpu.types:
+        offer = _offer(gpu, vgpu_type)
+        if offer is not None:
+            yield offer
+
+
+def _offer(gpu: Gpu, vgpu_type: VgpuType) -> _Offer | None:
+    name = parse_profile_name(vgpu_type.profile)
+    size = vgpu_type.framebuffer_mib or (None if name is None else _named_mib(name))
+    is_nvidia = maker_of(gpu).has_nvml
+    if size is None or (is_nvidia and (name is None or name.series not in _SERIES)):
+        return None
+    if is_nvidia and name is not None and bool(name.mig_slices) is not (gpu.mig is not None and gpu.mig.enabled):
+        return None
+    mig = None
+    if name is not None and name.mig_slices:
+        mig = (name.mig_slices, round(size / 1024))
+    count = vgpu_type.max_per_gpu
+    return _Offer(
+        profile=vgpu_type.profile,
+        framebuffer_mib=size,
+        usable_mib=usable_mib(size) if is_nvidia else size,
+        gpu_mib=gpu.framebuffer_mib,
+        share=None if not count or mig is not None else Fraction(100, count),
+        rank=(size, _SERIES.get(name.series, 0) if name is not None else 0),
+        mig=mig,
+        is_whole=count == 1 and mig is None,
+    )
+
+
+def _named_mib(name: ProfileName) -> int | None:
+    """Return the size that a profile's name says, in MiB; None for less than a GiB, which it says as 0."""
+    match = re.fullmatch(r"(?:[1-7]-)?([0-9]+)[A-Z].*", name.without_board, re.ASCII | re.IGNORECASE)
+    return None if match is None else int(match[1]) * 1024 or None
+
+
+def _choose(gpus: Sequence[Gpu], offers: Sequence[_Offer], request: DeviceRequest) -> _Offer:
+    """Return the smallest type that holds a request.
+
+    Raises:
+        HostCannot: none does.
+    """
+    if not offers:
+        gpu = gpus[0]
+        raise _error(
+            f"no vGPU types of {_gpus_text(gpus)} are known for computing, so no part of it can be given",
+            hint=f"vgpuctl show-gpu {gpu.address}; vgpuctl set-mode {gpu.address} vgpu",
+        )
+    if request.mig_slices is not None:
+        return _choose_instance(gpus, offers, request)
+    fitting = [offer for offer in offers if _holds(offer, request)]
+    if not fitting:
+        largest = max(offers, key=lambda offer: offer.usable_mib)
+        raise _error(
+            f"no vGPU of {_gpus_text(gpus)} holds {_amount_text(request)}: the largest, {largest.profile}, has "
+            f"{format_mib(largest.framebuffer_mib)}, of which programs get about {largest.usable_mib} MiB",
+            hint="vgpuctl list-profiles; a whole GPU holds more: ask for nvidia.com/gpu alone",
+        )
+    return min(fitting, key=lambda offer: (offer.mig is not None, offer.rank))
+
+
+def _choose_instance(gpus: Sequence[Gpu], offers: Sequence[_Offer], request: DeviceRequest) -> _Offer:
+    slices, size = request.mig_slices, request.mig_gb
+    fitting = [offer for offer in offers if offer.mig is not None and offer.mig[0] == slices]
+    if not fitting:
+        raise _error(
+            f"no GPU of this host is divided into GPU instances for {slices}g.{size}gb: {_gpus_text(gpus)}",
+            hint=f"vgpuctl set-mig {gpus[0].address} {slices}g.{size}gb",
+        )
+    return min(fitting, key=lambda offer: (abs(offer.mig[1] - (size or 0)) if offer.mig else 0, offer.rank))
+
+
+def _holds(offer: _Offer, request: DeviceRequest) -> bool:
+    if request.memory_mib is not None and offer.usable_mib < request.memory_mib:
+        return False
+    if request.memory_percent is not None and not _has_percent(offer, request.memory_percent):
+        return False
+    return request.cores_percent is None or (offer.share is not None and offer.share >= request.cores_percent)
+
+
+def _has_percent(offer: _Offer, percent: Fraction) -> bool:
+    """Return whether a type has this part of its GPU's memory: profiles leave some of that over, at most a fiftieth."""
+    return offer.gpu_mib is not None and offer.framebuffer_mib * 100 >= percent * offer.gpu_mib * _NEARLY
+
+
+def _amount_text(request: DeviceRequest) -> str:
+    amounts = [] if request.memory_mib is None else [f"{request.memory_mib} MiB"]
+    amounts += [] if request.memory_percent is None else [f"{float(request.memory_percent):g} % of the memory"]
+    amounts += [] if request.cores_percent is None else [f"{float(request.cores_percent):g} % of the cores"]
+    return " and ".join(amounts)
+
+
+def _kept_text(offer: _Offer, request: DeviceRequest) -> str:
+    what = _amount_text(request) or f"GPU instance {request.mig_slices}g.{request.mig_gb}gb"
+    share = (
+        "" if request.cores_percent is None or offer.share is None else f", and {float(offer.share):.3g} % of the time"
+    )
+    return f"{what}: {offer.profile} has about {offer.usable_mib} MiB for programs{share}"
+
+
+def _gpus_text(gpus: Sequence[Gpu]) -> str:
+    counts = Counter(gpu.model for gpu in gpus if gpu.is_display_class)
+    return ", ".join(model if count == 1 else f"{count} {model}" for model, count in counts.items()) or "none"
+
+
+def _error(text: str, hint: str | None = None) -> HostCannot:
+    return HostCannot(text, hint=hint or "vgpuctl list-gpus shows what this host has", check=_CHECK)
