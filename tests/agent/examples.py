@@ -15,6 +15,7 @@ from tests.command_cases import IMAGE, MANIFEST
 
 GPU, TURING = "0000:3b:00.0", "0000:86:00.0"
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "adopt": {"name": "old-desktop"},
     "advise-sizes": {"by": "team"},
     "advise-workload": {"workload": "office"},
     "allow-logon": {"name": "runs", "user": "alice"},

@@ -152,6 +152,28 @@ def test_a_detach_changes_the_config_and_the_guest_may_keep_the_device(
     )
 
 
+def test_a_running_domain_names_a_device_without_an_alias_and_detaches_it_by_that(
+    site: Site, carriers: tuple[str, str], uuid: str
+) -> None:
+    """Libvirt gives it one at the start, and none in the config, from which a new definition takes it."""
+    own = HOSTDEV.format(carrier=carriers[0], alias="").replace("<alias name=''/>", "")
+    domain = DOMAIN.format(name="contract-plug", uuid=uuid, extra="")
+    site.ports.hypervisor.redefine(uuid, domain.replace("</devices>", f"{own}</devices>"))
+    site.ports.hypervisor.start(uuid)
+    info = site.domain(uuid)
+    (config,), (live,) = parse_hostdevs(info.xml), parse_hostdevs(info.live_xml or "")
+    assert (config.alias, live.alias) == (None, "hostdev0")
+    with site.ports.hypervisor.watch_device_removal(uuid, "hostdev0") as removal:
+        site.ports.hypervisor.detach_device(uuid, "hostdev0", live=True, config=False)
+        reported = removal.wait(10)
+    assert in_config(site, uuid) == [carriers[0]]
+    left = [h.carrier for h in parse_hostdevs(site.domain(uuid).live_xml or "")]
+    assert (reported is DetachOutcome.REMOVED) == (left == [])
+    site.ports.hypervisor.redefine(uuid, domain)
+    assert in_config(site, uuid) == []
+    assert [h.carrier for h in parse_hostdevs(site.domain(uuid).live_xml or "")] == left
+
+
 def test_destroying_the_guest_removes_the_device(site: Site, carriers: tuple[str, str], uuid: str) -> None:
     site.ports.hypervisor.start(uuid)
     attach(site, uuid, device(carriers[0]), live=True)

@@ -43,6 +43,7 @@ from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import CloudInit, CloudInitFile, GuestSetup, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.adopt import adopt
 from vgpuctl.operations.apply import apply_host
 from vgpuctl.operations.attach import attach, detach
 from vgpuctl.operations.desired_state import read_desired_state
@@ -147,6 +148,19 @@ def killed(
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     return host.again()
+
+
+def of_another(directory: Path, kind: str, *, on: bool) -> SimulatedHost:
+    """Return a host with a VM that another program made with a vGPU."""
+    text, profile, _ = HOSTS[kind]
+    vm = f"vgpus: [{{profile: {profile}, vm: vm, running: {str(on).lower()}}}]"
+    before, end, after = text.rpartition("}]")
+    return open_sim_host(directory, text=f"{before}, {vm}{end}{after}")
+
+
+def _adopt(ports: Host) -> Outcome:
+    with operation(ports):
+        return adopt(ports, context(), "vm")
 
 
 def _create(ports: Host, kind: str, *, on: bool = True, **changes: object) -> Outcome:
@@ -394,6 +408,8 @@ def _of_vgpus(kind: str) -> Iterator[Case]:
     set_reserve = partial(_ensure, kind=kind, state="present", reserve="running")
     yield Case("attach-vgpu", kind, on, partial(_attach, kind=kind))
     yield Case("attach-vgpu (off)", kind, off, partial(_attach, kind=kind))
+    yield Case("adopt", kind, partial(of_another, kind=kind, on=True), _adopt)
+    yield Case("adopt (off)", kind, partial(of_another, kind=kind, on=False), _adopt)
     yield Case("detach-vgpu", kind, on, _detach)
     yield Case("detach-vgpu (off)", kind, off, _detach)
     yield Case("set-vm (off)", kind, off, partial(_set_vm, kind=kind, drain=False))

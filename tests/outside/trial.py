@@ -62,15 +62,16 @@ class Result:
 
 
 def _parts_of(host: SimulatedHost, state: State, uuid: str) -> set[str]:
-    """Return the definition, record, disks, devices and claims that a running VM has."""
+    """Return the definition, record, disks, devices and claims that a running VM has; without a record no claims."""
     domain, running = state.domains[uuid], state.running[uuid]
-    claims = {c.carrier for c in host.ports.claims.all() if c.vm_uuid == uuid}
+    has_record = "urn:vgpuctl:1" in domain.xml
+    claims = {c.carrier for c in host.ports.claims.all() if c.vm_uuid == uuid and has_record}
     plain = host.sim._core.machine.functions.keys() - state.vf_types.keys()
     live = {c for c in running.carriers if c in state.mdevs or state.vf_types.get(c)} | (plain & set(running.carriers))
     files = parse_disk_sources(running.xml).files
     return {
         *(["definition"] if domain.persistent else []),
-        *(["record"] if "urn:vgpuctl:1" in domain.xml else []),
+        *(["record"] if has_record else []),
         *(f"disk {path}" for path in files if path in state.files),
         *(f"device {carrier}" for carrier in live),
         *(f"claim {carrier}" for carrier in claims & set(running.carriers)),
@@ -160,6 +161,7 @@ class Trials:
         host = copied(self.made, directory)
         other = open_sim_host(host.directory, host.scenario, clock=EagerClock())  # it does not wait for a lock
         running, files = Running(other), set(other.sim._core.read_state().files)
+        unmanaged = _unclaimed(other)
         running.check("before")
         effective: list[str] = []
 
@@ -185,7 +187,7 @@ class Trials:
         later = other.again()
         wrong += _settle(later, running)
         undefined = instant.action == "undefine" and bool(effective)
-        wrong += _leaks(later, files, undefined=undefined, failed=error is not None)
+        wrong += _leaks(later, files, unmanaged, undefined=undefined, failed=error is not None)
         _close(host, other, later)
         rmtree(directory)
         status, text = (0, "") if error is None else (error.status, str(error))
@@ -269,13 +271,22 @@ def _settle(later: SimulatedHost, running: Running) -> list[str]:
     return wrong + ([f"reconcile does not come to rest: {left}"] if left else [])
 
 
-def _leaks(host: SimulatedHost, files: set[str], *, undefined: bool, failed: bool) -> list[str]:
-    """Return things without an owner, unfinished changes, and missing disks that a record names."""
+def _unclaimed(host: SimulatedHost) -> set[str]:
+    """Return the devices without a claim: before a command they are another program's."""
+    state = host.sim._core.read_state()
+    devices = {*state.mdevs, *(c for c, t in state.vf_types.items() if t)}
+    return devices - {c.carrier for c in host.ports.claims.all()}
+
+
+def _leaks(host: SimulatedHost, files: set[str], unmanaged: set[str], *, undefined: bool, failed: bool) -> list[str]:
+    """Return things without an owner, unfinished changes, and missing disks that a record names.
+
+    `unmanaged`: the devices of other programs.
+    """
     state = host.sim._core.read_state()
     claims = {c.carrier: c.vm_uuid for c in host.ports.claims.all()}
     wrong = [f"a claim on {c} of a VM that is gone" for c, uuid in claims.items() if uuid not in state.domains]
-    devices = {*state.mdevs, *(c for c, t in state.vf_types.items() if t)}
-    wrong += [f"a device {c} without a claim" for c in sorted(devices - claims.keys())]
+    wrong += [f"a device {c} without a claim" for c in sorted(_unclaimed(host) - unmanaged)]
     named: set[str] = set()
     for domain in state.domains.values():
         power = VmState.RUNNING if domain.uuid in state.running else VmState.STOPPED

@@ -73,11 +73,12 @@ VM_CHANGES = (
 OPERATORS_CHANGES = ("move-vms",)
 """It stops and starts VMs of whatever account, as the plan needs."""
 HOST_CHANGES = (
-    "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "fix-problems", "import-host", "install-host",
-    "purge-deleted", "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size", "set-mode",
-    "set-scheduler", "uncordon", "uninstall-host",
+    "adopt", "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "fix-problems", "import-host",
+    "install-host", "purge-deleted", "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size",
+    "set-mode", "set-scheduler", "uncordon", "uninstall-host",
 )  # fmt: skip
 """What changes the host. A vGPU without a VM is an entry of host.yaml: it has no account, and any VM can be given it.
+adopt takes over somebody's VM, and others' VMs are root's.
 import-host reads files and folders of other programs, for root's host.yaml."""
 
 DECISIONS: Mapping[str, Decision] = {

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 ROOT_COMMANDS = frozenset(
     {
-        "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "import", "install-host", "purge-deleted",
-        "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size", "set-mode", "set-scheduler",
-        "uncordon", "uninstall-host",
+        "adopt", "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "import", "install-host",
+        "purge-deleted", "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size", "set-mode",
+        "set-scheduler", "uncordon", "uninstall-host",
     }
 )  # fmt: skip
 """Commands that the agent makes for root alone, as `agent.rights` says; doctor --fix is one, too."""

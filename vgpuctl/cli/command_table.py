@@ -53,6 +53,7 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "refresh-vm": Entry(
             "vm_changes", "Rebuild VMs from a newer base image.", "rebuild rebuild-vm recompose refresh reimage"
         ),
+        "adopt": Entry("adopt", "Manage VMs that other programs made, without a restart.", "manage take-over"),
         "attach-vgpu": Entry("vm_changes", "Add vGPUs to VMs, also while they run.", "attach attach-device"),
         "detach-vgpu": Entry("vm_changes", "Remove vGPUs from VMs, also while they run.", "detach detach-device"),
         "attach-gpu": Entry("vm_changes", "Add whole GPUs to VMs that are off.", "add-gpu"),

@@ -57,20 +57,22 @@ class Targets(Value):
         return self.names[0] if plain and not self.everything and not self.filtered else None
 
 
-def vms(*, parallel: bool = True, selectors: str = "--") -> Callable[[Command], Command]:
+def vms(*, parallel: bool = True, selectors: str = "--", everything: str | None = None) -> Callable[[Command], Command]:
     """Return a decorator that adds VM... and the options that select VMs; the command gets them as `targets`.
 
-    `selectors`: how these options begin, for a command in which --label and --owner mean something else.
+    `selectors`: how these options begin, for a command in which --label and --owner mean something else. `everything`:
+    the help of --all where it does not mean the VMs that vgpuctl manages.
     """
+    every_managed = everything or "Every VM that vgpuctl manages."
 
     def decorate(function: Command) -> Command:
         @wraps(function)
         def command(*args: Any, **kwargs: Any) -> int:
-            names, everything = kwargs.pop("names"), kwargs.pop("everything")
+            names, selects_all = kwargs.pop("names"), kwargs.pop("everything")
             labels, owner = kwargs.pop("target_labels"), kwargs.pop("target_owner")
             at_a_time = kwargs.pop("parallel", None) or DEFAULT_PARALLEL
-            targets = Targets("VM", names, everything, labels, owner, at_a_time, selectors)
-            if everything and names:
+            targets = Targets("VM", names, selects_all, labels, owner, at_a_time, selectors)
+            if selects_all and names:
                 raise click.UsageError("--all and names cannot be combined")
             require_some(targets)
             return function(*args, targets=targets, **kwargs)
@@ -93,7 +95,7 @@ def vms(*, parallel: bool = True, selectors: str = "--") -> Callable[[Command], 
             multiple=True,
             help="Only VMs with this label; repeat it for VMs with all of several.",
         )(decorated)
-        every = "Every VM that vgpuctl manages." if parallel else "Every VM."  # without --parallel: it changes nothing
+        every = every_managed if parallel else "Every VM."  # without --parallel: it changes nothing
         decorated = click.option("--all", "everything", is_flag=True, help=every)(decorated)
         return click.argument("names", nargs=-1, metavar="[VM]...", shell_complete=complete.vms)(decorated)
 
@@ -206,18 +208,20 @@ def change(
     check: Callable[[GpuHost], object] | None = None,
     preview_notes: Callable[[Rows], tuple[str, ...]] | None = None,
     dry_run: bool = False,
+    managed_only: bool = True,
 ) -> int:
     """Run a change for one plain name, or for several as one command.
 
     `question`: for a call that asks for confirmation; makes the one question for all. `check`: raises what prevents the
-    change whatever it is for, once for all. `preview_notes`: notes about all of them for a dry run.
+    change whatever it is for, once for all. `preview_notes`: notes about all of them for a dry run. `managed_only`
+    False: patterns and --all select unmanaged VMs, too.
     """
     name = targets.single
     if name is not None:
         return run.call(settings, kind, lambda host: call(host, name))
 
     def change_all(host: GpuHost) -> Outcome[Any]:
-        selected = select(host, targets, managed_only=True)
+        selected = select(host, targets, managed_only=managed_only)
         if check is not None:
             check(host)
         notes = preview_notes(selected.data) if preview_notes is not None and dry_run else ()

@@ -43,9 +43,9 @@ from vgpuctl.observe.definition import (
     removal_command,
     require_function,
 )
+from vgpuctl.observe.mdevctl import MDEVCTL_DIRECTORY
 
 MEMINFO = "/proc/meminfo"
-MDEVCTL_DIRECTORY = "/etc/mdevctl.d"
 _NO_VMS = unknown("the VMs are not known: libvirt does not answer")
 
 

@@ -106,6 +106,7 @@ def _add_vgpu(parent: etree._Element, vgpu: AssignedVgpu) -> None:
             "params": vgpu.params or None,
             "placement-id": _number_text(vgpu.placement_id),
             "waits-for-place": "yes" if vgpu.waits_for_place else None,
+            "adopted": "yes" if vgpu.adopted else None,
         },
     )
 
@@ -228,6 +229,7 @@ def _parse_vgpu(element: Element) -> AssignedVgpu:
         params=_optional_attribute(element, "params") or "",
         placement_id=None if placement is None else _require_number(element, "placement-id"),
         waits_for_place=element.get("waits-for-place") == "yes",
+        adopted=element.get("adopted") == "yes",
     )
 
 

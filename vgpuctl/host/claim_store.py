@@ -286,8 +286,8 @@ class ClaimStore:
 
 
 def _claim_fields(claim: Claim) -> dict[str, object]:
-    """Return what a claim's file has; the account only where there is one."""
-    return {name: value for name, value in as_dict(claim).items() if name != "account" or value is not None}
+    """Return what a claim's file has; `account` and `adopted` only where they say something."""
+    return {name: value for name, value in as_dict(claim).items() if name not in ("account", "adopted") or value}
 
 
 def _parse_claim(name: str, text: bytes) -> Claim | None:
@@ -302,7 +302,9 @@ def _parse_claim(name: str, text: bytes) -> Claim | None:
         if not (isinstance(data.get("type_id"), str | None) and isinstance(data.get("placement_id"), int | None)):
             return None
         texts = (data.get("spread_group"), data.get("account"))
-        if not isinstance(data.get("leaving", False), bool) or not all(isinstance(t, str | None) for t in texts):
+        if not all(isinstance(t, str | None) for t in texts):
+            return None
+        if not all(isinstance(data.get(flag, False), bool) for flag in ("leaving", "adopted")):
             return None
         if not isinstance(data.get("operation"), str | None):
             return None

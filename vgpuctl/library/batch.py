@@ -18,6 +18,7 @@ from vgpuctl.errors import (
     HostCannot,
     Interrupted,
     InUse,
+    Refused,
     SomeTargetsFailed,
     VgpuctlError,
     explain_exception,
@@ -50,8 +51,9 @@ OpenWorker = Callable[[CallSettings, HostClock], WorkerT]
 MAX_NAMES_IN_FULL = 3
 """Before the user confirms, the steps of at most this many are shown; of more, how much is deleted or stopped."""
 
-CANNOT_HAVE_CHECKS = ("mode", "partition", "scheduler")
-"""The `check` facts of errors which say that a GPU cannot have a setting at all, with its model or its driver."""
+CANNOT_HAVE_CHECKS = ("mode", "partition", "scheduler", "adopt-device", "adopted")
+"""The `check` facts of errors which say that a GPU cannot have a setting at all, with its model or its driver; or that
+a VM has nothing to adopt or to let go, or was adopted and cannot be deleted."""
 
 
 class Preview(Value):
@@ -251,7 +253,7 @@ def _details(names: Sequence[str], plans: Batch[Any, Any]) -> tuple[str, ...]:
 
 
 def _is_impossible(error: VgpuctlError) -> bool:
-    return isinstance(error, HostCannot) and error.facts.get("check") in CANNOT_HAVE_CHECKS
+    return isinstance(error, HostCannot | Refused) and error.facts.get("check") in CANNOT_HAVE_CHECKS
 
 
 def _skipped_text(name: str, error: VgpuctlError) -> str:

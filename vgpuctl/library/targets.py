@@ -109,7 +109,7 @@ class TargetCalls(Calls):
 
         `command`: for the audit journal, which gets one entry. `call` gets an opened host and a name; with `dry_run` it
         must be a dry run too. `question`: makes the one question for all from the names; it is for a call that needs
-        confirmation. `skips`: GPUs that cannot have the change are skipped with a note, if another one can.
+        confirmation. `skips`: what cannot have the change is skipped with a note, if another one can.
         SomeTargetsFailed: some failed; `result` has all of them.
         """
         from vgpuctl.library import batch

@@ -314,6 +314,14 @@ class VmCalls(Calls):
         request = requests.for_change(self._ports, name, fields)
         return ensure_vm.set_vm(self._ports, context, request, drain=drain, when_off=when_off)
 
+    @change("adopt", "vm")
+    def adopt(self, name: str, *, release: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
+        """Manage a VM that another program made with a vGPU, VF or whole GPU; with `release` let an adopted VM go."""
+        from vgpuctl.operations import adopt
+
+        act = adopt.release if release else adopt.adopt
+        return act(self._ports, self._context(dry_run=dry_run), name)
+
     @change("attach-vgpu", "vm")
     def attach_vgpu(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
         """Add vGPUs of `profile` to a VM that exists, also while it runs."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs as libvirt reports them, the record that vgpuctl keeps in their metadata, and the claims in /run."""
+"""VMs as libvirt reports them, the record that vgpuctl keeps in their metadata, and the claims in /run.
+
+Size: a VM, its record and its claims are read together.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,7 @@ class AssignedVgpu(Value):
 
     `placement_id`: its placement on a mixed-size GPU; None leaves it to the driver. `waits_for_place`: it gave up its
     place to let others move. `gpu`, `function` and `placement_id` are then its last ones, which others may take.
+    `adopted`: another program made it and gave it to the VM before vgpuctl managed it.
     """
 
     index: int
@@ -61,6 +65,7 @@ class AssignedVgpu(Value):
     params: str = ""
     placement_id: int | None = None
     waits_for_place: bool = False
+    adopted: bool = False
 
 
 class DiskRole(StrEnum):
@@ -176,6 +181,10 @@ class VmRecord(Value):
     def waiting_vgpus(self) -> tuple[AssignedVgpu, ...]:
         """Return the vGPUs that gave up their slots and wait for others."""
         return tuple(v for v in self.vgpus if v.waits_for_place)
+
+    def adopted_vgpus(self) -> tuple[AssignedVgpu, ...]:
+        """Return the vGPUs that another program made."""
+        return tuple(v for v in self.vgpus if v.adopted)
 
     def data_disks(self) -> tuple[ManagedDisk, ...]:
         """Return the disks that may hold user data: no seed, and none that a refresh makes or leaves."""
@@ -331,7 +340,7 @@ class Claim(Value):
     a mixed-size GPU, None where the driver chooses. `spread_group`: the VM's group, needed while no definition has it.
     `leaving`: its operation removes vGPUs from the VM, so nobody may start the VM with the remaining ones. `operation`:
     the id of the operation that wrote it; None is no living operation. `process`, `command`: who that was, for people.
-    `account`: that of the VM's record.
+    `account`: that of the VM's record. `adopted`: as in `AssignedVgpu`.
     """
 
     carrier: str
@@ -350,6 +359,7 @@ class Claim(Value):
     spread_group: str | None = None
     operation: str | None = None
     account: str | None = None
+    adopted: bool = False
 
     @property
     def holder_text(self) -> str:

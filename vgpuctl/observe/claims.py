@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from vgpuctl.domain.domain_xml import parse_hostdevs
+from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 from vgpuctl.errors import Busy, FileFailed, VgpuctlError
 from vgpuctl.model.vm import HOST_VGPU_CLAIM_PREFIX, Claim, DrainedVm, VmInProgress, VmState
 from vgpuctl.ports.host import Host
@@ -72,12 +72,18 @@ def is_alive(host: Host, entry: Claim | DrainedVm | VmInProgress) -> bool:
 
 
 def is_claim_in_use(host: Host, claim: Claim) -> bool:
-    """Return whether the claim's VM is not off and has the claimed carrier. If it cannot be read, return True."""
+    """Return whether the claim's VM is not off and has the claimed carrier. If it cannot be read, return True.
+
+    A VM had its adopted devices before vgpuctl: they are in use as vgpuctl's once the VM's record has them.
+    """
     try:
         domain = host.hypervisor.find_domain(claim.vm_uuid)
+        if domain is None or domain.state is VmState.STOPPED:
+            return False
+        record = parse_domain(domain.xml, domain.state, host.machine_id).record if claim.adopted else None
     except VgpuctlError:
         return True
-    if domain is None or domain.state is VmState.STOPPED:
+    if claim.adopted and (record is None or all(v.carrier != claim.carrier for v in record.vgpus)):
         return False
     return any(h.carrier == claim.carrier for h in parse_hostdevs(domain.live_xml or domain.xml))
 

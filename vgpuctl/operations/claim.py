@@ -149,6 +149,7 @@ def build_claims(name: str, record: VmRecord, operation: Operation) -> tuple[Cla
             spread_group=record.spread_group,
             operation=operation.id,
             account=record.account,
+            adopted=vgpu.adopted,
         )
         for vgpu in record.vgpus
     )

@@ -11,7 +11,8 @@ VM again with the new record.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Sequence, Set
+from itertools import count
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.record import FINISH_EXCHANGE
@@ -154,8 +155,11 @@ def find_unowned(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
         for vgpu, vm in _find_strays(snapshot)
         if vgpu.gpu not in stuck
     ]
+    half_adopted = _half_adopted_claims(host, snapshot.claims)
     for vgpu in snapshot.vgpus:
-        if vgpu.owner is Ownership.LEAKED and vgpu.gpu not in stuck:
+        if vgpu.owner is Ownership.LEAKED and vgpu.carrier in half_adopted:
+            findings.append(_half_adopted_finding(host, f"VM {vgpu.vm} is gone", [half_adopted[vgpu.carrier]]))
+        elif vgpu.owner is Ownership.LEAKED and vgpu.gpu not in stuck:
             finding, claim = _leak_finding(with_own_operation(vgpu), vgpu), claims.get(vgpu.carrier)
             findings.append(
                 finding if claim is None or claim.vm != GPU_SETUP_CLAIM else _half_set_up_finding(finding, claim)
@@ -199,6 +203,29 @@ def _leak_finding(claim: Claim | None, vgpu: Vgpu) -> ReconcileFinding:
     claims = () if claim is None else (claim,)
     text = f"{vgpu.profile or vgpu.backend} on {vgpu.function}: {vgpu.reason}"
     return ReconcileFinding("leaked", text, action, plan, claims)
+
+
+def _half_adopted_claims(host: Host, claims: Iterable[Claim]) -> dict[str, Claim]:
+    """Return the claims, by carrier, of commands that were killed while they worked on a device that was adopted."""
+    adopted = [claim for claim in claims if claim.adopted]
+    if not adopted:
+        return {}
+    with report_unreadable("which commands were killed"):
+        killed = host.operations.killed(frozenset(claim.operation for claim in adopted))
+    return {claim.carrier: claim for claim in adopted if claim.operation in killed}
+
+
+def _half_adopted_finding(host: Host, text: str, claims: Sequence[Claim], vm: Vm | None = None) -> ReconcileFinding:
+    """Return the finding for a VM that was not adopted or let go to the end: only claims say that it was begun."""
+    plan = Plan(tuple(ReleaseClaim(claim.carrier, claim.vm_uuid) for claim in claims), undo_on_failure=False)
+    carriers = ", ".join(claim.carrier for claim in claims)
+    what = f"{text}, and a killed command left the claim on {carriers}: {claims[0].command}"
+    action = f"release the claim on {carriers}; the device stays as it is"
+    operation = host.operations.current()
+    own = tuple(
+        replace(claim, process=operation.process, command=operation.command, operation=operation.id) for claim in claims
+    )
+    return ReconcileFinding("half-adopted", what, action, plan, own, vm)
 
 
 def _half_set_up_finding(finding: ReconcileFinding, claim: Claim) -> ReconcileFinding:
@@ -266,28 +293,39 @@ def check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[Reconci
     carriers = {h.carrier: h for h in vm.hostdevs}
     managed = [v for v in snapshot.vgpus if v.owner is Ownership.MANAGED and v.name is None]
     proven = [v for v in managed if v.carrier in carriers and v.vm_uuid == vm.uuid]
-    if not proven:
+    if not proven or any(v.carrier in snapshot.live_claim_carriers for v in proven):
         return []
-    record = _rebuild_record(snapshot.machine_id, vm, proven)
+    half_adopted = _half_adopted_claims(host, (c for c in snapshot.claims if c.vm_uuid == vm.uuid))
+    if half_adopted:
+        return [_half_adopted_finding(host, f"VM {vm.name} has no record", list(half_adopted.values()), vm)]
+    record = _rebuild_record(snapshot, vm, proven)
     plan = Plan((SetRecordState(vm.name, vm.uuid, record),), undo_on_failure=False)
     text = f"VM {vm.name} lost its record; {', '.join(v.carrier for v in proven)} is provably its own"
     action = f"write the record of {vm.name} again (delete-vm will keep its disks)"
     return [ReconcileFinding("record-lost", text, action, plan, claims_of_record(host, vm.name, record), vm)]
 
 
-def _rebuild_record(machine_id: str, vm: Vm, vgpus: list[Vgpu]) -> VmRecord:
-    """Return a record with what the host itself still proves: the vGPUs. It cannot prove disks, so there are none."""
+def _rebuild_record(snapshot: Snapshot, vm: Vm, vgpus: list[Vgpu]) -> VmRecord:
+    """Return a record with what the host itself still proves: the vGPUs. It cannot prove disks, so there are none.
+
+    Adopted vGPUs have no alias with their index, and get free ones.
+    """
+    adopted = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid and c.adopted}
     aliases = {h.carrier: h.alias or "" for h in vm.hostdevs}
-    indexes = {v.carrier: parse_integer(aliases[v.carrier].rpartition("-")[2]) or 0 for v in vgpus}
-    ordered = sorted(vgpus, key=lambda v: indexes[v.carrier])
+    indexes = {
+        v.carrier: parse_integer(aliases[v.carrier].rpartition("-")[2]) or 0 for v in vgpus if v.carrier not in adopted
+    }
+    free = (n for n in count() if n not in indexes.values())
+    indexes |= {v.carrier: next(free) for v in vgpus if v.carrier in adopted}
+    assigned = (assigned_from_observed(v, indexes[v.carrier]) for v in sorted(vgpus, key=lambda v: indexes[v.carrier]))
     return VmRecord(
         state=RecordState.READY,
         vm_uuid=vm.uuid,
-        machine_id=machine_id,
-        vgpus=tuple(assigned_from_observed(v, indexes[v.carrier]) for v in ordered),
+        machine_id=snapshot.machine_id,
+        vgpus=tuple(replace(v, adopted=v.carrier in adopted) for v in assigned),
         disks=(),
         request_json="{}",
-        created_vm=not any(alias.startswith(ADOPTED_ALIAS_PREFIX) for alias in aliases.values()),
+        created_vm=not adopted and not any(alias.startswith(ADOPTED_ALIAS_PREFIX) for alias in aliases.values()),
     )
 
 

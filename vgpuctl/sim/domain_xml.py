@@ -11,6 +11,7 @@ import uuid as uuids
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
+from itertools import count
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,6 +195,21 @@ def assign_addresses(element: _Element, *, is_running: bool = False) -> None:
             continue
         address = {"type": "pci", "domain": "0x0000", "bus": f"0x{free.pop(0):02x}", "slot": "0x00", "function": "0x0"}
         etree.SubElement(device, "address", address)
+
+
+def add_live_aliases(element: _Element) -> bool:
+    """Give each host device without an alias the one that libvirt gives it at a start: hostdev0, hostdev1 and so on.
+
+    Returns whether one lacked an alias.
+    """
+    from lxml import etree
+
+    taken = {alias.get("name") for alias in element.iterfind("devices/hostdev/alias")}
+    free = (name for name in map("hostdev{}".format, count()) if name not in taken)
+    without = [device for device in element.findall("devices/hostdev") if device.find("alias") is None]
+    for device in without:
+        etree.SubElement(device, "alias", {"name": next(free)})
+    return bool(without)
 
 
 def _needs_root_port(device: _Element) -> bool:

@@ -73,6 +73,7 @@ class SimHotplug:
                 hostdev = _add_device(live_element, xml)
                 taken = hostdevs.prepare_hostdevs(state, domain.name, (hostdev,))
                 domain_xml.assign_addresses(live_element, is_running=True)
+                domain_xml.add_live_aliases(live_element)
                 change.add("plug", uuid, hostdev.carrier, taken, domain_xml.unparse(live_element))
             change.add("domain", uuid, domain.name, domain_xml.unparse(config_element))
 

@@ -196,7 +196,9 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
             host_devices = domain_xml.parse_hostdevs(element)
             taken = hostdevs.prepare_hostdevs(state, domain.name, host_devices)
             hostdevs.require_displays(state, domain_xml.find_displays(element))
-            change.add("run", uuid, state.next_pid, [device.carrier for device in host_devices], taken)
+            carriers = [device.carrier for device in host_devices]
+            live_xml = (domain_xml.unparse(element),) if domain_xml.add_live_aliases(element) else ()
+            change.add("run", uuid, state.next_pid, carriers, taken, *live_xml)
 
     def shutdown(self, uuid: str) -> None:
         """Ask the guest to power off. It does at once, unless a fault of the scenario makes it ignore the request."""

@@ -94,7 +94,11 @@ class _Builder:
                 drivers = {
                     c: self._state.driver(self._state.machine.functions[c]) for c in carriers if self._is_managed(c)
                 }
-                journal_records.append(["run", vm_uuid, self._state.next_pid + number, carriers, drivers])
+                pid, live_xml = (
+                    self._state.next_pid + number,
+                    _domain_xml(name, vm_uuid, arch, carriers, self._is_managed, live=True),
+                )
+                journal_records.append(["run", vm_uuid, pid, carriers, drivers, live_xml])
         return journal_records
 
     def _is_managed(self, carrier: str) -> bool:
@@ -146,10 +150,10 @@ class _Builder:
         raise table.owner.error(f"{gpu.address} has no free device left")
 
 
-def _domain_xml(name: str, vm_uuid: str, arch: str, carriers: list[str], is_managed: Any) -> str:
-    """Return the XML of an unmanaged VM: nothing in it mentions vgpuctl."""
+def _domain_xml(name: str, vm_uuid: str, arch: str, carriers: list[str], is_managed: Any, *, live: bool = False) -> str:
+    """Return the XML of an unmanaged VM: nothing in it mentions vgpuctl. `live`: as libvirt shows it while it runs."""
     devices = []
-    for carrier in carriers:
+    for number, carrier in enumerate(carriers):
         if ":" in carrier:
             domain, bus, slot_function = carrier.split(":")
             slot, function = slot_function.split(".")
@@ -157,7 +161,8 @@ def _domain_xml(name: str, vm_uuid: str, arch: str, carriers: list[str], is_mana
             attributes = f'type="pci" managed="{"yes" if is_managed(carrier) else "no"}"'
         else:
             source, attributes = f'<address uuid="{carrier}"/>', 'type="mdev" managed="no" model="vfio-pci"'
-        devices.append(f'<hostdev mode="subsystem" {attributes}><source>{source}</source></hostdev>')
+        alias = f'<alias name="hostdev{number}"/>' if live else ""
+        devices.append(f'<hostdev mode="subsystem" {attributes}><source>{source}</source>{alias}</hostdev>')
     return (
         f'<domain type="kvm"><name>{name}</name><uuid>{vm_uuid}</uuid><memory unit="KiB">4194304</memory>'
         f'<vcpu placement="static">2</vcpu><os><type arch="{arch}" machine="{MACHINE_TYPES[PCIE_MACHINES[arch]]}">'

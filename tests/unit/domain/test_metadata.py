@@ -54,6 +54,15 @@ def test_a_record_marks_an_adopted_vm_and_the_default_is_created_by_vgpuctl() ->
     }, "a new field must be written and read too"  # fmt: skip
 
 
+def test_an_adopted_vgpu_is_marked_and_no_other() -> None:
+    assert "adopted" not in GOOD
+    (vgpu,) = vendor_vf().record.vgpus
+    record = replace(vendor_vf().record, vgpus=(replace(vgpu, adopted=True), vgpu))
+    assert record_to_xml(record).count(' adopted="yes"') == 1
+    assert record_from_xml(record_to_xml(record)) == record
+    assert record.adopted_vgpus() == record.vgpus[:1]
+
+
 def test_a_vgpu_that_waits_for_a_place_is_marked_and_no_other() -> None:
     assert "waits" not in GOOD
     (vgpu,) = vendor_vf().record.vgpus
@@ -127,7 +136,7 @@ def test_each_backend_and_missing_values_read_back() -> None:
         assert record_from_xml(record_to_xml(design.record)) == design.record
     assert set(field_names(AssignedVgpu)) == {
         "index", "backend", "gpu", "function", "carrier", "profile", "framebuffer_mib", "params",
-        "placement_id", "waits_for_place",
+        "placement_id", "waits_for_place", "adopted",
     }, "a new field must be written and read too"  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from vgpuctl.cli.shown import (
 from vgpuctl.cli.targets import Targets, change, count_rows, query, running_text
 from vgpuctl.config.arguments import NONE
 from vgpuctl.model.autostart import ANY_STORAGE, AUTOSTART_NEVER
+from vgpuctl.model.numbers import count_text
 from vgpuctl.value import field_names
 
 if TYPE_CHECKING:
@@ -85,8 +87,16 @@ VMS = Listing(
 )  # fmt: skip
 
 
+MAX_NAMED = 3
+"""So many VMs are named in a line; of more, the command that shows them."""
+
+
 def _vms(data: tuple[VmRowResult, ...]) -> Page:
-    return Page(stderr_lines=[] if data else ["no VMs here"])
+    if not data:
+        return Page(stderr_lines=["no VMs here"])
+    names = [vm.name for vm in data if vm.adoptable]
+    adopt = shlex.join(["vgpuctl", "adopt", *names]) if len(names) <= MAX_NAMED else "vgpuctl adopt --all --dry-run"
+    return Page(stderr_lines=[f"{count_text(len(names), 'VM')} could be adopted: {adopt}"] if names else [])
 
 
 @make_command(
@@ -106,7 +116,8 @@ def _vms(data: tuple[VmRowResult, ...]) -> Page:
 def list_vms(settings: Settings) -> int:
     """List the VMs with their state, owner and vGPUs.
 
-    OWNER is the person or team that uses the VM. OWNERSHIP shows whether vgpuctl manages it.
+    OWNER is the person or team that uses the VM. OWNERSHIP shows whether vgpuctl manages it. Unmanaged VMs with a vGPU,
+    VF or whole GPU that vgpuctl could manage are named on stderr.
     """
     return run.call(settings, "list-vms", lambda host: host.list_vms())
 

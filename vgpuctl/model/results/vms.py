@@ -209,7 +209,8 @@ class VmRowResult(Value):
     the user of the host agent who made it, null if root did. `generation`: grows with each change that vgpuctl makes of
     its record or definition, null without a record. `image`: the image that its first disk is a clone or a full copy
     of, null without one. `license`, `guest_sharing`: as in `VmResult`. `driver`, `guest_users`: NVIDIA's driver in
-    the running guest and who is logged on there, as its helper reports; null without a helper.
+    the running guest and who is logged on there, as its helper reports; null without a helper. `adoptable`: another
+    program made it with a vGPU, VF or whole GPU, and the adopt command would probably take it over.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -230,6 +231,7 @@ class VmRowResult(Value):
     guest_sharing: str | None
     driver: str | None
     guest_users: tuple[str, ...] | None
+    adoptable: bool | None
     vgpus: tuple[VgpuResult, ...]
 
 

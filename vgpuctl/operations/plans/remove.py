@@ -54,6 +54,14 @@ def own_record(vm: Vm, action: str) -> VmRecord:
     """
     if vm.record is not None and (vm.record.created_vm or action != "delete"):
         return vm.record
+    if vm.record is not None and vm.record.adopted_vgpus():
+        name = shlex.quote(vm.name)
+        raise Unmanaged(
+            f"{vm.name} was not created by vgpuctl, which only adopted it",
+            hint=f"vgpuctl adopt {name} --release lets it go; then {_virsh_command(vm, action)}",
+            check="adopted",
+            vm=vm.name,
+        )
     if vm.record is not None:
         raise Unmanaged(
             f"{vm.name} was not created by vgpuctl, which only attached {count_text(len(vm.record.vgpus), 'vGPU')}",

@@ -212,9 +212,17 @@ def _is_of_profile(chosen: AssignedVgpu, assigned: AssignedVgpu, record: VmRecor
 
 
 def with_identity(chosen: AssignedVgpu, assigned: AssignedVgpu, record: VmRecord) -> AssignedVgpu:
-    """Return a chosen slot as the slot of an assigned vGPU: with its index and parameters, and the UUID of its mdev."""
-    carrier = backend_for(chosen.backend).carrier(chosen.function, record.vm_uuid, assigned.index)
-    return replace(chosen, index=assigned.index, carrier=carrier, params=assigned.params)
+    """Return a chosen slot as the slot of an assigned vGPU: with its index and parameters, and the UUID of its mdev.
+
+    An adopted vGPU that becomes an mdev with a UUID of vgpuctl's own is adopted no more.
+    """
+    has_uuid = backend_for(chosen.backend).carrier_has_uuid
+    if has_uuid and backend_for(assigned.backend).carrier_has_uuid:
+        carrier = assigned.carrier
+    else:
+        carrier = backend_for(chosen.backend).carrier(chosen.function, record.vm_uuid, assigned.index)
+    adopted = assigned.adopted and (carrier == assigned.carrier or not has_uuid)
+    return replace(chosen, index=assigned.index, carrier=carrier, params=assigned.params, adopted=adopted)
 
 
 def _own_slots(

@@ -13,7 +13,7 @@ from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.room import divide
 from vgpuctl.model.autostart import keeps_last_state
-from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, Ownership, Vgpu, VgpuType
+from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode, Ownership, Vgpu, VgpuType
 from vgpuctl.model.guest_report import GuestReport
 from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.planned_fields import planned_fields
@@ -199,11 +199,25 @@ def _why_absent(vgpu: AssignedVgpu) -> str:
 def ownership_of(vm: Vm) -> VmOwnershipWord:
     """Say whether vgpuctl manages a VM: managed, unmanaged or a copy of a managed one.
 
-    A VM that only has vGPUs of vgpuctl is unmanaged.
+    A VM of another program is managed when its vGPU was adopted. One that only got vGPUs of vgpuctl is unmanaged.
     """
     if vm.record is not None:
-        return "managed" if vm.record.created_vm else "unmanaged"
+        return "managed" if vm.record.created_vm or vm.record.adopted_vgpus() else "unmanaged"
     return "copy" if vm.copied_record is not None else "unmanaged"
+
+
+def is_adoptable(snapshot: Snapshot, vm: Vm) -> bool:
+    """Return whether `vgpuctl adopt` would probably take a VM over; reads no types, for lists of many VMs."""
+    if vm.record is not None or vm.copied_record is not None or vm.has_unreadable_record or not vm.persistent:
+        return False
+    own = [v for v in snapshot.vgpus if v.vm_uuid == vm.uuid or vm.name in v.other_vms]
+    return bool(own) and all(_is_free_to_adopt(snapshot, vm, v) for v in own)
+
+
+def _is_free_to_adopt(snapshot: Snapshot, vm: Vm, vgpu: Vgpu) -> bool:
+    gpu = snapshot.gpu(vgpu.gpu)
+    is_own = vgpu.owner is Ownership.UNMANAGED and vgpu.vm_uuid == vm.uuid and not vgpu.other_vms
+    return is_own and vgpu.present and gpu is not None and gpu.desired_mode is not GpuMode.UNMANAGED
 
 
 def image_of(vm: Vm) -> str | None:
@@ -231,6 +245,7 @@ def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmR
         guest_sharing=_recorded_value(vm, "guest_sharing"),
         driver=None if report is None else report.driver,
         guest_users=None if users is None else tuple(user.user for user in users),
+        adoptable=is_adoptable(snapshot, vm),
         vgpus=_vgpus_of(snapshot, vm),
     )
 

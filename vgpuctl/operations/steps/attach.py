@@ -7,9 +7,10 @@ and claimed.
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
-from vgpuctl.domain.domain_edit import count_root_ports, with_next_generation
+from vgpuctl.domain.domain_edit import DomainEdit, count_root_ports, edit_domain, with_next_generation
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 from vgpuctl.domain.record import record_after, record_to_xml
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
@@ -133,7 +134,11 @@ class AttachDevice(Step):
 
 
 class DetachDevice(Removal):
-    """Detach a host device from a VM and wait until the guest has released it."""
+    """Detach a host device from a VM and wait until the guest has released it.
+
+    libvirt finds it by its alias: in a definition by a user's (ua-...), in a running domain by any. A device without a
+    user's alias, as in an adopted VM, is taken out of the definition by its source, after the guest has released it.
+    """
 
     name: str
     uuid: str
@@ -148,30 +153,40 @@ class DetachDevice(Removal):
 
         Raises:
             Busy: the guest did not release it in time, or refuses; it stays created, recorded and claimed.
-            Refused: the device has no user alias (ua-...) by which libvirt could find it.
+            Refused: the running device has no alias by which libvirt could find it.
         """
         domain = require_domain(host, self.uuid, self.name)
         config, live = _find_hostdev(domain.xml, self.carrier), _find_hostdev(domain.live_xml, self.carrier)
-        hostdev = config or live
-        if hostdev is None:
-            return
-        if hostdev.alias is None or (config is not None and not hostdev.alias.startswith("ua-")):
+        user_alias = config.alias if config is not None and (config.alias or "").startswith("ua-") else None
+        if live is not None:
+            self._detach_live(host, live, config=user_alias is not None)
+        elif user_alias is not None:
+            self._request_detach(host, user_alias, live=False, config=True)
+        if config is not None and user_alias is None:
+            self._take_out_of_definition(host)
+
+    def _detach_live(self, host: Host, live: HostdevRef, *, config: bool) -> None:
+        """Ask the guest to release it and wait; `config`: take it out of the definition in the same call."""
+        if live.alias is None:
             raise Refused(
                 f"{self.carrier} has no alias in {self.name}, which is needed to detach it",
-                hint=f"virsh edit {self.name}: <alias name='ua-...'/> in its <hostdev>; or virsh detach-device",
+                hint=f"virsh shutdown {quote(self.name)}, then run the command again",
                 carrier=self.carrier,
             )
-        if live is None:
-            self._request_detach(host, hostdev.alias, live=False, config=True)
-            return
-        with host.hypervisor.watch_device_removal(self.uuid, hostdev.alias) as removal:
-            self._request_detach(host, hostdev.alias, live=True, config=config is not None)
+        with host.hypervisor.watch_device_removal(self.uuid, live.alias) as removal:
+            self._request_detach(host, live.alias, live=True, config=config)
             outcome = removal.wait(self.deadline_seconds) if self._is_attached(host) else DetachOutcome.REMOVED
         if self._is_attached(host):
             late = f"did not release {self.carrier} within {self.deadline_seconds:g} s"
             raise self._still_attached_error(
                 f"refuses to release {self.carrier}" if outcome is DetachOutcome.REFUSED else late
             )
+
+    def _take_out_of_definition(self, host: Host) -> None:
+        """Define the VM again without the device, unless another program has just taken it out."""
+        xml = host.hypervisor.definition(self.uuid)
+        if _find_hostdev(xml, self.carrier) is not None:
+            host.hypervisor.redefine(self.uuid, edit_domain(xml, DomainEdit(hostdev_changes=((self.carrier, None),))))
 
     def _is_attached(self, host: Host) -> bool:
         """Return whether the running domain has it. An event from libvirt is only a reason to check."""

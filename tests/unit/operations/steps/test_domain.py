@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults import failing
 from tests.hosts import SimulatedHost, create, open_sim_host, picture, request
+from tests.meanwhile import unchanged, with_calls
 from vgpuctl.backends.mdev import CreateMdev, RemoveMdev
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.render import compile_template, read_builtin_template, render_domain
@@ -48,16 +49,28 @@ def the_xml(host: SimulatedHost) -> str:
     return record.xml
 
 
-def test_a_device_without_an_alias_of_its_own_is_refused_with_what_to_do(host):
+def test_a_device_without_an_alias_of_its_own_is_taken_out_of_the_definition(host):
     carrier = "11111111-2222-3333-4444-555555555555"
-    uuid = the_vm(host).uuid
+    uuid, before = the_vm(host).uuid, the_xml(host)
     host.ports.hypervisor.attach_device(uuid, DEVICE.format(carrier, ""), False)
     step = DetachDevice("vm", uuid, carrier, 5)
-    with pytest.raises(Refused, match="no alias") as caught:
-        step.perform(host.ports)
-    assert "virsh edit vm" in str(caught.value.hint)
     with pytest.raises(VerifyFailed):
         step.verify(host.ports)
+    step.perform(host.ports)
+    step.verify(host.ports)
+    assert the_xml(host) == before, "and nothing else"
+
+
+def test_a_running_device_that_libvirt_gave_no_alias_is_refused_with_what_to_do(host):
+    (own,) = the_vm(host).hostdevs
+    uuid = the_vm(host).uuid
+    info = host.ports.hypervisor.find_domain("vm")
+    xml = info.xml.replace(f"<alias name='{own.alias}'/>", "")
+    bare = replace(info, xml=xml, live_xml=xml, state=VmState.RUNNING)
+    ports = with_calls(host.ports, "hypervisor", find_domain=lambda _: bare)
+    with unchanged(host), pytest.raises(Refused, match="no alias") as caught:
+        DetachDevice("vm", uuid, own.carrier, 5).perform(ports)
+    assert caught.value.hint == "virsh shutdown vm, then run the command again"
 
 
 def test_a_device_that_is_not_there_needs_no_detaching(host):
