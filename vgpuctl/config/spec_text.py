@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._-]*|[1-9][0-9]*[KMGT]iB", re.ASCII)
-_CONSTANTS = ("true", "false", "null")
+_CONSTANTS = ("true", "false", "null", "on", "off", "yes", "no", "y", "n")
 
 
 def render_spec(spec: Mapping[str, object]) -> str:

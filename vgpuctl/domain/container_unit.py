@@ -2,8 +2,8 @@
 """A unit of systemd that starts a container of a pod in the guest, by podman.
 
 Every word of the manifest is quoted as systemd.service(5) and systemd.syntax(7) have it: in double quotes, with C's
-escapes, `%%` for `%` and, in commands, `$$` for `$`. Values of variables are not in the command, which every user of
-the guest sees. The unit is text only: nothing here starts it.
+escapes, `%%` for `%` and, in commands, `$$` for `$`. Variables are in a file of their own, because every user of the
+guest sees commands and units, and podman itself must not get them. Both are text only: nothing here starts them.
 """
 
 from __future__ import annotations
@@ -18,35 +18,49 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t", "%"
 
 
 def unit_name(pod: str, container: str) -> str:
-    """Return the name of a container's unit: letters, digits and `-`."""
+    """Return the name of the unit of a pod's container: letters, digits and `-`."""
     stem = pod if pod == container else f"{pod}-{container}"
     return f"job-{_UNIT_NAME.sub('-', stem.lower()).strip('-')[:100] or 'container'}.service"
 
 
-def container_unit(name: str, image: str, command: Sequence[str], args: Sequence[str], env: Mapping[str, str]) -> str:
+def variables_file(name: str) -> str:
+    """Return the path of the file with the variables of a unit's container."""
+    return f"/etc/vgpuctl/jobs/{name.removesuffix('.service')}.env"
+
+
+def variables_text(env: Mapping[str, str]) -> str:
+    """Return the file with a container's variables, as podman's --env-file reads it: a line each, nothing quoted.
+
+    Raises:
+        ValueError: a name or a value cannot be in a line.
+    """
+    for key, value in env.items():
+        if _VARIABLE.fullmatch(key) is None:
+            raise ValueError(f"the variable {key[:40]!a}")
+        if not value.isprintable():
+            raise ValueError(f"the variable {key}: its value has more than one line, or a control character")
+    return "".join(f"{key}={value}\n" for key, value in env.items())
+
+
+def container_unit(name: str, image: str, command: Sequence[str], args: Sequence[str], *, has_variables: bool) -> str:
     """Return the unit of a container with all GPUs of the guest.
 
-    `command` replaces the image's entry point, as in Kubernetes; the values of `env` are in the unit.
+    `command` replaces the image's entry point, as in Kubernetes. `has_variables`: it has a file with them.
 
     Raises:
         ValueError: a text has a character that no unit can have.
     """
     words = ["/usr/bin/podman", "run", "--rm", "--replace", f"--name={name.removesuffix('.service')}"]
-    words += ["--device=nvidia.com/gpu=all", *(f"--env={key}" for key in env)]
+    words += ["--device=nvidia.com/gpu=all", *([f"--env-file={variables_file(name)}"] if has_variables else [])]
     words += [] if not command else [f"--entrypoint={command[0]}"]
     words += [image, *command[1:], *args]
-    line = " ".join(quote_word(word) for word in words)
-    for key in env:
-        if _VARIABLE.fullmatch(key) is None:
-            raise ValueError(f"the variable {key[:40]!a}")
-    variables = "".join(f"Environment={_quote(f'{key}={value}')}\n" for key, value in env.items())
     return f"""[Unit]
-Description={_description(name)}
+Description={name.removesuffix(".service")}, a container from a manifest
 Wants=network-online.target
 After=network-online.target
 
 [Service]
-{variables}ExecStart={line}
+ExecStart={" ".join(quote_word(word) for word in words)}
 Restart=on-failure
 
 [Install]
@@ -67,7 +81,3 @@ def _quote(text: str) -> str:
     if any(not character.isprintable() and character not in "\n\r\t" for character in text):
         raise ValueError("a control character or an invisible one")
     return f'"{"".join(_ESCAPES.get(character, character) for character in text)}"'
-
-
-def _description(name: str) -> str:
-    return f"The container {name.removesuffix('.service')}, as its manifest has it"

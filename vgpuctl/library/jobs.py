@@ -23,12 +23,12 @@ class JobCalls(Calls):
 
     @query
     def import_job(
-        self, files: Texts, *, assume: Texts = (), job: str | None = None
+        self, files: Texts, *, assume: Texts = (), job: str | None = None, units: bool = False
     ) -> QueryResult[tuple[JobResult, ...]]:
         """Return the pods of manifests that ask for GPUs, each with the VM spec that gives it the same on this host.
 
         `files`: of manifests. `assume`: units that clusters decide, such as `aliyun.com/gpu-mem=GiB`. `job`: the name
-        of the only object to convert.
+        of the only object to convert. `units`: also the units of systemd that start their containers in the guests.
         """
         from vgpuctl.config.kubernetes.manifests import parse_manifests
         from vgpuctl.config.kubernetes.request import parse_assumed
@@ -40,7 +40,9 @@ class JobCalls(Calls):
                 f"from 1 to {MAX_FILES} files of manifests, not {len(names)}", hint="vgpuctl import-job FILE"
             )
         read = [parse_manifests(read_given_text(self._ports, path, "manifest"), display_name(path)) for path in names]
-        return import_job.import_jobs(self._ports, read, parse_assumed(as_texts("assume", assume)), name=job)
+        return import_job.import_jobs(
+            self._ports, read, parse_assumed(as_texts("assume", assume)), name=job, units=units
+        )
 
     @query
     def capacity(self, name: str | None = None) -> QueryResult[CapacityResult]:

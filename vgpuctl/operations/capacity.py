@@ -16,7 +16,7 @@ from vgpuctl.config.vm_request import request_of_record
 from vgpuctl.domain.guest_setup import config_name, device_plugin_config, node_labels
 from vgpuctl.errors import HostCannot
 from vgpuctl.makers import maker_of
-from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.guest_sharing import GuestSharing, SharingMethod
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.jobs import CapacityResult
@@ -48,19 +48,19 @@ def capacity_of(host: Host, name: str | None) -> QueryResult[CapacityResult]:
 
 def _of_vm(snapshot: Snapshot, vm: Vm) -> CapacityResult:
     vgpus = () if vm.record is None else vm.record.vgpus
-    gpus = [gpu for vgpu in vgpus if (gpu := snapshot.gpu(vgpu.gpu)) is not None]
-    _require_nvidia(gpus, f"VM {vm.name}")
+    pairs = [(vgpu, gpu) for vgpu in vgpus if (gpu := snapshot.gpu(vgpu.gpu)) is not None and maker_of(gpu).has_nvml]
+    _require_nvidia([gpu for _, gpu in pairs], f"VM {vm.name}")
     recorded = None if vm.record is None else request_of_record(vm.record.request_fields).guest_sharing
     sharing = recorded if recorded is not None and recorded.replicas else None
-    labels = _labels(sharing, [_product(vgpu, gpu) for vgpu, gpu in zip(vgpus, gpus, strict=False)])
-    sizes = {vgpu.framebuffer_mib or gpu.framebuffer_mib for vgpu, gpu in zip(vgpus, gpus, strict=False)}
+    labels = _labels(sharing, [_product(vgpu, gpu) for vgpu, gpu in pairs])
+    sizes = {vgpu.framebuffer_mib or gpu.framebuffer_mib for vgpu, gpu in pairs}
     if len(sizes) == 1 and (size := sizes.pop()) is not None:
         labels["nvidia.com/gpu.memory"] = str(size)
-    if any(vgpu.profile is not None for vgpu in vgpus):
+    if any(vgpu.profile is not None for vgpu, _ in pairs):
         labels["nvidia.com/vgpu.present"] = "true"
         if snapshot.nvml.driver_version is not None:
             labels["nvidia.com/vgpu.host-driver-version"] = _label(snapshot.nvml.driver_version)
-    return CapacityResult(vm.name, labels, _resources(sharing, len(vgpus)), device_plugin_config(sharing))
+    return CapacityResult(vm.name, labels, _resources(sharing, len(pairs)), device_plugin_config(sharing))
 
 
 def _of_host(snapshot: Snapshot) -> CapacityResult:
@@ -83,16 +83,18 @@ def _of_host(snapshot: Snapshot) -> CapacityResult:
 
 
 def _host_notes(snapshot: Snapshot) -> tuple[str, ...]:
-    used = sorted({vgpu.gpu for vgpu in snapshot.vgpus})
-    if not used:
+    """Return which GPUs this host's own pods cannot have as they are set up now."""
+    kept = [gpu for gpu in snapshot.gpus if gpu.is_display_class and gpu.mode is not GpuMode.UNMANAGED]
+    if not kept:
         return ()
-    return (f"VMs have vGPUs on {', '.join(used)}: a device plugin on this host would give the same GPUs to pods",)
+    addresses = ", ".join(gpu.address for gpu in kept)
+    return (f"{addresses}: set up for VMs, so pods of this host cannot have them: a device plugin belongs into guests",)
 
 
 def _require_nvidia(gpus: Sequence[Gpu], what: str) -> None:
     if not any(maker_of(gpu).has_nvml for gpu in gpus):
         raise HostCannot(
-            f"{what} has no GPU of NVIDIA: other makers' device plugins have words of their own",
+            f"{what} has no GPU of NVIDIA: other makers' device plugins use other resource names",
             hint="vgpuctl list-vms; vgpuctl list-gpus",
             check="capacity",
         )

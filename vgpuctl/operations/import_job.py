@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.kubernetes.manifests import Container, Manifests, PodTemplate, cpus_of, memory_mib_of
 from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_request
 from vgpuctl.config.kubernetes.words import DOMAINS, find_word
+from vgpuctl.config.rules import ValidationError
 from vgpuctl.config.vm_spec import VM_SHAPE
-from vgpuctl.domain.container_unit import container_unit, unit_name
+from vgpuctl.domain.container_unit import container_unit, unit_name, variables_file, variables_text
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import QueryResult
@@ -31,11 +32,12 @@ _MAX_NAME = 48
 
 
 def import_jobs(
-    host: Host, files: Sequence[Manifests], assumed: Assumed, *, name: str | None
+    host: Host, files: Sequence[Manifests], assumed: Assumed, *, name: str | None, units: bool
 ) -> QueryResult[tuple[JobResult, ...]]:
     """Return the pods of manifests that ask for GPUs, each with the spec of a VM.
 
-    `assumed`: units that clusters decide. `name`: of the only object to convert.
+    `assumed`: units that clusters decide. `name`: of the only object to convert. `units`: also
+    the units of their containers.
 
     Raises:
         InvalidInput: what a container asks for is not understood.
@@ -50,7 +52,7 @@ def import_jobs(
     if not asked:
         raise NotFound("no container asks for a GPU", hint="vgpuctl import-job --help")
     snapshot = observe(host, ReadScope(types=True))
-    results = tuple(_job(snapshot, template, requests) for template, requests in asked)
+    results = tuple(_job(snapshot, template, requests, units=units) for template, requests in asked)
     without = len(templates) - len(asked)
     others = [other for file in files for other in file.others]
     notes: tuple[str, ...] = (f"{count_text(without, 'pod template')} without a GPU not converted",) if without else ()
@@ -67,7 +69,7 @@ def import_jobs(
 
 
 def _requests(template: PodTemplate, assumed: Assumed) -> tuple[DeviceRequest, ...]:
-    """Return what the containers of a pod ask for; those that run before the others only where it is more.
+    """Return what the containers of a pod ask for; those that run before the others only where those ask for nothing.
 
     Raises:
         InvalidInput: a request is not understood, or the requests are for GPUs of several makers.
@@ -84,26 +86,30 @@ def _requests(template: PodTemplate, assumed: Assumed) -> tuple[DeviceRequest, .
     return tuple(requests)
 
 
-def _job(snapshot: Snapshot, template: PodTemplate, requests: Sequence[DeviceRequest]) -> JobResult:
-    problem, hint, fit = None, "", PodFit({})
+def _job(snapshot: Snapshot, template: PodTemplate, requests: Sequence[DeviceRequest], *, units: bool) -> JobResult:
+    problem, fit, spec = None, PodFit({}), None
     try:
         fit = fit_pod(snapshot, template, requests)
+        spec = _spec(template, fit)
     except HostCannot as error:
-        problem, hint = error.message, error.hint or ""
-    units, lost = _units(template)
+        problem = f"{error.message} ({error.hint})"
+    except ValidationError as error:
+        problem = "; ".join(f"{'.'.join(map(str, entry.path))}: {entry.text}" for entry in error.problems)
+    made, lost = _units(template) if units else ((), ())
     return JobResult(
         at=template.at,
         kind=template.kind,
         name=template.name,
+        role=template.role,
         namespace=template.namespace,
         pods=template.pods,
         words=tuple(word for request in requests for word in request.words),
-        spec=None if problem is not None else _spec(template, fit),
-        problem=None if problem is None else f"{problem} ({hint})",
+        spec=spec,
+        problem=problem,
         kept=fit.kept,
         first=fit.first,
         left_out=(*(text for r in requests for text in r.left_out), *_left_out(template), *lost),
-        units=units,
+        units=made,
     )
 
 
@@ -113,8 +119,9 @@ def _stem(template: PodTemplate) -> str:
 
 def _spec(template: PodTemplate, fit: PodFit) -> dict[str, object]:
     name = _NAME.sub("-", _stem(template))[:_MAX_NAME].strip("-._") or "job"
-    cpus = max(cpus_of(template.containers), cpus_of(template.init_containers))
-    memory = max(memory_mib_of(template.containers), memory_mib_of(template.init_containers))
+    first = [(container,) for container in template.init_containers]  # they run one after the other, before the rest
+    cpus = max(map(cpus_of, (template.containers, *first)))
+    memory = max(map(memory_mib_of, (template.containers, *first)))
     spec: dict[str, object] = {"name": name if template.pods <= 1 else f"{name}-{{}}", **fit.fields}
     if memory:
         spec["memory"] = f"{-(-(memory + GUEST_MIB) // _STEP_MIB) * _STEP_MIB}MiB"
@@ -139,7 +146,10 @@ def _left_out(template: PodTemplate) -> tuple[str, ...]:
         lost += [f"container {container.name}: {text}" for text in container.left_out]
         others = [name for name in container.resources if name not in ("cpu", "memory") and find_word(name) is None]
         lost += [f"container {container.name}: {name}, which is no GPU" for name in others]
-    lost += [f"container {c.name}, which runs before the others: start it by hand" for c in template.init_containers]
+    for container in template.init_containers:
+        gpus = [name for name in container.resources if find_word(name) is not None]
+        words = f" and asks for {', '.join(gpus)}" if gpus else ""
+        lost.append(f"container {container.name}, which runs before the others{words}: start it by hand")
     return tuple(lost)
 
 
@@ -148,9 +158,9 @@ def _units(template: PodTemplate) -> tuple[tuple[JobUnitResult, ...], tuple[str,
     units: list[JobUnitResult] = []
     lost: list[str] = []
     for container in template.containers:
-        name = unit_name(template.name, container.name)
+        name = unit_name(_stem(template), container.name)
         try:
-            units.append(JobUnitResult(name, _unit(name, container)))
+            units.append(_unit(name, container))
         except ValueError as error:
             lost.append(f"container {container.name}: no unit of systemd can have {error}")
         if any("$(" in word for word in (*container.command, *container.args)):
@@ -158,7 +168,13 @@ def _units(template: PodTemplate) -> tuple[tuple[JobUnitResult, ...], tuple[str,
     return tuple(units), tuple(lost)
 
 
-def _unit(name: str, container: Container) -> str:
+def _unit(name: str, container: Container) -> JobUnitResult:
     if not container.image or container.image.startswith("-") or "$" in container.image:
         raise ValueError(f"the image {container.image[:40]!a}" if container.image else "no image")
-    return container_unit(name, container.image, container.command, container.args, dict(container.env))
+    env = dict(container.env)
+    return JobUnitResult(
+        name,
+        container_unit(name, container.image, container.command, container.args, has_variables=bool(env)),
+        variables_file(name) if env else None,
+        variables_text(env),
+    )

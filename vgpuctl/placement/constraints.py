@@ -42,7 +42,9 @@ def match_gpus(gpus: Iterable[Gpu], name: str) -> tuple[Gpu, ...]:
     """
     address = normalize_pci(name) or name
     candidates = tuple(gpus)
-    exact = tuple(g for g in candidates if g.address == address or name.lower() == (g.uuid or "").lower())
+    exact = tuple(
+        g for g in candidates if g.address == address or (g.uuid is not None and name.lower() == g.uuid.lower())
+    )
     return exact or tuple(g for g in candidates if g.is_display_class and g.has_model_name(name))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpuctl.domain.container_unit import container_unit, quote_word, unit_name
+from vgpuctl.domain.container_unit import container_unit, quote_word, unit_name, variables_text
 
 NASTY = [
     "a b",
@@ -38,7 +38,7 @@ NASTY = [
 
 
 def test_systemd_finds_nothing_wrong_in_a_unit(tmp_path: Path) -> None:
-    text = container_unit("job-a.service", "example.org/i:1", ["/bin/sh", "-c"], NASTY, {"A": 'a $b %n "c"', "B": ""})
+    text = container_unit("job-a.service", "example.org/i:1", ["/bin/sh", "-c"], NASTY, has_variables=True)
     path = tmp_path / "job-a.service"
     path.write_text(text.replace("/usr/bin/podman", "/bin/true"))
     done = subprocess.run(
@@ -50,12 +50,17 @@ def test_systemd_finds_nothing_wrong_in_a_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_values_of_variables_are_not_in_the_command() -> None:
-    text = container_unit("job-a.service", "i", [], [], {"TOKEN": "hunter2 100%"})
-    (command,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
-    assert "hunter2" not in command
-    assert 'Environment="TOKEN=hunter2 100%%"\n' in text
-    assert " --env=TOKEN " in command
+def test_variables_are_in_a_file_of_their_own() -> None:
+    text = container_unit("job-a.service", "i", [], [], has_variables=True)
+    assert " --env-file=/etc/vgpuctl/jobs/job-a.env i\n" in text
+    assert "--env" not in container_unit("job-a.service", "i", [], [], has_variables=False)
+    assert variables_text({"TOKEN": "hunter2 100% $x", "B": ""}) == "TOKEN=hunter2 100% $x\nB=\n"
+
+
+@pytest.mark.parametrize("env", [{"A=B": "c"}, {"": "c"}, {"A": "\x1b"}, {"A": "one\nB=two"}])
+def test_what_no_line_can_have_is_no_variable(env: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="the variable"):
+        variables_text(env)
 
 
 @pytest.mark.parametrize("word", NASTY)
@@ -66,12 +71,10 @@ def test_a_word_stays_one_word(word: str) -> None:
         assert json.loads(quoted.replace("$$", "$").replace("%%", "%")) == word, "C's escapes are JSON's, too"
 
 
-@pytest.mark.parametrize(
-    ("env", "args"), [({}, ["a\0b"]), ({}, ["\u202eevil"]), ({"A=B": "c"}, []), ({"": "c"}, []), ({"A": "\x1b"}, [])]
-)
-def test_what_no_unit_can_have_is_refused(env: dict[str, str], args: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"control character|the variable"):
-        container_unit("job-a.service", "i", [], args, env)
+@pytest.mark.parametrize("word", ["a\0b", "\u202eevil", "\x1b[31m"])
+def test_what_no_unit_can_have_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="control character"):
+        container_unit("job-a.service", "i", [], [word], has_variables=False)
 
 
 @pytest.mark.parametrize(

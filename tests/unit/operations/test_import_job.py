@@ -193,7 +193,7 @@ def test_a_name_of_kubernetes_is_a_name_of_a_vm(convert):
 
 def test_what_a_unit_cannot_have_is_left_out(convert):
     text = pod("nvidia.com/gpumem: 3000").replace("image: example.org/i", 'image: "--privileged"')
-    (job,) = convert(text).data
+    (job,) = convert(text, units=True).data
     assert (job.units, any("no unit of systemd can have the image" in text for text in job.left_out)) == ((), True)
 
 
@@ -212,13 +212,51 @@ def test_a_user_of_the_agent_may_ask(tmp_path):
     assert spec_of(host.import_job([str(tmp_path / "job.yaml")]))["profile"] == "A100-4C"
 
 
+@pytest.mark.parametrize("limits", ["cpu: 100000", "memory: 900Pi"])
+def test_more_than_a_vm_can_have_is_a_problem_of_that_pod_alone(convert, limits):
+    text = pod(f"nvidia.com/gpumem: 3000, {limits}") + "---\n" + pod("nvidia.com/gpumem: 3000", name="other")
+    with pytest.raises(HostCannot) as raised:
+        convert(text)
+    first, second = raised.value.result.data
+    assert (first.spec, bool(first.problem), second.spec["name"]) == (None, True, "other")
+
+
+def test_units_of_the_roles_of_a_job_have_names_of_their_own(convert):
+    container = "name: m, image: i, env: [{name: A, value: s3cret}], resources: {limits: {nvidia.com/gpumem: 3000}}"
+    template = f"{{spec: {{containers: [{{{container}}}]}}}}"
+    text = (
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: train}\nspec:\n  pytorchReplicaSpecs:\n"
+        f"    Master: {{template: {template}}}\n    Worker: {{template: {template}}}\n"
+    )
+    units = [unit for job in convert(text, units=True).data for unit in job.units]
+    assert [unit.name for unit in units] == ["job-train-master-m.service", "job-train-worker-m.service"]
+    assert [("s3cret" in unit.text, unit.variables) for unit in units] == [(False, "A=s3cret\n")] * 2
+    assert all(job.units == () for job in convert(text).data), "they are made only when they are asked for"
+
+
+def test_containers_that_run_before_are_not_added_up(convert):
+    resources = "resources: {limits: {cpu: '4', memory: 8Gi}}"
+    spec = f"  initContainers: [{{name: a, image: i, {resources}}}, {{name: b, image: i, {resources}}}]\n"
+    spec = spec_of(convert(pod("nvidia.com/gpumem: 3000", spec=spec)))
+    assert (spec["vcpus"], spec["memory"]) == (4, "9216MiB")
+
+
+def test_a_model_is_not_the_beginning_of_another(convert):
+    with pytest.raises(HostCannot, match="no GPU of this host is"):
+        convert(pod("nvidia.com/gpu: 1", spec="  nodeSelector: {nvidia.com/gpu.product: NVIDIA-A10}\n"))
+    for product in ("NVIDIA-A100", "NVIDIA-A100-PCIE-40GB", "NVIDIA-A100-PCIE-40GB-SHARED"):
+        assert spec_of(
+            convert(pod("nvidia.com/gpu: 1", spec=f"  nodeSelector: {{nvidia.com/gpu.product: {product}}}\n"))
+        )
+
+
 def test_what_a_pod_loses_is_said(convert):
     text = pod(
         "nvidia.com/gpumem: 3000, hugepages-2Mi: 4Mi, rdma/hca: 1",
         metadata=", labels: {aliyun.com/gpu-count: '4'}",
         spec="  nodeName: n1\n  tolerations: [{operator: Exists}]\n",
     ).replace("image: example.org/i,", "image: '${IMAGE}', workingDir: /w, securityContext: {privileged: true},")
-    (job,) = convert(text).data
+    (job,) = convert(text, units=True).data
     for lost in (
         "label aliyun.com/gpu-count",
         "nodeName of the pod",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from shlex import quote
+from shlex import join
 from typing import TYPE_CHECKING
 
 import click
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FORMATS = ("labels", "device-plugin")
 
 
-def _specs_text(jobs: tuple[JobResult, ...]) -> str:
+def _specs_text(jobs: tuple[JobResult, ...], assume: tuple[str, ...] = ()) -> str:
     """Return a YAML document for each job, with what it is and what it loses as comments."""
     from vgpuctl.config.spec_text import render_spec
 
@@ -35,17 +35,17 @@ def _specs_text(jobs: tuple[JobResult, ...]) -> str:
         if job.problem is not None:
             lines.append(f"no VM of this host: {job.problem}")
         elif job.pods > 1 and job.spec is not None:
-            lines.append(f"for all of them: {_pipe(job)} --count {job.pods}")
+            lines.append(f"for all of them: {_pipe(job, assume)} --count {job.pods}")
         documents.append(_comments(lines) + (render_spec(job.spec) if job.spec else ""))
     return "---\n".join(documents)
 
 
-def _pipe(job: JobResult) -> str:
+def _pipe(job: JobResult, assume: tuple[str, ...]) -> str:
     """Return the command that makes the VM of a job."""
     file = job.at.rpartition(":")[0]
-    name = str(job.spec["name"]).removesuffix("-{}") if job.spec else job.name
-    source = "-" if file == "standard input" else file
-    return f"vgpuctl import-job {quote(source)} --job {quote(name)} | vgpuctl ensure-vm -f -"
+    source = "-" if file == "standard input" else f"./{file}" if file.startswith("-") else file
+    options = [f"--job={job.name}-{job.role}" if job.role else f"--job={job.name}", *(f"--assume={a}" for a in assume)]
+    return f"vgpuctl import-job {join([source, *options])} | vgpuctl ensure-vm -f -"
 
 
 def _comments(lines: Iterable[str]) -> str:
@@ -57,9 +57,15 @@ def _comments(lines: Iterable[str]) -> str:
 
 def _units_text(jobs: tuple[JobResult, ...]) -> str:
     """Return the units, each after a comment with its file's name; and why a container has none."""
-    units = {unit.name: unit.text for job in jobs for unit in job.units}
     missing = [text for job in jobs for text in job.left_out if "no unit of systemd" in text]
-    return _comments(missing) + "\n".join(f"# /etc/systemd/system/{name}\n{text}" for name, text in units.items())
+    texts = [f"# /etc/systemd/system/{unit.name}\n{unit.text}" for job in jobs for unit in job.units]
+    texts += [
+        f"# {unit.variables_path}, mode 0600\n{unit.variables}"
+        for job in jobs
+        for unit in job.units
+        if unit.variables_path is not None
+    ]
+    return _comments(missing) + "\n".join(texts)
 
 
 def _jobs_page(data: tuple[JobResult, ...]) -> Page:
@@ -98,13 +104,16 @@ def import_job(
     memory for programs holds it, or whole GPUs; never another maker's GPU. What a VM does not keep is a comment. A pod
     that this host has no GPU for has no spec, and the exit status is 6.
 
-    --units prints, for each container, a unit of systemd for the guest, which starts it by podman.
+    --units prints, for each container, a unit of systemd for the guest, which starts it by podman, and the file with
+    its variables.
     """
 
     def shown(result: QueryResult[tuple[JobResult, ...]]) -> CommandOutput:
-        return CommandOutput(result, raw=_units_text(result.data) if units else _specs_text(result.data))
+        return CommandOutput(result, raw=_units_text(result.data) if units else _specs_text(result.data, assume))
 
-    return run.call(settings, "import-job", lambda host: host.import_job(list(files), assume=assume, job=job), shown)
+    return run.call(
+        settings, "import-job", lambda host: host.import_job(list(files), assume=assume, job=job, units=units), shown
+    )
 
 
 @make_command(

@@ -3,7 +3,7 @@
 
 A pod's specification is the mapping with `containers`: a Pod's own, or one below a `template` of a Deployment, a Job,
 or a training job of any operator. So no list of kinds is needed, and a kind without pods is said to have none. How many
-pods there are, the nearest `replicas` or `parallelism` above says.
+pods there are, the `replicas` and `parallelism` above it say, multiplied.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ from typing import Any
 from vgpuctl.config.kubernetes.quantity import parse_quantity
 from vgpuctl.config.yaml_reader import Document, KeyPath, LocatedProblem, load_document, problems_error
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.names import is_visible
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 MAX_DOCUMENTS = 500
+_MAX_TEXT = 300
 MAX_PODS = 10_000
 _SEPARATOR = re.compile(r"^(---|\.\.\.)[ \t]*(#.*)?$\n?", re.MULTILINE)
-_COUNT_KEYS = ("replicas", "parallelism")
+_COUNT_KEYS = ("replicas", "parallelism", "size")
+_ROLE_KEYS = ("type", "name", "groupName")
+"""What tells the templates of a list apart."""
+_KEPT_LABELS = re.compile(
+    r"(scheduler\.tensorstack\.dev|kueue\.x-k8s\.io|volcano\.sh|hami\.io|[a-z.]*nvidia\.com|aliyun\.com)/"
+)
 _QUEUE_LABELS = ("scheduler.tensorstack.dev/queue", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
 _OF_CONTAINER = frozenset({"name", "image", "imagePullPolicy", "command", "args", "env", "resources"})
 _OF_POD = frozenset({
@@ -129,6 +136,8 @@ class _Reader:
         self._document = document
         self._object = value
         self._path = path
+        metadata = _mapping(value.get("metadata"))
+        self._labels, self._annotations = (_kept_labels(metadata.get(key)) for key in ("labels", "annotations"))
 
     def templates(self) -> Iterator[PodTemplate]:
         yield from self._find(self._object, self._path, (), 1)
@@ -145,8 +154,9 @@ class _Reader:
             yield self._template(value, spec, path, roles, pods)
             return
         pods *= self._count(value, path) if path != self._path else 1
-        if isinstance(value.get("type"), str):
-            roles = (*roles, value["type"])
+        role = next((value[key] for key in _ROLE_KEYS if isinstance(value.get(key), str)), None)
+        if role is not None and isinstance(path[-1] if path else None, int) and len(path) > len(self._path):
+            roles = (*roles, role)
         for key, item in value.items():
             named = key.lower() if isinstance(item, Mapping) and "template" in item else None
             yield from self._find(item, (*path, key), (*roles, named) if named and named != "spec" else roles, pods)
@@ -154,7 +164,7 @@ class _Reader:
     def _count(self, value: Mapping[str, Any], path: KeyPath) -> int:
         for key in _COUNT_KEYS:
             count = value.get(key)
-            if count is None:
+            if count is None or (key == "size" and not isinstance(count, int)):
                 continue
             if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_PODS:
                 raise _problem(self._document, (*path, key), f"{key} is no whole number from 0 to {MAX_PODS}")
@@ -167,12 +177,9 @@ class _Reader:
         if pods > MAX_PODS:
             raise _problem(self._document, path, f"that is {pods} pods, and the limit is {MAX_PODS}")
         metadata = _mapping(value.get("metadata"))
-        labels = {**_texts(_mapping(self._object.get("metadata")).get("labels")), **_texts(metadata.get("labels"))}
+        labels = {**self._labels, **_kept_labels(metadata.get("labels"))}
         scheduler = _mapping(_mapping(_mapping(self._object.get("spec")).get("scheduler")).get("t9kScheduler"))
-        annotations = {
-            **_texts(_mapping(self._object.get("metadata")).get("annotations")),
-            **_texts(metadata.get("annotations")),
-        }
+        annotations = {**self._annotations, **_kept_labels(metadata.get("annotations"))}
         queue = scheduler.get("queue") or next((labels[label] for label in _QUEUE_LABELS if label in labels), None)
         spec_path = (*path, "spec")
         return PodTemplate(
@@ -284,8 +291,16 @@ def _texts(value: object) -> dict[str, str]:
     return {str(key): _scalar(item) for key, item in _mapping(value).items()}
 
 
+def _kept_labels(value: object) -> dict[str, str]:
+    """Return the labels or annotations that say something about GPUs: an object may have thousands, and many pods."""
+    return {key: text for key, text in _texts(value).items() if _KEPT_LABELS.match(key)}
+
+
 def _text(value: object, default: str) -> str:
-    return value if isinstance(value, str) and value else default
+    """Return a name, or another text in one line: what it has of invisible characters would forge lines of messages."""
+    if not isinstance(value, str) or not value:
+        return default
+    return "".join(character if is_visible(character) else "?" for character in value)[:_MAX_TEXT]
 
 
 def _scalar(value: object) -> str:

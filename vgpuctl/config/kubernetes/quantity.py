@@ -33,7 +33,7 @@ def parse_quantity(value: object) -> Fraction:
         exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
         number *= Fraction(10) ** exponent
     if number > LIMIT:
-        raise ValueError(f"{text[:40]!a} is larger than anything")
+        raise ValueError(f"{text[:40]!a} is too large")
     return number
 
 

@@ -7,6 +7,7 @@ A container cannot ask in the words of two systems: no cluster serves both, and 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -96,7 +97,7 @@ def parse_request(container: Container, assumed: Assumed = EMPTY_MAPPING) -> Dev
         if word is None and name.partition("/")[0] in DOMAINS:
             domain = f"{name.partition('/')[0]}/"
             known = ", ".join(known.name for known in WORDS if known.name.startswith(domain))
-            raise _error(container, f"{name} is no word that vgpuctl knows", hint=f"it knows {known}")
+            raise _error(container, f"{name} is no resource that vgpuctl knows", hint=f"it knows {known}")
         if word is not None:
             words[word if word.pattern is None else word.named(name)] = amount
     if not words:
@@ -132,13 +133,14 @@ class _Parts:
         self._cores: Fraction | None = None
         self._mig: tuple[int, int] | None = None
         self._model: str | None = None
+        self._wholes = False
         self._left_out: list[str] = []
 
     def add(self, word: Word, amount: object) -> None:
         """Add one word."""
         self._model = word.model or self._model
         if word.amount is Amount.MEMORY and has_byte_suffix(amount):
-            self._memory_mib = int(parse_quantity(amount) / (1 << 20))
+            self._memory_mib = math.ceil(parse_quantity(amount) / (1 << 20))
             return
         try:
             count = parse_count(amount)
@@ -173,7 +175,7 @@ class _Parts:
                 raise _error(self._container, f"{name}: {error}") from error
             if name == _ORION_MEMORY:
                 self._memory_mib = number
-            elif number != 100:
+            else:
                 self._cores = Fraction(number)
 
     def request(self, maker: str, words: tuple[str, ...]) -> DeviceRequest | None:
@@ -189,6 +191,7 @@ class _Parts:
             if percent is not None and percent > 100:
                 raise _error(self._container, f"it asks for {float(percent):g} % of a GPU's {what}")
         amounts = (self._memory_mib, self._memory_percent, self._cores)
+        is_whole = 100 in (self._memory_percent, self._cores) or self._wholes  # who has all of one part has the others
         if count == 0 or (self._count is None and self._mig is None and all(not amount for amount in amounts)):
             return None
         return DeviceRequest(
@@ -196,9 +199,9 @@ class _Parts:
             count=count,
             at=self._container.at,
             words=words,
-            memory_mib=self._memory_mib or None,
-            memory_percent=None if self._memory_percent in (None, 100) else self._memory_percent,
-            cores_percent=None if self._cores in (None, 0, 100) else self._cores,
+            memory_mib=None if is_whole else self._memory_mib or None,
+            memory_percent=None if is_whole else self._memory_percent,
+            cores_percent=None if is_whole else self._cores or None,
             mig_slices=None if self._mig is None else self._mig[0],
             mig_gb=None if self._mig is None else self._mig[1],
             model=self._model,
@@ -223,7 +226,7 @@ class _Parts:
                 raise _error(
                     self._container, f"{word.name} is {float(percent):g}: from 100 on only multiples of 100 exist"
                 )
-            self._count = int(percent // 100)
+            self._count, self._wholes = int(percent // 100), True
         else:
             self._cores = percent
 

@@ -9,23 +9,31 @@ from vgpuctl.value import Value
 
 
 class JobUnitResult(Value):
-    """A unit of systemd that starts one container in the guest. `name`: of the unit's file; `text`: its content."""
+    """A unit of systemd that starts one container in the guest. `name`: of the unit's file; `text`: its content.
+
+    `variables_path`: where the file with the container's variables belongs, null without any; `variables`: its content,
+    which may be secret.
+    """
 
     name: str
     text: str
+    variables_path: str | None
+    variables: str
 
 
 class JobResult(Value):
     """Pods that are alike, and the VM that gives each of them the same on this host.
 
-    `at`: where they were read, `FILE:LINE`. `pods`: how many there are. `words`: what they ask for. `spec`: of the VM,
-    null where `problem` says why this host has none. `kept`: how the request became the spec; `first`: what has to be
-    done before a VM gets that; `left_out`: what the VM does not have, and why. `units`: one for each container.
+    `at`: where they were read, `FILE:LINE`. `role`: which of the pods of `name`, such as `worker`, empty for all.
+    `pods`: how many there are. `words`: what they ask for. `spec`: of the VM, null where `problem` says why this host
+    has none. `kept`: how the request became the spec; `first`: what has to be done before a VM gets that; `left_out`:
+    what the VM does not have, and why. `units`: one for each container, empty if they are not asked for.
     """
 
     at: str
     kind: str
     name: str
+    role: str
     namespace: str
     pods: int
     words: tuple[str, ...]

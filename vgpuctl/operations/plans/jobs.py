@@ -126,12 +126,17 @@ def _select(gpus: Sequence[Gpu], template: PodTemplate, models: Sequence[str]) -
 
 def _is_product(gpu: Gpu, product: str) -> bool:
     """Return whether a label of NVIDIA's feature discovery, such as Tesla-T4-SHARED, is a GPU's model."""
-    wanted, model = _plain(_SHARED_SUFFIX.sub("", product)), _plain(gpu.model)
-    return bool(wanted) and (wanted in model or model in wanted)
+    wanted, model = (_words(text) for text in (_SHARED_SUFFIX.sub("", product), gpu.model))
+    return bool(wanted) and (model[: len(wanted)] == wanted or wanted[: len(model)] == model)
 
 
 def _is_type(gpu: Gpu, name: str) -> bool:
     return bool(match_gpus((gpu,), name)) or _plain(name) in _plain(gpu.model)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a model's name without its maker: A10 is no beginning of A100."""
+    return [word for word in re.split(r"[^a-z0-9]+", text.lower()) if word not in ("", "nvidia", "tesla", "grid")]
 
 
 def _plain(text: str) -> str:

@@ -56,7 +56,7 @@ def manifest(kind: str, spec: str, api: str = "v1") -> str:
         (
             manifest(
                 "JobSet",
-                f"{{replicatedJobs: [{{name: w, replicas: 2, template: {{spec: {{parallelism: 3, {TEMPLATE}}}}}}}]}}",
+                f"{{replicatedJobs: [{{replicas: 2, template: {{spec: {{parallelism: 3, {TEMPLATE}}}}}}}]}}",
             ),
             [("", 6)],
         ),
@@ -167,5 +167,19 @@ def test_quantities(text: object, number: float) -> None:
     "text", ["", "1 Gi", "1GiB", "-1", "0x10", "1e999", "9" * 30, "١", "1\n", None, [], "1Ei" + "0" * 9]
 )
 def test_what_is_no_quantity(text: object) -> None:
-    with pytest.raises(ValueError, match=r"amount|larger"):
+    with pytest.raises(ValueError, match=r"amount|large"):
         parse_quantity(text)
+
+
+def test_thousands_of_labels_and_templates_need_no_memory_of_their_product() -> None:
+    labels = ", ".join(f"l{number}: '{number}'" for number in range(3000))
+    templates = ", ".join(f"{{replicas: 1, {TEMPLATE}}}" for _ in range(300))
+    text = f"apiVersion: v1\nkind: X\nmetadata: {{name: x, labels: {{{labels}}}}}\nspec: {{parts: [{templates}]}}\n"
+    read = parse_manifests(text, "job.yaml").templates
+    assert (len(read), sum(len(template.labels) for template in read)) == (300, 0)
+
+
+def test_names_cannot_forge_lines() -> None:
+    text = 'apiVersion: v1\nkind: "Pod\\nfake"\nmetadata: {name: "a\\nvgpuctl: done\\e[31m"}\nspec: ' + POD
+    (template,) = parse_manifests(text, "job.yaml").templates
+    assert (template.kind, template.name) == ("Pod?fake", "a?vgpuctl: done?[31m")

@@ -207,7 +207,7 @@ def test_the_page_has_the_table() -> None:
         ("nvidia.com/gpu: 1, tencent.com/vcuda-core: 30", "words of several systems in one container"),
         ("nvidia.com/gpu.shared: 1, nvidia.com/gpumem: 3000", "words of several systems"),
         ("nvidia.com/gpumem: 3000, nvidia.com/gpumem-percentage: 30", "both say how much memory"),
-        ("nvidia.com/gpus: 1", "nvidia.com/gpus is no word that vgpuctl knows"),
+        ("nvidia.com/gpus: 1", "nvidia.com/gpus is no resource that vgpuctl knows"),
         ("nvidia.com/gpu: 0.5", "'0.5' is no whole number, and Kubernetes takes no part of such a resource"),
         ("aliyun.com/gpu-mem: 5.5", "'5.5' is no whole number"),
         ("nvidia.com/gpu: -1", "'-1' is not an amount"),
@@ -216,7 +216,7 @@ def test_the_page_has_the_table() -> None:
         ("nvidia.com/gpu: [1]", "is not an amount"),
         ("nvidia.com/gpu: 17", "it asks for 17 devices, and a VM has at most 16"),
         ("nvidia.com/gpu: 1E", "it asks for 1000000000000000000 devices"),
-        ("nvidia.com/gpu: 9e99", "is larger than anything"),
+        ("nvidia.com/gpu: 9e99", "is too large"),
         ("tencent.com/vcuda-core: 150", "tencent.com/vcuda-core is 150: from 100 on only multiples of 100 exist"),
         ("nvidia.com/gpu: 1, nvidia.com/gpucores: 130", "it asks for 130 % of a GPU's cores"),
         ("aliyun.com/gpu-mem: 3", "aliyun.com/gpu-mem is GiB or MiB, as its cluster decides"),
@@ -245,6 +245,24 @@ def test_what_a_cluster_decides_is_assumed_by_the_user_alone() -> None:
     ):
         with pytest.raises(InvalidInput, match="--assume"):
             parse_assumed((text,))
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        "nvidia.com/gpu: 2, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 100",
+        "nvidia.com/gpu: 2, nvidia.com/gpumem-percentage: 100",
+        "tencent.com/vcuda-core: 200, tencent.com/vcuda-memory: 20",
+        "tke.cloud.tencent.com/qgpu-core: 200, tke.cloud.tencent.com/qgpu-memory: 4",
+    ],
+)
+def test_all_cores_or_all_memory_are_whole_gpus(limits: str) -> None:
+    request = requested(limits)
+    assert (request.count, request.is_whole) == (2, True)
+
+
+def test_an_amount_in_bytes_is_rounded_up() -> None:
+    assert requested("nvidia.com/gpumem: 500Ki").memory_mib == 1
 
 
 def test_what_asks_for_nothing_is_nothing() -> None:
