@@ -151,16 +151,29 @@ def test_a_vm_of_proxmox_without_its_snapshots():
 @pytest.mark.parametrize(
     ("value", "gpus"),
     [
-        ("0000:01:00.0,pcie=1", (ImportedGpu("f:2", device="0000:01:00"),)),
+        ("0000:01:00.0,pcie=1", (ImportedGpu("f:2", device="0000:01:00.0"),)),
         ("01:00,x-vga=1", (ImportedGpu("f:2", device="01:00"),)),
-        ("host=01:00.0;01:00.1", (ImportedGpu("f:2", device="01:00"),)),
-        ("01:00.0;02:00.0", (ImportedGpu("f:2", device="01:00"), ImportedGpu("f:2", device="02:00"))),
+        ("host=01:00.0;01:00.1", (ImportedGpu("f:2", device="01:00.0"),)),
+        ("01:00.0;02:00.0", (ImportedGpu("f:2", device="01:00.0"), ImportedGpu("f:2", device="02:00.0"))),
         ("mapping=a100", (ImportedGpu("f:2", device="the mapping a100"),)),
         ("mapping=a100,mdev=nvidia-63", (ImportedGpu("f:2", type_id="nvidia-63"),)),
     ],
 )
 def test_devices_of_proxmox(value, gpus):
     assert the_vm(f"memory: current=2048\nhostpci0: {value}\n").gpus == gpus
+
+
+def test_lines_for_the_functions_of_one_device_of_proxmox_are_one_gpu():
+    text = "memory: 1\nhostpci0: {}\nhostpci1: {}\nhostpci2: {}\n"
+    for lines, devices in (
+        (("0000:03:00", "0000:03:00.1", "03:00.2"), [("f:2", "0000:03:00")]),
+        (("0000:AF:00.0", "af:00.1", "0001:af:00.1"), [("f:2", "0000:AF:00.0"), ("f:4", "0001:af:00.1")]),
+        (("mapping=a", "mapping=a", "25:00.0;25:00.1"), [("f:2", "the mapping a"), ("f:3", "the mapping a"),
+                                                         ("f:4", "25:00.0")]),
+        (("01:00.4,mdev=nvidia-1", "01:00.5,mdev=nvidia-1", "01:00.6"), [("f:2", None), ("f:3", None),
+                                                                         ("f:4", "01:00.6")]),
+    ):  # fmt: skip
+        assert [(gpu.position, gpu.device) for gpu in the_vm(text.format(*lines)).gpus] == devices
 
 
 @pytest.mark.parametrize("volume", ["/dev/sdb", "/dev/disk/by-id/x", "local", "local:", "local:..", "none"])

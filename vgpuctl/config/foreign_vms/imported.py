@@ -68,13 +68,15 @@ class Source(Value):
 class ImportedDisk(Value):
     """A disk. `file`: as its source names it; it is a path in the VM's folder.
 
-    `format`: QEMU's name of its format. `fetch`: how its file comes to this host, if it is not there yet.
+    `format`: QEMU's name of its format. `fetch`: how its file comes to this host, if it is not there yet; then `origin`
+    is its whole name on the other host.
     """
 
     file: str
     format: str
     position: str
     fetch: str | None = None
+    origin: str = ""
 
 
 class ImportedNic(Value):

@@ -128,7 +128,7 @@ def _find_disks(source: Source, devices: etree._Element | None, left_out: list[s
             named = attribute(first(disk, "driver"), "type") or posixpath.splitext(file)[1].lstrip(".")
             disk_format = named if named in _FORMATS else "raw"
             fetch = f"copy it here first, with its backing files: {quote(path)} on the other host"
-            disks.append(ImportedDisk(file, disk_format, place, fetch))
+            disks.append(ImportedDisk(file, disk_format, place, fetch, path))
     return tuple(disks)
 
 

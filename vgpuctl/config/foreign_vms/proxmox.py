@@ -84,7 +84,7 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         is_windows="ostype" in values and values["ostype"].value.startswith(("win", "w2k", "wxp", "wvista")),
         disks=_find_disks(source, lines, left_out),
         nics=tuple(_make_nic(source, line) for line in _sorted(lines, _NIC)),
-        gpus=tuple(gpu for line in _sorted(lines, _GPU) for gpu in _make_gpus(source, line)),
+        gpus=_find_gpus(source, lines),
         left_out=(*left_out, *_find_others(source, lines)),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
@@ -166,7 +166,7 @@ def _make_disk(line: _Line, options: dict[str, str], volume: str, file: str, pla
     suffix = posixpath.splitext(file)[1].lstrip(".").lower()
     disk_format = _FORMATS.get(options.get("format", suffix), "raw")
     fetch = f"copy it here first: on the Proxmox host pvesm path {quote(volume)} shows where it is"
-    return ImportedDisk(file, disk_format, place, fetch)
+    return ImportedDisk(file, disk_format, place, fetch, volume)
 
 
 def _make_nic(source: Source, line: _Line) -> ImportedNic:
@@ -184,16 +184,30 @@ def _make_nic(source: Source, line: _Line) -> ImportedNic:
     )
 
 
-def _make_gpus(source: Source, line: _Line) -> tuple[ImportedGpu, ...]:
-    """Return a hostpci line's device or vGPU; several addresses are several functions or devices."""
-    options = _options(source, line, "host")
-    place = source.at(line.number)
-    if "mdev" in options:
-        return (ImportedGpu(place, type_id=options["mdev"]),)
-    if "mapping" in options:
-        return (ImportedGpu(place, device=f"the mapping {options['mapping']}"),)
-    slots = dict.fromkeys(part.strip().partition(".")[0] for part in options.get("host", "").split(";"))
-    return tuple(ImportedGpu(place, device=slot) for slot in slots if slot)
+def _find_gpus(source: Source, lines: list[_Line]) -> tuple[ImportedGpu, ...]:
+    """Return the devices and vGPUs of the hostpci lines. A device with several functions, such as audio, is one."""
+    gpus: list[ImportedGpu] = []
+    slots: set[str] = set()
+    for line in _sorted(lines, _GPU):
+        options = _options(source, line, "host")
+        place = source.at(line.number)
+        if "mdev" in options:
+            gpus.append(ImportedGpu(place, type_id=options["mdev"]))
+        elif "mapping" in options:
+            gpus.append(ImportedGpu(place, device=f"the mapping {options['mapping']}"))
+        else:
+            for address in filter(None, (part.strip() for part in options.get("host", "").split(";"))):
+                slot = _slot_of(address)
+                if slot not in slots:
+                    gpus.append(ImportedGpu(place, device=address))
+                slots.add(slot)
+    return tuple(gpus)
+
+
+def _slot_of(address: str) -> str:
+    """Return domain:bus:slot of a PCI address; Proxmox allows to leave the domain 0000 and the function out."""
+    slot = address.partition(".")[0].lower()
+    return slot if slot.count(":") > 1 else f"0000:{slot}"
 
 
 def _find_others(source: Source, lines: list[_Line]) -> list[str]:

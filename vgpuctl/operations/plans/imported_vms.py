@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from vgpuctl.config import device_rules
@@ -42,8 +42,8 @@ class SpecPlan(Value):
     warnings: tuple[str, ...]
 
 
-def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu]) -> SpecPlan:
-    """Return the spec of a VM, whose name here is `name`, for a host with these GPUs.
+def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu], names: Collection[str] = ()) -> SpecPlan:
+    """Return the spec of a VM, whose name here is `name`, for a host with these GPUs. `names`: of all VMs of the call.
 
     Raises:
         InvalidInput: the VM cannot be one of vgpuctl's, for instance with too many vCPUs.
@@ -53,7 +53,7 @@ def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu]) -> S
     warnings: list[str] = []
     if name != vm.name:
         notes.append(f"{vm.position}: the VM's name here is {name}, and there {vm.name!a}")
-    conversion = plan_disks(vm, file, name)
+    conversion = plan_disks(vm, file, name, names)
     fields: dict[str, Any] = {"name": name}
     fields |= _gpu_fields(vm, gpus, left_out, notes, warnings)
     if vm.memory_mib is not None:
