@@ -55,7 +55,7 @@ def test_standard_input_and_an_ova(sim: Run, tmp_path: Path) -> None:
     ("name", "content", "problem"),
     [
         ("x.vmx", b'displayName = "a\0"\n', "x.vmx:1: it has a NUL byte"),
-        ("x.vmx", b'displayName = "a|0D|0Ab"\n', "x.vmx:1: displayname has the character"),
+        ("x.vmx", b'displayName = "a|0D|0Ab"\n', "x.vmx:1: displayName has the character"),
         ("x.vmx", b'displayName = "x"\n' * 600_000, "larger than 1024 KiB"),
         ("x.vmx", b'displayName = "\xff"\n', "not UTF-8"),
         ("x.ovf", b"<!DOCTYPE a [<!ENTITY b 'c'>]>\n<Envelope>&b;</Envelope>", "x.ovf:1: a document type"),

@@ -141,6 +141,22 @@ def test_a_vm_of_proxmox(ports):
     assert the_vm(ports, "memory: 1024\n", "/x/101.conf").name == "vm-101"
 
 
+@pytest.mark.parametrize(
+    ("os_type", "there"),
+    [("win10", "; the guest there is Windows 10, 2016 or 2019"), ("win11", ""), ("w2k8", "; the guest there is w2k8")],
+)
+def test_a_note_says_that_another_windows_gets_a_tpm_and_secure_boot(ports, os_type, there):
+    vm = the_vm(ports, texts.PROXMOX.replace("win11", os_type), "101.conf")
+    assert vm.spec["os"] == "windows11"
+    assert f"101.conf:14: os: windows11 has secure boot, a new TPM, at least 4 GiB and 2 CPUs{there}" in vm.notes
+
+
+def test_what_a_file_does_not_say_is_a_note(ports):
+    vm = the_vm(ports, "memory: 1024\n", "7.conf")
+    assert vm.spec["vcpus"] == 1
+    assert any("there is no cores" in note for note in vm.notes)
+
+
 def sources(vm: ImportedVmResult) -> list[str]:
     return [shlex.split(command)[-2] for command in commands(vm)]
 

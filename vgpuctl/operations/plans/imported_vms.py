@@ -32,6 +32,7 @@ DEFAULT_NETWORK = "default"
 _KVM_FORMATS = ("Proxmox VE", "libvirt XML")
 """Their guests have virtio drivers if their devices are virtio's."""
 _MAX_NEAREST = 3
+_WINDOWS_11 = re.compile(r"win(dows)?[ /]?11", re.IGNORECASE)
 _BRAND = re.compile(r"(grid|nvidia)[ _]", re.IGNORECASE)
 
 
@@ -49,7 +50,7 @@ def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu], name
         InvalidInput: the VM cannot be one of vgpuctl's, for instance with too many vCPUs.
     """
     left_out = list(vm.left_out)
-    notes: list[str] = []
+    notes = list(vm.notes)
     warnings: list[str] = []
     if name != vm.name:
         notes.append(f"{vm.position}: the VM's name here is {name}, and there {vm.name!a}")
@@ -142,7 +143,8 @@ def _os_kind(vm: ImportedVm, notes: list[str]) -> str:
             notes.append(f"{vm.position}: Windows with BIOS is os: generic, with virtio disks; windows11 needs UEFI")
         return "generic"
     if vm.is_windows:
-        notes.append(f"{vm.position}: os: windows11 has secure boot, a new TPM, at least 4 GiB and 2 CPUs")
+        there = f"; the guest there is {vm.os_name}" if vm.os_name and not _WINDOWS_11.search(vm.os_name) else ""
+        notes.append(f"{vm.position}: os: windows11 has secure boot, a new TPM, at least 4 GiB and 2 CPUs{there}")
     return "windows11" if vm.is_windows else "linux"
 
 
