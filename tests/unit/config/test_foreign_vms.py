@@ -283,6 +283,23 @@ def test_what_a_domain_says_and_no_spec_can_is_named():
     assert len(the_vm(same).left_out) == 3
 
 
+def test_devices_of_a_domain_that_no_spec_has_are_named():
+    names = ("sound", "watchdog", "redirdev", "panic", "iommu")
+    devices = "".join(f"<{name}/>" for name in names)
+    left_out = the_vm(
+        f"<domain><name>x</name><cpu mode='custom'/><maxMemory/><devices>{devices}</devices></domain>"
+    ).left_out
+    assert [line.split(": ")[1] for line in left_out] == [f"<{name}>" for name in ("cpu", "maxMemory", *names)]
+
+
+def test_a_card_that_is_not_connected_and_a_tpm_of_a_vmx_are_named():
+    text = 'displayName = "x"\nethernet0.present = "TRUE"\nethernet0.startConnected = "{0}"\nvtpm.present = "{1}"\n'
+    card, tpm = the_vm(text.format("FALSE", "TRUE")).left_out
+    assert card.startswith("f:3: ethernet0.startConnected: the card is not connected there")
+    assert tpm.startswith("f:4: the state of the TPM")
+    assert the_vm(text.format("TRUE", "FALSE")).left_out == ()
+
+
 def test_what_xe_says_and_no_spec_can_is_named():
     text = texts.XE_VM.replace("memory-dynamic-max ( RW): 8589934592", "memory-dynamic-max ( RW): 4294967296").replace(
         "VCPUs-max ( RW): 4\n", "VCPUs-max ( RW): 4\n    VCPUs-at-startup ( RW): 2\n"

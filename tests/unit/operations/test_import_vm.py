@@ -43,7 +43,7 @@ def the_vm(ports, text: str, path: str = "vms/x.vmx") -> ImportedVmResult:
 
 def commands(vm: ImportedVmResult) -> tuple[str, ...]:
     """Return the commands without the check that comes first: nothing may be overwritten."""
-    assert all(command.startswith((f"test ! -e {IMAGES}/{vm.name}", "tar ")) for command in vm.commands)
+    assert all(command.startswith((f"test ! -e {IMAGES}/{vm.name}", "mkdir ")) for command in vm.commands)
     return tuple(command.partition("; false; } && ")[2] or command for command in vm.commands)
 
 
@@ -114,7 +114,22 @@ def test_an_ova_and_an_ovf(ports):
     second = linux[linux.index("  <VirtualSystem ") : linux.index("</Envelope>")]
     both = outcome(ports, ("x.ova", linux.replace("</Envelope>", f"{second}</Envelope>"))).data.vms
     assert [vm.name for vm in both] == ["desk-2", "desk-2-2"]
-    assert both[0].commands[0] == "tar -xkf ./x.ova -- desk-2-disk1.vmdk"
+    for vm in both:
+        assert vm.commands[0] == f"mkdir ./{vm.name} && tar -xf ./x.ova -C ./{vm.name} -- desk-2-disk1.vmdk"
+        assert sources(vm)[1:] == [f"./{vm.name}/desk-2-disk1.vmdk"]
+
+
+def test_the_disks_of_an_ova_with_several_vms_are_extracted_into_a_new_folder(ports, tmp_path):
+    linux = texts.OVF.replace("windows11_64Guest", "debian12_64Guest")
+    second = linux[linux.index("  <VirtualSystem ") : linux.index("</Envelope>")]
+    texts.write_ova(tmp_path / "x.ova", ("d.ovf", b"x"), ("desk-2-disk1.vmdk", b"KDMV"))
+    vms = outcome(ports, ("x.ova", linux.replace("</Envelope>", f"{second}</Envelope>"))).data.vms
+    for vm in (*vms, vms[0]):
+        done = subprocess.run(["sh", "-c", vm.commands[0]], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (tmp_path / sources(vm)[1]).read_bytes() == b"KDMV"
+    assert "desk-2" in done.stderr
+    assert done.returncode != 0
+    assert sorted(path.name for path in tmp_path.rglob("*.vmdk")) == ["desk-2-disk1.vmdk"] * 2
 
 
 def test_a_vm_of_xenserver_from_two_files(ports):

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 FORMAT = "libvirt XML"
 _SILENT_TOP = frozenset({
     "name", "uuid", "genid", "title", "description", "metadata", "memory", "currentMemory", "vcpu", "os", "features",
-    "cpu", "clock", "on_poweroff", "on_reboot", "on_crash", "pm", "devices", "resource", "seclabel", "maxMemory",
+    "clock", "on_poweroff", "on_reboot", "on_crash", "pm", "devices", "resource", "seclabel",
 })  # fmt: skip
 _SILENT_DEVICES = frozenset({
-    "controller", "input", "graphics", "video", "channel", "console", "serial", "memballoon", "rng", "audio", "sound",
-    "hub", "redirdev", "watchdog", "panic", "disk", "interface", "hostdev", "iommu",
+    "controller", "input", "graphics", "video", "channel", "console", "serial", "memballoon", "rng", "audio", "hub",
+    "disk", "interface", "hostdev",
 })  # fmt: skip
 """What is read here, or what every VM of vgpuctl has in its own way."""
 _DISK_PARTS = frozenset({"driver", "source", "target", "backingStore", "address", "alias", "boot"})
@@ -45,6 +45,7 @@ _REASONS = {
     "emulator": "a program of the other host; vgpuctl takes this host's QEMU",
     "filesystem": "a folder of the other host",
     "tpm": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
+    "cpu": "vgpuctl chooses the CPU that the guest sees",
     "cputune": "cpu_pin: is vgpuctl's way",
     "numatune": "numa_node: and cpu_pin: are vgpuctl's way",
     "memoryBacking": "hugepages: is vgpuctl's way",

@@ -173,6 +173,9 @@ def _find_nics(source: Source, entries: dict[str, _Entry], left_out: list[str]) 
         if model.lower() == "sriov":
             left_out.append(f"{source.at(line)}: {prefix} is a VF of a network card, passed through")
             continue
+        start = entries.get(f"{prefix}.startconnected")
+        if start is not None and start.value.strip().lower() == "false":
+            left_out.append(f"{source.at(start.line)}: {start.key}: the card is not connected there, and is here")
         nics.append(ImportedNic(source.at(line), mac=mac or None, network=network or None, model=nic_model(model)))
     return tuple(nics)
 
@@ -219,6 +222,9 @@ def _find_others(source: Source, entries: dict[str, _Entry]) -> list[str]:
         match = _OTHER_DEVICES.fullmatch(key)
         if match is not None and _is_true(entries, key):
             lines.append(f"{source.at(entry.line)}: {match[1]}: a VM of vgpuctl has no such device of the other host")
+    if _is_true(entries, "vtpm.present"):
+        place = source.at(entries["vtpm.present"].line)
+        lines.append(f"{place}: the state of the TPM is not taken over: have BitLocker's recovery key ready")
     for prefix, what in _UNSUPPORTED_PREFIXES.items():
         matching = [entry.line for key, entry in entries.items() if key.startswith(prefix)]
         if matching:

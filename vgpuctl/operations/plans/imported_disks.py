@@ -5,8 +5,8 @@ qemu-img converts every disk by itself, and always gets the format: a guest coul
 virt-v2v opens the whole VM, and puts virtio drivers into a Windows guest that never had them; it calls the disks
 NAME-sda, NAME-sdb and so on (virt-v2v-output-local(1)). A name without a slash gets `./`: QEMU would read a colon in
 it as a protocol, and every program a hyphen as an option. Both programs overwrite what they write to, so `test` first
-checks that no disk of that name exists, and tar keeps what exists (`-k`). No two disks of a call share a name: not what
-is copied here from other hosts (`name_copies`), and not what the commands write.
+checks that no disk of that name exists, and tar extracts into a folder that is new. No two disks of a call share a
+name: not what is copied here from other hosts (`name_copies`), and not what the commands write.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def name_copies(pairs: Sequence[tuple[VmFile, ImportedVm]]) -> tuple[tuple[VmFil
     storage or folder in front of it, and a number where that is taken too.
     """
     taken = {_dotted(posixpath.normpath(file.path)) for file, _ in pairs}
-    taken |= {_beside(file, disk.file) for file, vm in pairs for disk in vm.disks if disk.fetch is None}
+    taken |= {_beside(file, disk.file) for file, vm in pairs if not file.is_ova for disk in vm.disks if not disk.fetch}
     names: dict[tuple[str, str], str] = {}
     named = []
     for file, vm in pairs:
@@ -99,7 +99,7 @@ def plan_disks(vm: ImportedVm, file: VmFile, name: str, names: Collection[str]) 
     ]
     if file.is_ova:
         members = " ".join(quote(disk.file) for disk in vm.disks)
-        commands.insert(0, f"tar -xkf {quote(_dotted(file.path))} -- {members}")
+        commands.insert(0, f"mkdir ./{name} && tar -xf {quote(_dotted(file.path))} -C ./{name} -- {members}")
     return DiskConversion(tuple(commands), paths, tuple(notes))
 
 
@@ -126,17 +126,18 @@ def _unless_there(paths: Sequence[str]) -> str:
 
 
 def _source(vm: ImportedVm, file: VmFile, index: int, name: str) -> str:
-    """Return the path of a disk's file: beside the VM's own file, or in the working directory after a copy."""
+    """Return the path of a disk's file: beside the VM's own file, or where a copy or an OVA's disks were put."""
     disk = vm.disks[index]
     if vm.opener == "disk":
         return f"./{name}.vhd"
+    if file.is_ova:
+        return f"./{name}/{disk.file}"
     return _beside(file, disk.file) if disk.fetch is None else _dotted(disk.file)
 
 
 def _beside(file: VmFile, name: str) -> str:
-    """Return the path of a file that a VM's file names: in its folder, or in the working directory out of an OVA."""
-    is_beside = not file.is_ova and file.path != "-"
-    return _dotted(posixpath.join(posixpath.dirname(file.path), name) if is_beside else name)
+    """Return the path of a file that a VM's file names: in its folder."""
+    return _dotted(name if file.path == "-" else posixpath.join(posixpath.dirname(file.path), name))
 
 
 def _dotted(path: str) -> str:
