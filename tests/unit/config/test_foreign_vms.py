@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -347,6 +350,15 @@ def test_an_invisible_character_is_refused_with_the_name_as_written_and_a_hint(t
     ) as raised:
         parse_foreign_file(text, "f")
     assert "visible characters in one line" in str(raised.value.hint)
+
+
+def test_the_hint_for_a_control_character_keeps_the_lines_of_the_file():
+    text = "memory: 1024\nname: a\x1bb\x01\x7f\x0b\n\tx: 1\n"
+    with pytest.raises(InvalidInput, match="f:2: it has the control character") as raised:
+        parse_foreign_file(text, "f")
+    arguments = shlex.split(str(raised.value.hint).removeprefix("remove it: ").removesuffix(" <FILE"))
+    done = subprocess.run(arguments, input=text, capture_output=True, text=True, check=True)
+    assert done.stdout == "memory: 1024\nname: ab\n\tx: 1\n"
 
 
 def test_windows_in_a_domain_is_known_by_libosinfo_or_its_features():
