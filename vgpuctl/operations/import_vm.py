@@ -15,6 +15,7 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.host import ImportedVmsResult
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.plans.imported_disks import name_copies
 from vgpuctl.operations.plans.imported_vms import choose_name, plan_spec
 from vgpuctl.scheduler.registry_dword import DriverGeneration, decode_dword, wrong_generation
 
@@ -38,7 +39,8 @@ def import_vms(host: Host, files: Sequence[VmFile]) -> QueryResult[ImportedVmsRe
         )
     snapshot = observe(host, ReadScope(types=True))
     taken: set[str] = set()
-    plans = [plan_spec(file, vm, choose_name(vm, file, taken), snapshot.gpus) for file, vm in pairs]
+    named = [(file, vm, choose_name(vm, file, taken)) for file, vm in name_copies(pairs)]
+    plans = [plan_spec(file, vm, name, snapshot.gpus, taken) for file, vm, name in named]
     results = tuple(plan.result for plan in plans)
     text = (
         "".join(f"---\n{result.text}" for result in results) if len(results) > 1 else "".join(r.text for r in results)

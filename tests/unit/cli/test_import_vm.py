@@ -17,7 +17,7 @@ def test_stdout_is_a_spec_that_ensure_vm_takes(sim: Run, tmp_path: Path) -> None
     ran = sim(f"import-vm {path}")
     assert ran.status == 0
     assert ran.out.startswith(f"# {path} (VMware VMX)\nname: desk-1\nprofile: [A100-4C]\n")
-    assert "desk-1: run: test ! -e /var/lib/libvirt/images/desk-1.qcow2 && " in ran.err
+    assert "desk-1: run: test ! -e /var/lib/libvirt/images/desk-1.qcow2 || { echo " in ran.err
     assert f" && qemu-img convert -f vmdk -O qcow2 {tmp_path}/desk-1.vmdk " in ran.err
     assert f"warning: desk-1: ignored: {path}:35: floppy0" in ran.err
     spec = tmp_path / "desk-1.yaml"
@@ -55,7 +55,7 @@ def test_standard_input_and_an_ova(sim: Run, tmp_path: Path) -> None:
     ("name", "content", "problem"),
     [
         ("x.vmx", b'displayName = "a\0"\n', "x.vmx:1: it has a NUL byte"),
-        ("x.vmx", b'displayName = "a|0D|0Ab"\n', "x.vmx:1: displayname has the character"),
+        ("x.vmx", b'displayName = "a|0D|0Ab"\n', "x.vmx:1: displayName has the character"),
         ("x.vmx", b'displayName = "x"\n' * 600_000, "larger than 1024 KiB"),
         ("x.vmx", b'displayName = "\xff"\n', "not UTF-8"),
         ("x.ovf", b"<!DOCTYPE a [<!ENTITY b 'c'>]>\n<Envelope>&b;</Envelope>", "x.ovf:1: a document type"),

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,22 +148,45 @@ def test_a_vm_of_proxmox_without_its_snapshots():
     assert vm.nics == (ImportedNic("f:15", mac="BC:24:11:AA:BB:01", bridge="vmbr0", vlan=30, model="virtio"),)
     assert vm.gpus == (ImportedGpu("f:10", type_id="nvidia-468"),)
     left_out = [text.split(": ")[1] for text in vm.left_out]
-    assert left_out == ["ide2 is a CD drive; cdrom", "args", "efidisk0", "onboot", "tpmstate0", "unused0"]
+    assert left_out == [
+        "ide2 is a CD drive; cdrom",
+        "net0",
+        "args",
+        "cpu",
+        "efidisk0",
+        "onboot",
+        "tpmstate0",
+        "unused0",
+        "[before-upgrade]",
+    ]
 
 
 @pytest.mark.parametrize(
     ("value", "gpus"),
     [
-        ("0000:01:00.0,pcie=1", (ImportedGpu("f:2", device="0000:01:00"),)),
+        ("0000:01:00.0,pcie=1", (ImportedGpu("f:2", device="0000:01:00.0"),)),
         ("01:00,x-vga=1", (ImportedGpu("f:2", device="01:00"),)),
-        ("host=01:00.0;01:00.1", (ImportedGpu("f:2", device="01:00"),)),
-        ("01:00.0;02:00.0", (ImportedGpu("f:2", device="01:00"), ImportedGpu("f:2", device="02:00"))),
+        ("host=01:00.0;01:00.1", (ImportedGpu("f:2", device="01:00.0"),)),
+        ("01:00.0;02:00.0", (ImportedGpu("f:2", device="01:00.0"), ImportedGpu("f:2", device="02:00.0"))),
         ("mapping=a100", (ImportedGpu("f:2", device="the mapping a100"),)),
         ("mapping=a100,mdev=nvidia-63", (ImportedGpu("f:2", type_id="nvidia-63"),)),
     ],
 )
 def test_devices_of_proxmox(value, gpus):
     assert the_vm(f"memory: current=2048\nhostpci0: {value}\n").gpus == gpus
+
+
+def test_lines_for_the_functions_of_one_device_of_proxmox_are_one_gpu():
+    text = "memory: 1\nhostpci0: {}\nhostpci1: {}\nhostpci2: {}\n"
+    for lines, devices in (
+        (("0000:03:00", "0000:03:00.1", "03:00.2"), [("f:2", "0000:03:00")]),
+        (("0000:AF:00.0", "af:00.1", "0001:af:00.1"), [("f:2", "0000:AF:00.0"), ("f:4", "0001:af:00.1")]),
+        (("mapping=a", "mapping=a", "25:00.0;25:00.1"), [("f:2", "the mapping a"), ("f:3", "the mapping a"),
+                                                         ("f:4", "25:00.0")]),
+        (("01:00.4,mdev=nvidia-1", "01:00.5,mdev=nvidia-1", "01:00.6"), [("f:2", None), ("f:3", None),
+                                                                         ("f:4", "01:00.6")]),
+    ):  # fmt: skip
+        assert [(gpu.position, gpu.device) for gpu in the_vm(text.format(*lines)).gpus] == devices
 
 
 @pytest.mark.parametrize("volume", ["/dev/sdb", "/dev/disk/by-id/x", "local", "local:", "local:..", "none"])
@@ -189,8 +215,150 @@ def test_a_domain_of_libvirt():
     ):
         assert dropped in text
     assert f"cat /sys/bus/mdev/devices/{texts.VGPU_UUID}/mdev_type/name" in text
-    assert len(vm.left_out) == 9
+    assert "f:12: machine pc-q35-8.2: " in text
+    assert len(vm.left_out) == 10
     assert all(line.startswith("f:") for line in vm.left_out)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("vcpus: 3", "vcpus: the VM starts with 3 of its 4 CPUs there, and with all here"),
+        ("balloon: 512", "balloon: a VM of vgpuctl always has its whole memory"),
+        ("cpu: host,hidden=1", "cpu: vgpuctl chooses the CPU"),
+        ("machine: pc-i440fx-5.2", "machine: vgpuctl chooses the machine type"),
+        ("protection: 1", "protection: "),
+        ("parent: before", "parent: "),
+        ("numa: 1", "numa: "),
+        ("agent: 1,fstrim_cloned_disks=1", "agent: "),
+        ("smbios1: uuid=1,base64=1,serial=QQ==", "smbios1: "),
+        ("startup: order=1", "startup: start_order:"),
+        ("never-seen: 1", "never-seen: a VM spec has no such field"),
+        ("net0: virtio=BC:24:11:AA:BB:01,bridge=vmbr0,link_down=1,mtu=9000,trunks=5;6",
+         "net0: link_down=1, mtu=9000, trunks=5;6: "),
+        ("scsi0: a:b,size=1G,cache=none,serial=x", "scsi0: serial=x: "),
+        ("hostpci0: 01:00,pcie=1,romfile=x.rom", "hostpci0: romfile=x.rom: "),
+        ("[snap]\nmemory: 1\n# words: in any form", "[snap]: a snapshot or other section"),
+        ("[PENDING]\nmemory: 8192", None),
+    ],
+)  # fmt: skip
+def test_what_a_conf_says_and_no_spec_can_is_named(line, sentence):
+    vm = the_vm(f"memory: 1024\ncores: 2\nsockets: 2\n{line}\n")
+    if sentence is None:
+        assert vm.left_out == ("f:5: [PENDING]: 'memory: 8192' waits there for the VM's next start",)
+    else:
+        (left_out,) = vm.left_out
+        assert left_out.startswith(f"f:4: {sentence}")
+    assert (vm.memory_mib, vm.vcpus, vm.notes) == (1024, 4, ())
+
+
+def test_what_means_nothing_elsewhere_is_not_named():
+    lines = (
+        "memory: 1024\ncores: 4\nvcpus: 4\nballoon: 0\ndescription: x\ndigest: x\nvmgenid: x\nsmbios1: uuid=1\n"
+        "agent: 1\nnuma: 0\nprotection: 0\nnet0: e1000=BC:24:11:AA:BB:01,bridge=vmbr0,firewall=0,link_down=0\n"
+        "scsi0: a:b,size=1G,iothread=1\nhostpci0: 01:00,pcie=1,rombar=1\n"
+    )
+    assert the_vm(lines).left_out == ()
+
+
+def test_a_conf_without_cores_has_one_cpu_for_each_socket():
+    vm = the_vm("memory: 1024\nname: x\n")
+    assert vm.vcpus == 1
+    assert vm.notes == ("f:2: there is no cores: Proxmox' default is 1 for each socket, so vcpus is 1",)
+    assert the_vm("memory: 1024\nsockets: 2\n").vcpus == 2
+
+
+def test_what_a_domain_says_and_no_spec_can_is_named():
+    text = (
+        "<domain><name>x</name>\n<memory unit='GiB'>8</memory>\n<currentMemory unit='MiB'>4096</currentMemory>\n"
+        "<vcpu current='2'>8</vcpu>\n<os><type machine='pc-i440fx-6.2'>hvm</type></os><devices>\n"
+        "<interface type='network'><source network='a'/><link state='down'/><mtu size='9000'/></interface>\n"
+        "<disk type='file'><source file='/a/b.raw'/><target dev='vda'/><readonly/></disk></devices></domain>"
+    )
+    assert the_vm(text).left_out == (
+        "f:7: disk vda: <readonly>: a VM spec has no such field",
+        "f:6: a network card: <link state='down'>, <mtu size='9000'>: a VM spec has no such field",
+        "f:4: <vcpu current>: the VM starts with 2 of its 8 CPUs there, and with all here",
+        "f:3: <currentMemory>: the VM has 4096 of its 8192 MiB there, and all here",
+        "f:5: machine pc-i440fx-6.2: vgpuctl chooses the machine type",
+    )
+    same = text.replace("4096", "8192").replace("current='2'", "current='8'")
+    assert len(the_vm(same).left_out) == 3
+
+
+def test_devices_of_a_domain_that_no_spec_has_are_named():
+    names = ("sound", "watchdog", "redirdev", "panic", "iommu")
+    devices = "".join(f"<{name}/>" for name in names)
+    left_out = the_vm(
+        f"<domain><name>x</name><cpu mode='custom'/><maxMemory/><devices>{devices}</devices></domain>"
+    ).left_out
+    assert [line.split(": ")[1] for line in left_out] == [f"<{name}>" for name in ("cpu", "maxMemory", *names)]
+
+
+def test_a_card_that_is_not_connected_and_a_tpm_of_a_vmx_are_named():
+    text = 'displayName = "x"\nethernet0.present = "TRUE"\nethernet0.startConnected = "{0}"\nvtpm.present = "{1}"\n'
+    card, tpm = the_vm(text.format("FALSE", "TRUE")).left_out
+    assert card.startswith("f:3: ethernet0.startConnected: the card is not connected there")
+    assert tpm.startswith("f:4: the state of the TPM")
+    assert the_vm(text.format("TRUE", "FALSE")).left_out == ()
+
+
+def test_what_xe_says_and_no_spec_can_is_named():
+    text = texts.XE_VM.replace("memory-dynamic-max ( RW): 8589934592", "memory-dynamic-max ( RW): 4294967296").replace(
+        "VCPUs-max ( RW): 4\n", "VCPUs-max ( RW): 4\n    VCPUs-at-startup ( RW): 2\n"
+    )
+    left_out = the_vm(text).left_out[1:]
+    assert [line.partition(": the VM")[0] for line in left_out] == [
+        "f:11: VCPUs-at-startup 2 is below VCPUs-max",
+        "f:9: memory-dynamic-max 4294967296 is below memory-static-max",
+    ]
+
+
+@pytest.mark.parametrize(("vifs", "given", "is_named"), [
+    ("3", texts.XE_VGPUS, True), ("3", texts.XE_VIFS, False), ("3; 4", texts.XE_VIFS, True),
+    ("", texts.XE_VGPUS, False), ("<not in database>", texts.XE_VGPUS, False),
+])  # fmt: skip
+def test_network_cards_that_no_file_of_xe_describes_are_named(vifs, given, is_named):
+    text = texts.XE_VM.replace("VCPUs-max", f"VIFs (SRO): {vifs}\n                     VCPUs-max")
+    (vm,), _ = merged(text, given)
+    assert any("give xe vif-list params=all too" in line for line in vm.left_out) is is_named
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (texts.VMX.replace("ubuntu-64", "windows9-64"), "windows10-64"),
+        (texts.VMX.replace("ubuntu-64", "windows9srv-64"), "windows10srv-64"),
+        (texts.PROXMOX.replace("win11", "win10"), "Windows 10, 2016 or 2019"),
+        (texts.PROXMOX, "Windows 11, 2022 or 2025"),
+        (texts.XE_VM, "Microsoft Windows 10 Pro"),
+        (texts.DOMAIN.replace("http://debian.org/debian/12", "http://microsoft.com/win/10"), "win/10"),
+    ],
+)
+def test_the_system_of_a_guest_has_a_name(text, name):
+    assert (the_vm(text).os_name, the_vm(text).is_windows) == (name, True)
+
+
+@pytest.mark.parametrize("text", [
+    'displayName = "a|0Ab"\n', 'memSize = "1"\npciPassthru0.vgpu = "a|0Ab"\n',
+    texts.XE_VM.replace("Windows 10", "Windows\u202e 10"),
+    "<domain><devices><disk><source file='/a&#10;b'/></disk></devices></domain>",
+])  # fmt: skip
+def test_an_invisible_character_is_refused_with_the_name_as_written_and_a_hint(text):
+    with pytest.raises(
+        InvalidInput, match=r"^f:\d+: (os-version|displayName|pciPassthru0\.vgpu|<source> of a <disk>) has"
+    ) as raised:
+        parse_foreign_file(text, "f")
+    assert "visible characters in one line" in str(raised.value.hint)
+
+
+def test_the_hint_for_a_control_character_keeps_the_lines_of_the_file():
+    text = "memory: 1024\nname: a\x1bb\x01\x7f\x0b\n\tx: 1\n"
+    with pytest.raises(InvalidInput, match="f:2: it has the control character") as raised:
+        parse_foreign_file(text, "f")
+    arguments = shlex.split(str(raised.value.hint).removeprefix("remove it: ").removesuffix(" <FILE"))
+    done = subprocess.run(arguments, input=text, capture_output=True, text=True, check=True)
+    assert done.stdout == "memory: 1024\nname: ab\n\tx: 1\n"
 
 
 def test_windows_in_a_domain_is_known_by_libosinfo_or_its_features():
@@ -233,13 +401,13 @@ BAD = {
     "escape": ("memory: 1\nname: \x1b[2J\n", r"f:2: it has the control character '\x1b'"),
     "empty": ("", "f:1: this is not one of the known formats"),
     "yaml": ("profile: A100-4C\nname: x\n", "not one of the known formats"),
-    "vmx: crlf in a value": ('memSize = "1"\ndisplayName = "a|0D|0Ab"\n', r"f:2: displayname has the character '\r'"),
-    "vmx: bidi": ('displayName = "a\u202eb"\n', "f:1: displayname has the character '\\u202e'"),
+    "vmx: crlf in a value": ('memSize = "1"\ndisplayName = "a|0D|0Ab"\n', r"f:2: displayName has the character '\r'"),
+    "vmx: bidi": ('displayName = "a\u202eb"\n', "f:1: displayName has the character '\\u202e'"),
     "vmx: no value": ('displayName = "a"\nmemSize\n', "f:2: 'memSize' is not KEY"),
     "vmx: quote": ('displayName = "a"b"\n', "is not KEY"),
     "vmx: two words": ("displayName = a b\n", "is not KEY"),
     "vmx: twice": ('memSize = "1"\nMEMSIZE = "2"\n', "f:2: MEMSIZE is given twice, first in line 1"),
-    "vmx: number": ('memSize = "lots"\n', "f:1: memsize is 'lots', not a whole number"),
+    "vmx: number": ('memSize = "lots"\n', "f:1: memSize is 'lots', not a whole number"),
     "vmx: long number": (f'memSize = "{"9" * 5000}"\n', "not a whole number"),
     "vmx: long name": (f'displayName = "{"x" * 2000}"\n', "has 2000 characters"),
     "vmx: encrypted": ('displayName = "a"\nencryption.keySafe = "x"\n', "f:2: this VM is encrypted"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections.abc import Sequence
 
 import pytest
@@ -42,8 +43,8 @@ def the_vm(ports, text: str, path: str = "vms/x.vmx") -> ImportedVmResult:
 
 def commands(vm: ImportedVmResult) -> tuple[str, ...]:
     """Return the commands without the check that comes first: nothing may be overwritten."""
-    assert all(command.startswith((f"test ! -e {IMAGES}/{vm.name}", "tar ")) for command in vm.commands)
-    return tuple(command.partition(" && ")[2] or command for command in vm.commands)
+    assert all(command.startswith((f"test ! -e {IMAGES}/{vm.name}", "mkdir ")) for command in vm.commands)
+    return tuple(command.partition("; false; } && ")[2] or command for command in vm.commands)
 
 
 def test_a_vmx_becomes_a_spec(ports):
@@ -54,12 +55,12 @@ def test_a_vmx_becomes_a_spec(ports):
         "memory": "8GiB",
         "vcpus": 4,
         "os": "linux",
-        "disk": [f"{IMAGES}/desk-1.qcow2", f"{IMAGES}/desk-1-2.qcow2"],
+        "disk": [f"{IMAGES}/desk-1.qcow2", f"{IMAGES}/desk-1.disk2.qcow2"],
         "networks": [{"network": "default", "mac": "00:0c:29:aa:bb:01"}],
     }
     assert commands(vm) == (
         f"qemu-img convert -f vmdk -O qcow2 ./vms/desk-1.vmdk {IMAGES}/desk-1.qcow2",
-        f"qemu-img convert -f vmdk -O qcow2 './vms/data disk.vmdk' {IMAGES}/desk-1-2.qcow2",
+        f"qemu-img convert -f vmdk -O qcow2 './vms/data disk.vmdk' {IMAGES}/desk-1.disk2.qcow2",
     )
     assert any("'VM Network'" in note for note in vm.notes)
 
@@ -71,9 +72,8 @@ def test_a_vmx_becomes_a_spec(ports):
 )  # fmt: skip
 def test_a_command_names_a_file_that_no_program_takes_for_something_else(ports, path, source):
     text = 'displayName = "x"\nscsi0:0.present = "TRUE"\nscsi0:0.fileName = "a.vmdk"\n'
-    (command,) = the_vm(ports, text, path).commands
-    assert command.startswith(f"test ! -e {IMAGES}/x.qcow2 && ")
-    assert shlex.split(command)[5:] == ["qemu-img", "convert", "-f", "vmdk", "-O", "qcow2", source, f"{IMAGES}/x.qcow2"]
+    (command,) = commands(the_vm(ports, text, path))
+    assert shlex.split(command) == ["qemu-img", "convert", "-f", "vmdk", "-O", "qcow2", source, f"{IMAGES}/x.qcow2"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_command_is_quoted_for_the_shell(ports, name):
     if "\\" in name:
         assert vm.commands == ()
     else:
-        assert shlex.split(vm.commands[0])[11] == f"./{name}"
+        assert shlex.split(commands(vm)[0])[6] == f"./{name}"
 
 
 def test_windows_of_vmware_is_converted_by_virt_v2v(ports):
@@ -114,7 +114,22 @@ def test_an_ova_and_an_ovf(ports):
     second = linux[linux.index("  <VirtualSystem ") : linux.index("</Envelope>")]
     both = outcome(ports, ("x.ova", linux.replace("</Envelope>", f"{second}</Envelope>"))).data.vms
     assert [vm.name for vm in both] == ["desk-2", "desk-2-2"]
-    assert both[0].commands[0] == "tar -xkf ./x.ova -- desk-2-disk1.vmdk"
+    for vm in both:
+        assert vm.commands[0] == f"mkdir ./{vm.name} && tar -xf ./x.ova -C ./{vm.name} -- desk-2-disk1.vmdk"
+        assert sources(vm)[1:] == [f"./{vm.name}/desk-2-disk1.vmdk"]
+
+
+def test_the_disks_of_an_ova_with_several_vms_are_extracted_into_a_new_folder(ports, tmp_path):
+    linux = texts.OVF.replace("windows11_64Guest", "debian12_64Guest")
+    second = linux[linux.index("  <VirtualSystem ") : linux.index("</Envelope>")]
+    texts.write_ova(tmp_path / "x.ova", ("d.ovf", b"x"), ("desk-2-disk1.vmdk", b"KDMV"))
+    vms = outcome(ports, ("x.ova", linux.replace("</Envelope>", f"{second}</Envelope>"))).data.vms
+    for vm in (*vms, vms[0]):
+        done = subprocess.run(["sh", "-c", vm.commands[0]], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (tmp_path / sources(vm)[1]).read_bytes() == b"KDMV"
+    assert "desk-2" in done.stderr
+    assert done.returncode != 0
+    assert sorted(path.name for path in tmp_path.rglob("*.vmdk")) == ["desk-2-disk1.vmdk"] * 2
 
 
 def test_a_vm_of_xenserver_from_two_files(ports):
@@ -139,6 +154,85 @@ def test_a_vm_of_proxmox(ports):
     assert "profile" not in unknown.spec
     assert any("nvidia-9999: no GPU here has a type" in line for line in unknown.left_out)
     assert the_vm(ports, "memory: 1024\n", "/x/101.conf").name == "vm-101"
+
+
+@pytest.mark.parametrize(
+    ("os_type", "there"),
+    [("win10", "; the guest there is Windows 10, 2016 or 2019"), ("win11", ""), ("w2k8", "; the guest there is w2k8")],
+)
+def test_a_note_says_that_another_windows_gets_a_tpm_and_secure_boot(ports, os_type, there):
+    vm = the_vm(ports, texts.PROXMOX.replace("win11", os_type), "101.conf")
+    assert vm.spec["os"] == "windows11"
+    assert f"101.conf:14: os: windows11 has secure boot, a new TPM, at least 4 GiB and 2 CPUs{there}" in vm.notes
+
+
+def test_what_a_file_does_not_say_is_a_note(ports):
+    vm = the_vm(ports, "memory: 1024\n", "7.conf")
+    assert vm.spec["vcpus"] == 1
+    assert any("there is no cores" in note for note in vm.notes)
+
+
+def sources(vm: ImportedVmResult) -> list[str]:
+    return [shlex.split(command)[-2] for command in commands(vm)]
+
+
+def test_disks_with_the_same_name_on_several_storages_get_local_names_of_their_own(ports):
+    volumes = ("s1:vm-8-disk-0", "s2:vm-8-disk-0", "local:108/../x", "local:/etc/x", "local:/etc/./x", "local:/etc//x")
+    text = "memory: 1024\n" + "".join(f"scsi{n}: {volume},size=1G\n" for n, volume in enumerate(volumes))
+    vm = the_vm(ports, text, "8.conf")
+    names = ["./vm-8-disk-0", "./s2-vm-8-disk-0", "./x", "./local-etc-x", "./2-local-etc-x", "./3-local-etc-x"]
+    assert sources(vm) == names
+    for name, volume in zip(names, volumes, strict=True):
+        assert any(f": {name}: copy it here first" in note and f"path {volume} " in note for note in vm.notes)
+
+
+def test_local_names_differ_over_all_files_of_a_call(ports):
+    """Two clusters have the same numbers, and a file that is here already is not overwritten."""
+    conf = "memory: 1024\nscsi0: a:d.vmdk\nscsi1: a:x.vmx\nscsi2: a:d.vmdk\n"
+    vmx = 'displayName = "x"\nscsi0:0.present = "TRUE"\nscsi0:0.fileName = "d.vmdk"\n'
+    first, second, third = outcome(ports, ("p/8.conf", conf), ("q/8.conf", conf), ("x.vmx", vmx)).data.vms
+    assert sources(first) == ["./a-d.vmdk", "./a-x.vmx", "./a-d.vmdk"]
+    assert sources(second) == ["./2-a-d.vmdk", "./2-a-x.vmx", "./2-a-d.vmdk"]
+    assert sources(third) == ["./d.vmdk"]
+    domain = "<disk type='file'><source file='/{}/x.img'/><target dev='vda'/></disk>"
+    text = f"<domain><name>y</name><devices>{domain.format('a')}{domain.format('b c')}</devices></domain>"
+    assert sources(the_vm(ports, text, "y.xml")) == ["./x.img", "./b-c-x.img"]
+
+
+def test_no_command_writes_to_a_disk_of_another_vm(ports):
+    text = "memory: 1024\nname: {}\n" + "".join(f"scsi{n}: a:disk-{n}\n" for n in range(3))
+    names = ("web", "web-2", "web.disk2", "web.disk2.disk2", "web.disk3")
+    vms = outcome(ports, *((f"{n}.conf", text.format(name)) for n, name in enumerate(names))).data.vms
+    paths = [path for vm in vms for path in vm.spec["disk"]]
+    assert len(set(paths)) == len(paths) == 15
+    assert vms[0].spec["disk"] == [f"{IMAGES}/web.qcow2", f"{IMAGES}/web.disk4.qcow2", f"{IMAGES}/web.disk5.qcow2"]
+    assert vms[1].spec["disk"][1] == f"{IMAGES}/web-2.disk2.qcow2"
+    for vm in vms:
+        assert [shlex.split(command)[-1] for command in vm.commands] == vm.spec["disk"]
+
+
+def test_a_command_says_that_its_disk_exists(ports, tmp_path):
+    """It runs as pasted: qemu-img and virt-v2v are programs here that write their name."""
+    for program in ("qemu-img", "virt-v2v"):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho {program}\n")
+        (tmp_path / program).chmod(0o755)
+
+    def ran(command: str) -> tuple[int, str, str]:
+        pasted = command.replace(IMAGES, str(tmp_path))
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        done = subprocess.run(["sh", "-c", pasted], env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    first, second = the_vm(ports, texts.VMX).commands
+    (whole,) = the_vm(ports, texts.VMX.replace("ubuntu-64", "windows11-64")).commands
+    assert [ran(command) for command in (first, second, whole)] == [
+        (0, "qemu-img\n", ""), (0, "qemu-img\n", ""), (0, "virt-v2v\n", "")
+    ]  # fmt: skip
+    for name in ("desk-1.qcow2", "desk-1-sdb"):
+        (tmp_path / name).touch()
+    assert ran(first) == (1, "", f"{tmp_path}/desk-1.qcow2 exists\n")
+    assert ran(second) == (0, "qemu-img\n", "")
+    assert ran(whole) == (1, "", f"{tmp_path}/desk-1-sda or {tmp_path}/desk-1-sdb exists\n")
 
 
 def test_a_domain_of_libvirt(ports):

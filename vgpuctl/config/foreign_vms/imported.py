@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.names import is_visible
+from vgpuctl.model.numbers import count_text
 from vgpuctl.value import Value, replace
 
 MAX_VALUE_LENGTH = 1024
@@ -50,7 +51,11 @@ class Source(Value):
             raise self.error(line, f"{what} has {len(stripped)} characters; at most {MAX_VALUE_LENGTH} are allowed")
         bad = next((character for character in stripped if not is_visible(character)), None)
         if bad is not None:
-            raise self.error(line, f"{what} has the character {bad!a}, which is not visible")
+            raise self.error(
+                line,
+                f"{what} has the character {bad!a}, which is not visible",
+                hint="give it a value of visible characters in one line, on the other host or in a copy of the file",
+            )
         return stripped
 
     def count(self, line: int, what: str, value: str) -> int:
@@ -68,13 +73,15 @@ class Source(Value):
 class ImportedDisk(Value):
     """A disk. `file`: as its source names it; it is a path in the VM's folder.
 
-    `format`: QEMU's name of its format. `fetch`: how its file comes to this host, if it is not there yet.
+    `format`: QEMU's name of its format. `fetch`: how its file comes to this host, if it is not there yet; then `origin`
+    is its whole name on the other host.
     """
 
     file: str
     format: str
     position: str
     fetch: str | None = None
+    origin: str = ""
 
 
 class ImportedNic(Value):
@@ -108,8 +115,10 @@ class ImportedGpu(Value):
 class ImportedVm(Value):
     """A VM of another hypervisor. None: its file does not say.
 
-    `uuid`: by which other files name it. `firmware`: `bios` or `uefi`. `opener`: how virt-v2v opens the whole VM
-    (`vmx`, `ova`, `disk`), None where qemu-img does for every guest.
+    `uuid`: by which other files name it. `firmware`: `bios` or `uefi`. `os_name`: the guest's system as its file calls
+    it, empty if it does not. `opener`: how virt-v2v opens the whole VM (`vmx`, `ova`, `disk`), None where qemu-img does
+    for every guest. `listed_nics`: network cards that other files describe, None if it does not say how many.
+    `notes`: what is assumed where the file says nothing.
     """
 
     name: str
@@ -119,11 +128,14 @@ class ImportedVm(Value):
     vcpus: int | None = None
     firmware: str | None = None
     is_windows: bool = False
+    os_name: str = ""
     disks: tuple[ImportedDisk, ...] = ()
     nics: tuple[ImportedNic, ...] = ()
     gpus: tuple[ImportedGpu, ...] = ()
     opener: str | None = None
+    listed_nics: int | None = None
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class ImportedDevice(Value):
@@ -214,7 +226,9 @@ def merge_files(files: tuple[VmFile, ...]) -> tuple[tuple[tuple[VmFile, Imported
             own = devices.pop(vm.uuid, []) if vm.uuid is not None else []
             gpus = tuple(device.gpu for device in own if device.gpu is not None)
             nics = tuple(device.nic for device in own if device.nic is not None)
-            vms.append((file, replace(vm, gpus=(*vm.gpus, *gpus), nics=(*vm.nics, *nics))))
+            missing = () if vm.listed_nics is None else _missing_nics(vm, len(nics))
+            merged = replace(vm, gpus=(*vm.gpus, *gpus), nics=(*vm.nics, *nics), left_out=(*vm.left_out, *missing))
+            vms.append((file, merged))
     left_out = [line for file in files for line in file.content.left_out]
     left_out += [
         f"{device.position}: it belongs to the VM {device.vm_uuid!a}, which none of the files describes"
@@ -222,3 +236,11 @@ def merge_files(files: tuple[VmFile, ...]) -> tuple[tuple[tuple[VmFile, Imported
         for device in rest
     ]
     return tuple(vms), tuple(left_out)
+
+
+def _missing_nics(vm: ImportedVm, known: int) -> tuple[str, ...]:
+    """Return a sentence if the files describe fewer network cards than the VM has."""
+    if vm.listed_nics is None or known >= vm.listed_nics:
+        return ()
+    number = count_text(vm.listed_nics, "network card")
+    return (f"{vm.position}: it has {number}, and the files describe {known}: give xe vif-list params=all too",)

@@ -30,18 +30,22 @@ if TYPE_CHECKING:
 FORMAT = "libvirt XML"
 _SILENT_TOP = frozenset({
     "name", "uuid", "genid", "title", "description", "metadata", "memory", "currentMemory", "vcpu", "os", "features",
-    "cpu", "clock", "on_poweroff", "on_reboot", "on_crash", "pm", "devices", "resource", "seclabel", "maxMemory",
+    "clock", "on_poweroff", "on_reboot", "on_crash", "pm", "devices", "resource", "seclabel",
 })  # fmt: skip
 _SILENT_DEVICES = frozenset({
-    "controller", "input", "graphics", "video", "channel", "console", "serial", "memballoon", "rng", "audio", "sound",
-    "hub", "redirdev", "watchdog", "panic", "disk", "interface", "hostdev", "iommu",
+    "controller", "input", "graphics", "video", "channel", "console", "serial", "memballoon", "rng", "audio", "hub",
+    "disk", "interface", "hostdev",
 })  # fmt: skip
 """What is read here, or what every VM of vgpuctl has in its own way."""
+_DISK_PARTS = frozenset({"driver", "source", "target", "backingStore", "address", "alias", "boot"})
+_NIC_PARTS = frozenset({"mac", "source", "model", "target", "vlan", "driver", "address", "alias", "boot"})
+"""What is read of a device, or names and tunes it only on that host."""
 _REASONS = {
     "commandline": "QEMU's own command line is not taken over",
     "emulator": "a program of the other host; vgpuctl takes this host's QEMU",
     "filesystem": "a folder of the other host",
     "tpm": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
+    "cpu": "vgpuctl chooses the CPU that the guest sees",
     "cputune": "cpu_pin: is vgpuctl's way",
     "numatune": "numa_node: and cpu_pin: are vgpuctl's way",
     "memoryBacking": "hugepages: is vgpuctl's way",
@@ -72,24 +76,64 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         vcpus=None if vcpu is None else source.count(line_of(vcpu), "vcpu", content(vcpu)),
         firmware=_firmware(domain),
         is_windows=_is_windows(domain),
+        os_name=source.text(line, "libosinfo", _os_ids(domain).rpartition("microsoft.com/")[2]),
         disks=_find_disks(source, devices, left_out),
         nics=_find_nics(source, devices, left_out),
         gpus=_find_gpus(source, devices, left_out),
-        left_out=(*left_out, *_find_others(source, domain, devices)),
+        left_out=(*left_out, *_find_differences(source, domain), *_find_others(source, domain, devices)),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
 
 
-def _memory_mib(source: Source, domain: etree._Element) -> int | None:
-    memory = first(domain, "memory")
+def _memory_mib(source: Source, domain: etree._Element, name: str = "memory") -> int | None:
+    memory = first(domain, name)
     if memory is None:
         return None
-    unit = _UNITS.get((attribute(memory, "unit") or "KiB").lower())
-    if unit is None:
-        raise source.error(
-            line_of(memory), f"the memory has the unit {attribute(memory, 'unit')!a}, which is not known"
+    line, unit = line_of(memory), attribute(memory, "unit") or "KiB"
+    if unit.lower() not in _UNITS:
+        raise source.error(line, f"{name} has the unit {unit[:60]!a}, which is not known")
+    return scaled_mib(source.count(line, name, content(memory)), _UNITS[unit.lower()])
+
+
+def _find_differences(source: Source, domain: etree._Element) -> list[str]:
+    """Return a sentence for each number and name of the machine itself that is not taken over."""
+    sentences = []
+    vcpu, current = first(domain, "vcpu"), first(domain, "currentMemory")
+    started = attribute(vcpu, "current")
+    if vcpu is not None and started is not None:
+        line = line_of(vcpu)
+        if source.count(line, "vcpu current", started) != source.count(line, "vcpu", content(vcpu)):
+            sentences.append(
+                f"{source.at(line)}: <vcpu current>: the VM starts with {started} of its {content(vcpu)} CPUs there, "
+                "and with all here"
+            )
+    memory_mib, current_mib = _memory_mib(source, domain), _memory_mib(source, domain, "currentMemory")
+    if current is not None and current_mib != memory_mib:
+        sentences.append(
+            f"{source.at(line_of(current))}: <currentMemory>: the VM has {current_mib} of its {memory_mib} MiB there, "
+            "and all here"
         )
-    return scaled_mib(source.count(line_of(memory), "memory", content(memory)), unit)
+    kind = first(domain, "os", "type")
+    machine = attribute(kind, "machine")
+    if kind is not None and machine is not None:
+        shown = source.text(line_of(kind), "machine", machine)
+        sentences.append(f"{source.at(line_of(kind))}: machine {shown}: vgpuctl chooses the machine type")
+    return sentences
+
+
+def _name_parts(source: Source, device: etree._Element, known: frozenset[str], what: str, left_out: list[str]) -> None:
+    """Add a sentence about the parts of a device that are not taken over."""
+    others = [
+        source.text(line_of(part), what, _shown(part)) for part in children(device) if local_name(part) not in known
+    ]
+    if others:
+        place = source.at(line_of(device))
+        left_out.append(f"{place}: {what}: {', '.join(dict.fromkeys(others))}: a VM spec has no such field")
+
+
+def _shown(element: etree._Element) -> str:
+    attributes = "".join(f" {key!s}={value!a}" for key, value in element.attrib.items())
+    return f"<{local_name(element)}{attributes}>"[:80]
 
 
 def _firmware(domain: etree._Element) -> str:
@@ -102,9 +146,13 @@ def _firmware(domain: etree._Element) -> str:
 
 def _is_windows(domain: etree._Element) -> bool:
     """Return whether libosinfo's metadata, or the features for Hyper-V's guests, show Windows."""
-    info = first(domain, "metadata", "libosinfo")
-    ids = "" if info is None else " ".join(attribute(element, "id") or "" for element in children(info, "os"))
+    ids = _os_ids(domain)
     return "microsoft.com/win" in ids if ids else first(domain, "features", "hyperv") is not None
+
+
+def _os_ids(domain: etree._Element) -> str:
+    info = first(domain, "metadata", "libosinfo")
+    return "" if info is None else " ".join(attribute(element, "id") or "" for element in children(info, "os"))
 
 
 def _find_disks(source: Source, devices: etree._Element | None, left_out: list[str]) -> tuple[ImportedDisk, ...]:
@@ -116,7 +164,8 @@ def _find_disks(source: Source, devices: etree._Element | None, left_out: list[s
         kind = attribute(disk, "device") or "disk"
         origin = first(disk, "source")
         path = next((p for key in ("file", "dev", "volume") if (p := attribute(origin, key))), "")
-        file = posixpath.basename(source.text(line, "source", path))
+        path = source.text(line, "<source> of a <disk>", path)
+        file = posixpath.basename(path)
         if kind in ("cdrom", "floppy"):
             if path:
                 left_out.append(f"{place}: {target} is a CD or floppy drive; cdrom: /PATH gives a new VM one")
@@ -128,7 +177,8 @@ def _find_disks(source: Source, devices: etree._Element | None, left_out: list[s
             named = attribute(first(disk, "driver"), "type") or posixpath.splitext(file)[1].lstrip(".")
             disk_format = named if named in _FORMATS else "raw"
             fetch = f"copy it here first, with its backing files: {quote(path)} on the other host"
-            disks.append(ImportedDisk(file, disk_format, place, fetch))
+            disks.append(ImportedDisk(file, disk_format, place, fetch, path))
+            _name_parts(source, disk, _DISK_PARTS, f"disk {target}", left_out)
     return tuple(disks)
 
 
@@ -147,6 +197,7 @@ def _find_nics(source: Source, devices: etree._Element | None, left_out: list[st
             )
         bridge = attribute(origin, "bridge") if kind == "bridge" else None
         network = attribute(origin, "network") if kind == "network" else None
+        _name_parts(source, interface, _NIC_PARTS, "a network card", left_out)
         nics.append(
             ImportedNic(
                 source.at(line),

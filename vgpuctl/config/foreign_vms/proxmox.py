@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a VM of Proxmox VE: /etc/pve/qemu-server/NUMBER.conf, `key: value` in each line.
 
-Snapshots and pending changes are sections after the VM itself, which do not count. `hostpciN` is a PCI device, a
-mapping of the cluster, or with `mdev=` a vGPU type by its number. Source: Proxmox VE's manual page qm.conf(5).
+Snapshots and pending changes are sections after the VM itself: none of them is taken over. `hostpciN` is a PCI device,
+a mapping of the cluster, or with `mdev=` a vGPU type by its number. Source: Proxmox VE's manual page qm.conf(5).
 """
 
 from __future__ import annotations
@@ -29,13 +29,21 @@ _NIC, _GPU = re.compile(r"net(\d{1,3})"), re.compile(r"hostpci(\d{1,3})")
 _MARK = re.compile(
     r"^(ostype|scsihw|vmgenid|smbios1|bootdisk|cores|memory|(scsi|virtio|sata|ide|net|hostpci)\d{1,3}):", re.MULTILINE
 )
-_SILENT = frozenset({
-    "acpi", "agent", "balloon", "boot", "bootdisk", "bios", "cores", "cpu", "machine", "memory", "meta", "name", "numa",
-    "ostype", "parent", "runningcpu", "runningmachine", "scsihw", "smbios1", "snaptime", "sockets", "tablet", "vga",
-    "vmgenid", "vmstate", "digest", "protection", "localtime", "freeze", "kvm", "autostart", "reboot", "hotplug",
-    "keyboard", "rng0", "vcpus",
-})  # fmt: skip
-"""What is read here, or what every VM of vgpuctl has in its own way."""
+_USED = frozenset({"bios", "cores", "memory", "name", "ostype", "sockets", "vcpus", "smbios1"})
+_SILENT = frozenset({"boot", "bootdisk", "description", "digest", "meta", "scsihw", "tablet", "vmgenid"})
+"""What means nothing for a guest elsewhere, or what every VM of vgpuctl has in its own way."""
+_SILENT_VALUES = {
+    "acpi": ("1",), "autostart": ("0",), "balloon": ("0",), "freeze": ("0",), "kvm": ("1",), "numa": ("0",),
+    "onboot": ("0",), "protection": ("0",), "reboot": ("1",), "template": ("0",), "agent": ("0", "1"),
+}  # fmt: skip
+"""Values that change nothing: mostly Proxmox' defaults."""
+_NIC_OPTIONS = frozenset({"model", "macaddr", "bridge", "tag"})
+_DISK_OPTIONS = frozenset({"file", "format", "media", "size", "cache", "discard", "ssd", "iothread", "aio", "backup"})
+_GPU_OPTIONS = frozenset({"host", "mapping", "mdev", "pcie", "x-vga"})
+"""What is read of a device, or only tunes it."""
+_DEFAULT_OPTIONS = frozenset({"firewall=0", "link_down=0", "rombar=1", "replicate=1", "shared=0", "ro=0"})
+_OS_NAMES = {"win7": "Windows 7", "win8": "Windows 8 or 2012", "win10": "Windows 10, 2016 or 2019",
+             "win11": "Windows 11, 2022 or 2025"}  # fmt: skip
 _REASONS = {
     "args": "QEMU's own command line is not taken over",
     "hookscript": "a script of the other host is not taken over",
@@ -43,9 +51,15 @@ _REASONS = {
     "tpmstate0": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
     "onboot": "autostart: enabled is vgpuctl's way",
     "tags": "labels: is vgpuctl's way",
-    "description": "there is no field for it",
     "affinity": "cpu_pin: is vgpuctl's way",
     "hugepages": "hugepages: is vgpuctl's way",
+    "numa": "numa_node: and cpu_pin: are vgpuctl's way",
+    "balloon": "a VM of vgpuctl always has its whole memory",
+    "cpu": "vgpuctl chooses the CPU that the guest sees",
+    "machine": "vgpuctl chooses the machine type",
+    "startup": "start_order: is vgpuctl's way",
+    "parent": "the snapshots are not taken over",
+    "template": "it is a template there, and a VM here",
 }
 _FORMATS = {"qcow2": "qcow2", "vmdk": "vmdk", "raw": "raw", "qed": "qed"}
 
@@ -67,45 +81,69 @@ def parse_text(source: Source, text: str) -> ForeignFile:
     Raises:
         InvalidInput: a line is no `key: value`, a key is given twice, or a value is wrong.
     """
-    lines = _read_lines(source, text)
-    values = {line.key: line for line in lines}
     left_out: list[str] = []
-    name = values.get("name")
-    memory = values.get("memory")
-    vcpus = None
-    if "cores" in values or "sockets" in values:
-        vcpus = _count(source, values, "cores") * _count(source, values, "sockets")
+    notes: list[str] = []
+    lines, sections = _read_lines(source, text)
+    values = {line.key: line for line in lines}
+    name, memory, os_type = values.get("name"), values.get("memory"), values.get("ostype")
+    os_word = "" if os_type is None else source.text(os_type.number, "ostype", os_type.value)
+    position = source.at(1 if name is None else name.number)
     vm = ImportedVm(
         name="" if name is None else source.text(name.number, "name", name.value),
-        position=source.at(1 if name is None else name.number),
+        position=position,
         memory_mib=None if memory is None else _memory(source, memory),
-        vcpus=vcpus,
+        vcpus=_vcpus(source, values, position, left_out, notes),
         firmware="uefi" if "bios" in values and values["bios"].value == "ovmf" else "bios",
-        is_windows="ostype" in values and values["ostype"].value.startswith(("win", "w2k", "wxp", "wvista")),
+        is_windows=os_word.startswith(("win", "w2k", "wxp", "wvista")),
+        os_name=_OS_NAMES.get(os_word, os_word),
         disks=_find_disks(source, lines, left_out),
-        nics=tuple(_make_nic(source, line) for line in _sorted(lines, _NIC)),
-        gpus=tuple(gpu for line in _sorted(lines, _GPU) for gpu in _make_gpus(source, line)),
-        left_out=(*left_out, *_find_others(source, lines)),
+        nics=tuple(_make_nic(source, line, left_out) for line in _sorted(lines, _NIC)),
+        gpus=_find_gpus(source, lines, left_out),
+        left_out=(*left_out, *_find_others(source, lines), *sections),
+        notes=tuple(notes),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
 
 
-def _read_lines(source: Source, text: str) -> list[_Line]:
-    """Return the lines of the VM itself."""
+def _read_lines(source: Source, text: str) -> tuple[list[_Line], list[str]]:
+    """Return the lines of the VM itself, and sentences about the sections after them."""
     lines: dict[str, _Line] = {}
+    sections: list[str] = []
+    section = ""
     for number, text_line in enumerate(text.split("\n"), 1):
         stripped = text_line.strip()
-        if stripped.startswith("["):
-            break
         if not stripped or stripped.startswith("#"):
             continue
-        key, colon, value = stripped.partition(":")
-        if not colon or not _KEY.fullmatch(key):
-            raise source.error(number, f"{stripped[:60]!a} is not KEY: VALUE")
-        if key in lines:
-            raise source.error(number, f"{key} is given twice, first in line {lines[key].number}")
-        lines[key] = _Line(number, key, value.strip())
-    return list(lines.values())
+        if stripped.startswith("["):
+            section = source.text(number, "the section", stripped[:_MAX_SHOWN])
+            if section.upper() != _PENDING:
+                sections.append(f"{source.at(number)}: {section}: a snapshot or other section is not taken over")
+        elif section.upper() == _PENDING:
+            shown = source.text(number, section, stripped[:_MAX_SHOWN])
+            sections.append(f"{source.at(number)}: {section}: {shown!a} waits there for the VM's next start")
+        elif not section:
+            key, colon, value = stripped.partition(":")
+            if not colon or not _KEY.fullmatch(key):
+                raise source.error(number, f"{stripped[:60]!a} is not KEY: VALUE")
+            if key in lines:
+                raise source.error(number, f"{key} is given twice, first in line {lines[key].number}")
+            lines[key] = _Line(number, key, value.strip())
+    return list(lines.values()), sections
+
+
+_PENDING = "[PENDING]"
+_MAX_SHOWN = 80
+
+
+def _vcpus(source: Source, values: dict[str, _Line], position: str, left_out: list[str], notes: list[str]) -> int:
+    """Return the vCPUs: cores of all sockets, each 1 where the file does not say (qm.conf(5))."""
+    number = _count(source, values, "cores") * _count(source, values, "sockets")
+    if "cores" not in values:
+        notes.append(f"{position}: there is no cores: Proxmox' default is 1 for each socket, so vcpus is {number}")
+    if "vcpus" in values and _count(source, values, "vcpus") != number:
+        place, there = source.at(values["vcpus"].number), values["vcpus"].value
+        left_out.append(f"{place}: vcpus: the VM starts with {there} of its {number} CPUs there, and with all here")
+    return number
 
 
 def _count(source: Source, values: dict[str, _Line], key: str) -> int:
@@ -157,6 +195,7 @@ def _find_disks(source: Source, lines: list[_Line], left_out: list[str]) -> tupl
             left_out.append(f"{place}: {line.key} is {volume[:80]!a}, which names no volume")
         else:
             disks.append(_make_disk(line, options, volume, file, place))
+            _name_options(source, line, options, _DISK_OPTIONS, left_out)
     return tuple(disks)
 
 
@@ -166,12 +205,13 @@ def _make_disk(line: _Line, options: dict[str, str], volume: str, file: str, pla
     suffix = posixpath.splitext(file)[1].lstrip(".").lower()
     disk_format = _FORMATS.get(options.get("format", suffix), "raw")
     fetch = f"copy it here first: on the Proxmox host pvesm path {quote(volume)} shows where it is"
-    return ImportedDisk(file, disk_format, place, fetch)
+    return ImportedDisk(file, disk_format, place, fetch, volume)
 
 
-def _make_nic(source: Source, line: _Line) -> ImportedNic:
+def _make_nic(source: Source, line: _Line, left_out: list[str]) -> ImportedNic:
     options = _options(source, line, "model")
     model, mac = next(iter(options.items()))
+    _name_options(source, line, options, _NIC_OPTIONS | {model}, left_out)
     if model == "model":
         model, mac = options["model"], options.get("macaddr", "")
     vlan = options.get("tag")
@@ -184,23 +224,56 @@ def _make_nic(source: Source, line: _Line) -> ImportedNic:
     )
 
 
-def _make_gpus(source: Source, line: _Line) -> tuple[ImportedGpu, ...]:
-    """Return a hostpci line's device or vGPU; several addresses are several functions or devices."""
-    options = _options(source, line, "host")
-    place = source.at(line.number)
-    if "mdev" in options:
-        return (ImportedGpu(place, type_id=options["mdev"]),)
-    if "mapping" in options:
-        return (ImportedGpu(place, device=f"the mapping {options['mapping']}"),)
-    slots = dict.fromkeys(part.strip().partition(".")[0] for part in options.get("host", "").split(";"))
-    return tuple(ImportedGpu(place, device=slot) for slot in slots if slot)
+def _name_options(
+    source: Source, line: _Line, options: dict[str, str], known: frozenset[str], left_out: list[str]
+) -> None:
+    """Add a sentence about the options of a device that are not taken over."""
+    pairs = {key: f"{key}={value}"[:_MAX_SHOWN] for key, value in options.items() if key not in known}
+    others = ", ".join(
+        source.text(line.number, line.key, pair) for pair in pairs.values() if pair not in _DEFAULT_OPTIONS
+    )
+    if others:
+        left_out.append(f"{source.at(line.number)}: {line.key}: {others}: a VM spec has no such field")
+
+
+def _find_gpus(source: Source, lines: list[_Line], left_out: list[str]) -> tuple[ImportedGpu, ...]:
+    """Return the devices and vGPUs of the hostpci lines. A device with several functions, such as audio, is one."""
+    gpus: list[ImportedGpu] = []
+    slots: set[str] = set()
+    for line in _sorted(lines, _GPU):
+        options = _options(source, line, "host")
+        place = source.at(line.number)
+        _name_options(source, line, options, _GPU_OPTIONS, left_out)
+        if "mdev" in options:
+            gpus.append(ImportedGpu(place, type_id=options["mdev"]))
+        elif "mapping" in options:
+            gpus.append(ImportedGpu(place, device=f"the mapping {options['mapping']}"))
+        else:
+            for address in filter(None, (part.strip() for part in options.get("host", "").split(";"))):
+                slot = _slot_of(address)
+                if slot not in slots:
+                    gpus.append(ImportedGpu(place, device=address))
+                slots.add(slot)
+    return tuple(gpus)
+
+
+def _slot_of(address: str) -> str:
+    """Return domain:bus:slot of a PCI address; Proxmox allows to leave the domain 0000 and the function out."""
+    slot = address.partition(".")[0].lower()
+    return slot if slot.count(":") > 1 else f"0000:{slot}"
 
 
 def _find_others(source: Source, lines: list[_Line]) -> list[str]:
+    """Return a sentence for each line that is not read and that could mean something for the guest."""
     sentences = []
     for line in lines:
-        if line.key in _SILENT or any(p.fullmatch(line.key) for p in (_DISK, _NIC, _GPU)):
+        if line.key == "smbios1":
+            others = [part for part in line.value.split(",") if part.partition("=")[0] not in ("uuid", "base64")]
+            if others:
+                sentences.append(f"{source.at(line.number)}: smbios1: SMBIOS values of the other host")
             continue
-        reason = _REASONS.get(line.key, "a VM spec has no such field")
-        sentences.append(f"{source.at(line.number)}: {line.key}: {reason}")
+        is_silent = line.key in _USED | _SILENT or line.value in _SILENT_VALUES.get(line.key, ())
+        if not is_silent and not any(pattern.fullmatch(line.key) for pattern in (_DISK, _NIC, _GPU)):
+            reason = _REASONS.get(line.key, "a VM spec has no such field")
+            sentences.append(f"{source.at(line.number)}: {line.key}: {reason}")
     return sentences

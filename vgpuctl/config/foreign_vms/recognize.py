@@ -68,4 +68,5 @@ def _refuse_controls(source: Source, text: str) -> None:
         raise source.error(line, "it has a NUL byte: this is no text file", hint=f"expected {FORMATS_HELP}")
     if match[0] == "\r":
         raise source.error(line, "it has a carriage return within the line", hint="remove it: tr -d '\\r' <FILE")
-    raise source.error(line, f"it has the control character {match[0]!a}", hint="remove it: tr -d '[:cntrl:]' <FILE")
+    hint = r"remove it: tr -d '\001-\010\013-\037\177' <FILE"
+    raise source.error(line, f"it has the control character {match[0]!a}", hint=hint)

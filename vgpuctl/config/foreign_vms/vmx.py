@@ -37,6 +37,8 @@ _BUSES = ("scsi", "nvme", "sata", "ide")
 _NIC = re.compile(r"ethernet(\d{1,3})\.present")
 _GPU = re.compile(r"pcipassthru(\d{1,3})\.(present|vgpu|id)")
 _OTHER_DEVICES = re.compile(r"((?:floppy|serial|parallel|sharedfolder)\d{1,3}|sound)\.present")
+_WINDOWS_9 = re.compile(r"^windows9(?!\d)")
+"""What VMware calls Windows 10, and with `srv` Windows Server 2016."""
 _GPU_VENDORS = frozenset({0x10DE, 0x1002, 0x8086})
 """NVIDIA, AMD and Intel (pci.ids)."""
 _UNSUPPORTED_PREFIXES = {
@@ -49,6 +51,8 @@ _UNSUPPORTED_PREFIXES = {
 
 
 class _Entry(Value):
+    key: str
+    """As it is written."""
     line: int
     value: str
 
@@ -73,7 +77,7 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         )
     left_out: list[str] = []
     name_line, name = _get_text(source, entries, "displayname")
-    os_name = _get_text(source, entries, "guestos")[1].lower()
+    os_name = _get_text(source, entries, "guestos")[1]
     disks, is_safe = _find_disks(source, entries, left_out)
     vm = ImportedVm(
         name=name,
@@ -81,7 +85,8 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         memory_mib=_get_count(source, entries, "memsize"),
         vcpus=_get_count(source, entries, "numvcpus"),
         firmware="uefi" if _get_text(source, entries, "firmware")[1].lower() == "efi" else "bios",
-        is_windows=os_name.startswith("win"),
+        is_windows=os_name.lower().startswith("win"),
+        os_name=_WINDOWS_9.sub("windows10", os_name.lower()),
         disks=disks,
         nics=_find_nics(source, entries, left_out),
         gpus=find_gpus(source, {key: (e.line, e.value) for key, e in entries.items()}, left_out),
@@ -104,18 +109,18 @@ def _read_entries(source: Source, text: str) -> dict[str, _Entry]:
             raise source.error(number, f'{line.strip()[:60]!a} is not KEY = "VALUE"')
         if key.lower() in entries:
             raise source.error(number, f"{key} is given twice, first in line {entries[key.lower()].line}")
-        entries[key.lower()] = _Entry(number, _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), inner))
+        entries[key.lower()] = _Entry(key, number, _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), inner))
     return entries
 
 
 def _get_text(source: Source, entries: dict[str, _Entry], key: str) -> tuple[int, str]:
     entry = entries.get(key)
-    return (1, "") if entry is None else (entry.line, source.text(entry.line, key, entry.value))
+    return (1, "") if entry is None else (entry.line, source.text(entry.line, entry.key, entry.value))
 
 
 def _get_count(source: Source, entries: dict[str, _Entry], key: str) -> int | None:
     entry = entries.get(key)
-    return None if entry is None else source.count(entry.line, key, entry.value)
+    return None if entry is None else source.count(entry.line, entry.key, entry.value)
 
 
 def _is_true(entries: dict[str, _Entry], key: str) -> bool:
@@ -168,6 +173,9 @@ def _find_nics(source: Source, entries: dict[str, _Entry], left_out: list[str]) 
         if model.lower() == "sriov":
             left_out.append(f"{source.at(line)}: {prefix} is a VF of a network card, passed through")
             continue
+        start = entries.get(f"{prefix}.startconnected")
+        if start is not None and start.value.strip().lower() == "false":
+            left_out.append(f"{source.at(start.line)}: {start.key}: the card is not connected there, and is here")
         nics.append(ImportedNic(source.at(line), mac=mac or None, network=network or None, model=nic_model(model)))
     return tuple(nics)
 
@@ -177,20 +185,21 @@ def find_gpus(source: Source, entries: dict[str, tuple[int, str]], left_out: lis
     numbers = sorted({int(match[1]) for key in entries if (match := _GPU.fullmatch(key)) is not None})
     gpus = []
     for number in numbers:
-        prefix = f"pcipassthru{number}"
+        shown = f"pciPassthru{number}"
+        prefix = shown.lower()
         line, present = entries.get(f"{prefix}.present", (1, "true"))
         if present.strip().lower() != "true":
             continue
         if f"{prefix}.vgpu" in entries:
             line, profile = entries[f"{prefix}.vgpu"]
-            gpus.append(ImportedGpu(source.at(line), profile=source.text(line, f"{prefix}.vgpu", profile)))
+            gpus.append(ImportedGpu(source.at(line), profile=source.text(line, f"{shown}.vgpu", profile)))
             continue
         line, address = entries.get(f"{prefix}.id", (line, ""))
-        device = source.text(line, f"{prefix}.id", address) or prefix
+        device = source.text(line, f"{shown}.id", address) or shown
         vendor = _vendor_of(entries, prefix)
         if vendor is not None and vendor not in _GPU_VENDORS:
             left_out.append(
-                f"{source.at(line)}: {prefix} passes a device of vendor {vendor:#06x} through, which is no GPU"
+                f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which is no GPU"
             )
             continue
         gpus.append(ImportedGpu(source.at(line), device=device))
@@ -213,6 +222,9 @@ def _find_others(source: Source, entries: dict[str, _Entry]) -> list[str]:
         match = _OTHER_DEVICES.fullmatch(key)
         if match is not None and _is_true(entries, key):
             lines.append(f"{source.at(entry.line)}: {match[1]}: a VM of vgpuctl has no such device of the other host")
+    if _is_true(entries, "vtpm.present"):
+        place = source.at(entries["vtpm.present"].line)
+        lines.append(f"{place}: the state of the TPM is not taken over: have BitLocker's recovery key ready")
     for prefix, what in _UNSUPPORTED_PREFIXES.items():
         matching = [entry.line for key, entry in entries.items() if key.startswith(prefix)]
         if matching:

@@ -28,6 +28,7 @@ from vgpuctl.value import Value
 FORMAT = "XenServer xe"
 _FIELD = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9_-]{0,63})[ \t]*\([ MS]?R[OW]\)[ \t]*:[ \t]?(.*)")
 _MARK = re.compile(r"^[ \t]*uuid[ \t]*\([ MS]?R[OW]\)[ \t]*:", re.MULTILINE)
+_OS_NAME = re.compile(r"(?:.*;)?[ ]*name:[ ]*([^|;]*)")
 _NONE = ("", "<not in database>", "<null>")
 
 
@@ -131,12 +132,14 @@ def _make_vm(source: Source, record: _Record) -> ImportedVm:
     memory = record.get("memory-static-max")
     vcpus = record.get("VCPUs-max")
     os_text = record["os-version"].value.lower() if "os-version" in record else ""
+    os_name = _OS_NAME.match(_value(source, record, "os-version")) if "windows" in os_text else None
     is_windows = "windows" in os_text or (not os_text and _map_value(record, "platform", "viridian") == "true")
     fetch = (
         f"on the XenServer host: xe vm-disk-list uuid={uuid} lists its disks, and xe vdi-export uuid=VDI "
         "filename=FILE format=vhd writes one to this file"
     )
     name = _value(source, record, "name-label")
+    vifs = _value(source, record, "VIFs")
     return ImportedVm(
         name=name,
         position=source.at(line),
@@ -147,10 +150,33 @@ def _make_vm(source: Source, record: _Record) -> ImportedVm:
         vcpus=None if vcpus is None else source.count(vcpus.line, "VCPUs-max", vcpus.value),
         firmware="uefi" if _map_value(record, "HVM-boot-params", "firmware") == "uefi" else "bios",
         is_windows=is_windows,
+        os_name="" if os_name is None else os_name[1],
         disks=(ImportedDisk("disk.vhd", "vpc", source.at(line), fetch),),
         opener="disk",
-        left_out=(f"{source.at(line)}: xe's text does not name the VM's disks: one is assumed",),
+        listed_nics=len([part for part in vifs.split(";") if part.strip()]) if vifs else None,
+        left_out=(
+            f"{source.at(line)}: xe's text does not name the VM's disks: one is assumed",
+            *_find_differences(source, record),
+        ),
     )
+
+
+_LOWER = (
+    ("VCPUs-at-startup", "VCPUs-max", "the VM starts with fewer CPUs there, and with all here"),
+    ("memory-dynamic-max", "memory-static-max", "the VM gets less memory there, and the whole memory here"),
+)
+
+
+def _find_differences(source: Source, record: _Record) -> list[str]:
+    """Return a sentence for each number that is lower than the one that is taken over."""
+    sentences = []
+    for key, whole, sentence in _LOWER:
+        field = record.get(key)
+        if field is None or whole not in record or not _value(source, record, key):
+            continue
+        if source.count(field.line, key, field.value) < source.count(record[whole].line, whole, record[whole].value):
+            sentences.append(f"{source.at(field.line)}: {key} {field.value} is below {whole}: {sentence}")
+    return sentences
 
 
 def _make_vgpu(source: Source, record: _Record) -> ImportedDevice:

@@ -5,16 +5,20 @@ qemu-img converts every disk by itself, and always gets the format: a guest coul
 virt-v2v opens the whole VM, and puts virtio drivers into a Windows guest that never had them; it calls the disks
 NAME-sda, NAME-sdb and so on (virt-v2v-output-local(1)). A name without a slash gets `./`: QEMU would read a colon in
 it as a protocol, and every program a hyphen as an option. Both programs overwrite what they write to, so `test` first
-checks that no disk of that name exists, and tar keeps what exists (`-k`).
+checks that no disk of that name exists, and tar extracts into a folder that is new. No two disks of a call share a
+name: not what is copied here from other hosts (`name_copies`), and not what the commands write.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
+from collections.abc import Collection, Sequence
+from itertools import count
 from shlex import quote
 
-from vgpuctl.config.foreign_vms.imported import ImportedVm, VmFile
-from vgpuctl.value import Value
+from vgpuctl.config.foreign_vms.imported import ImportedDisk, ImportedVm, VmFile
+from vgpuctl.value import Value, replace
 
 DISK_FOLDER = "/var/lib/libvirt/images"
 """libvirt's storage pool `default` (virt-manager and virt-install make it there)."""
@@ -28,8 +32,45 @@ class DiskConversion(Value):
     notes: tuple[str, ...] = ()
 
 
-def plan_disks(vm: ImportedVm, file: VmFile, name: str) -> DiskConversion:
-    """Return how the disks of a VM, whose name here is `name`, are converted."""
+_MAX_PREFIX = 60
+
+
+def name_copies(pairs: Sequence[tuple[VmFile, ImportedVm]]) -> tuple[tuple[VmFile, ImportedVm], ...]:
+    """Return the VMs with a local name of its own for each disk that must first be copied here.
+
+    Volumes of several storages, folders or hosts often have the same name. The first one keeps it; others get their
+    storage or folder in front of it, and a number where that is taken too.
+    """
+    taken = {_dotted(posixpath.normpath(file.path)) for file, _ in pairs}
+    taken |= {_beside(file, disk.file) for file, vm in pairs if not file.is_ova for disk in vm.disks if not disk.fetch}
+    names: dict[tuple[str, str], str] = {}
+    named = []
+    for file, vm in pairs:
+        disks = []
+        for disk in vm.disks:
+            if disk.origin:
+                key = (file.path, disk.origin)
+                if key not in names:
+                    names[key] = _free_name(disk, taken)
+                disk = replace(disk, file=names[key])
+            disks.append(disk)
+        named.append((file, replace(vm, disks=tuple(disks))))
+    return tuple(named)
+
+
+def _free_name(disk: ImportedDisk, taken: set[str]) -> str:
+    """Return a local name that is not in `taken`, and add its path there."""
+    folder = re.sub(r"[^A-Za-z0-9._]+", "-", disk.origin.removesuffix(disk.file)).strip("-.")[:_MAX_PREFIX]
+    prefixes = ("", *([f"{folder}-"] if folder else []))
+    candidates = [f"{prefix}{disk.file}" for prefix in prefixes]
+    name = next((one for one in candidates if f"./{one}" not in taken), None)
+    name = name or next(one for n in count(2) if f"./{(one := f'{n}-{candidates[-1]}')}" not in taken)
+    taken.add(f"./{name}")
+    return name
+
+
+def plan_disks(vm: ImportedVm, file: VmFile, name: str, names: Collection[str]) -> DiskConversion:
+    """Return how the disks of a VM, whose name here is `name`, are converted. `names`: of all VMs of the call."""
     if not vm.disks:
         return DiskConversion(notes=(f"{vm.position}: no disk is taken over: without disk: the VM gets an empty one",))
     notes = [
@@ -50,15 +91,15 @@ def plan_disks(vm: ImportedVm, file: VmFile, name: str) -> DiskConversion:
         return _with_virt_v2v(vm, name, f"-i {vm.opener} {quote(_dotted(opened))}", notes)
     if vm.is_windows and vm.opener is None and file.content.format in _WITHOUT_VIRTIO:
         notes.append(f"{vm.position}: Windows may lack virtio drivers: install them on the other host first")
-    paths = tuple(f"{DISK_FOLDER}/{name}{f'-{number}' if number > 1 else ''}.qcow2" for number in _numbers(vm))
+    paths = _qcow2_paths(vm, name, names)
     commands = [
-        f"test ! -e {quote(path)} && "
+        f"{_unless_there([path])} && "
         f"qemu-img convert -f {disk.format} -O qcow2 {quote(_source(vm, file, index, name))} {quote(path)}"
         for index, (disk, path) in enumerate(zip(vm.disks, paths, strict=True))
     ]
     if file.is_ova:
         members = " ".join(quote(disk.file) for disk in vm.disks)
-        commands.insert(0, f"tar -xkf {quote(_dotted(file.path))} -- {members}")
+        commands.insert(0, f"mkdir ./{name} && tar -xf {quote(_dotted(file.path))} -C ./{name} -- {members}")
     return DiskConversion(tuple(commands), paths, tuple(notes))
 
 
@@ -68,17 +109,35 @@ _WITHOUT_VIRTIO = ("VMware VMX", "OVF")
 def _with_virt_v2v(vm: ImportedVm, name: str, opened: str, notes: list[str]) -> DiskConversion:
     paths = tuple(f"{DISK_FOLDER}/{name}-sd{_letters(number)}" for number in _numbers(vm))
     run = f"virt-v2v {opened} -o local -os {DISK_FOLDER} -of qcow2 -on {quote(name)}"
-    command = f"test ! -e {quote(paths[0])} && {run}"
-    return DiskConversion((command,), paths, tuple(notes))
+    return DiskConversion((f"{_unless_there(paths)} && {run}",), paths, tuple(notes))
+
+
+def _qcow2_paths(vm: ImportedVm, name: str, names: Collection[str]) -> tuple[str, ...]:
+    """Return the paths NAME.qcow2, NAME.disk2.qcow2 and so on, without those that are another VM's NAME.qcow2."""
+    more = (f"{name}.disk{number}" for number in count(2))
+    free = (one for one in more if one not in names)
+    return tuple(f"{DISK_FOLDER}/{name if number == 1 else next(free)}.qcow2" for number in _numbers(vm))
+
+
+def _unless_there(paths: Sequence[str]) -> str:
+    """Return a condition for a POSIX shell: none of the paths exists. It says so on stderr where one does."""
+    checks = " && ".join(f"test ! -e {quote(path)}" for path in paths)
+    return f"{checks} || {{ echo {quote(' or '.join(paths))} exists >&2; false; }}"
 
 
 def _source(vm: ImportedVm, file: VmFile, index: int, name: str) -> str:
-    """Return the path of a disk's file: beside the VM's own file, or in the working directory after a copy."""
+    """Return the path of a disk's file: beside the VM's own file, or where a copy or an OVA's disks were put."""
     disk = vm.disks[index]
     if vm.opener == "disk":
         return f"./{name}.vhd"
-    is_beside = disk.fetch is None and not file.is_ova and file.path != "-"
-    return _dotted(posixpath.join(posixpath.dirname(file.path), disk.file) if is_beside else disk.file)
+    if file.is_ova:
+        return f"./{name}/{disk.file}"
+    return _beside(file, disk.file) if disk.fetch is None else _dotted(disk.file)
+
+
+def _beside(file: VmFile, name: str) -> str:
+    """Return the path of a file that a VM's file names: in its folder."""
+    return _dotted(name if file.path == "-" else posixpath.join(posixpath.dirname(file.path), name))
 
 
 def _dotted(path: str) -> str:

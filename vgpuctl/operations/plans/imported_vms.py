@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from vgpuctl.config import device_rules
@@ -32,6 +32,7 @@ DEFAULT_NETWORK = "default"
 _KVM_FORMATS = ("Proxmox VE", "libvirt XML")
 """Their guests have virtio drivers if their devices are virtio's."""
 _MAX_NEAREST = 3
+_WINDOWS_11 = re.compile(r"win(dows)?[ /]?11", re.IGNORECASE)
 _BRAND = re.compile(r"(grid|nvidia)[ _]", re.IGNORECASE)
 
 
@@ -42,18 +43,18 @@ class SpecPlan(Value):
     warnings: tuple[str, ...]
 
 
-def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu]) -> SpecPlan:
-    """Return the spec of a VM, whose name here is `name`, for a host with these GPUs.
+def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu], names: Collection[str] = ()) -> SpecPlan:
+    """Return the spec of a VM, whose name here is `name`, for a host with these GPUs. `names`: of all VMs of the call.
 
     Raises:
         InvalidInput: the VM cannot be one of vgpuctl's, for instance with too many vCPUs.
     """
     left_out = list(vm.left_out)
-    notes: list[str] = []
+    notes = list(vm.notes)
     warnings: list[str] = []
     if name != vm.name:
         notes.append(f"{vm.position}: the VM's name here is {name}, and there {vm.name!a}")
-    conversion = plan_disks(vm, file, name)
+    conversion = plan_disks(vm, file, name, names)
     fields: dict[str, Any] = {"name": name}
     fields |= _gpu_fields(vm, gpus, left_out, notes, warnings)
     if vm.memory_mib is not None:
@@ -142,7 +143,8 @@ def _os_kind(vm: ImportedVm, notes: list[str]) -> str:
             notes.append(f"{vm.position}: Windows with BIOS is os: generic, with virtio disks; windows11 needs UEFI")
         return "generic"
     if vm.is_windows:
-        notes.append(f"{vm.position}: os: windows11 has secure boot, a new TPM, at least 4 GiB and 2 CPUs")
+        there = f"; the guest there is {vm.os_name}" if vm.os_name and not _WINDOWS_11.search(vm.os_name) else ""
+        notes.append(f"{vm.position}: os: windows11 has secure boot, a new TPM, at least 4 GiB and 2 CPUs{there}")
     return "windows11" if vm.is_windows else "linux"
 
 
