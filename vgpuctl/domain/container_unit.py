@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 _UNIT_NAME = re.compile(r"[^a-z0-9-]+", re.ASCII)
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)", re.ASCII)
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,511}", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@=+,-]+", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t", "%": "%%"}
@@ -42,10 +44,32 @@ def variables_text(env: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in env.items())
 
 
-def container_unit(name: str, image: str, command: Sequence[str], args: Sequence[str], *, has_variables: bool) -> str:
+def expand(word: str, env: Mapping[str, str]) -> str:
+    """Return a word with the values for its `$(NAME)`, as Kubernetes has it: unknown ones stay, `$$` is one `$`."""
+    return _REFERENCE.sub(lambda m: "$" if m[1] is None else env.get(m[1], m[0]), word)
+
+
+def full_image_name(image: str) -> str:
+    """Return an image's name with its registry: without one Kubernetes takes it from Docker's, and podman asks.
+
+    Raises:
+        ValueError: it is no image's name.
+    """
+    if _IMAGE.fullmatch(image) is None:
+        raise ValueError(f"the image {image[:40]!a}" if image else "no image")
+    registry, slash, _ = image.partition("/")
+    if slash and ("." in registry or ":" in registry or registry == "localhost"):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
+
+
+def container_unit(
+    name: str, image: str, command: Sequence[str], args: Sequence[str], *, restart: str, has_variables: bool
+) -> str:
     """Return the unit of a container with all GPUs of the guest.
 
-    `command` replaces the image's entry point, as in Kubernetes. `has_variables`: it has a file with them.
+    `command` replaces the image's entry point, as in Kubernetes. `restart`: as systemd's Restart= has it.
+    `has_variables`: it has a file with them.
 
     Raises:
         ValueError: a text has a character that no unit can have.
@@ -61,7 +85,7 @@ After=network-online.target
 
 [Service]
 ExecStart={" ".join(quote_word(word) for word in words)}
-Restart=on-failure
+Restart={restart}
 
 [Install]
 WantedBy=multi-user.target

@@ -4,22 +4,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.kubernetes.manifests import Container, Manifests, PodTemplate, cpus_of, memory_mib_of
+from vgpuctl.config.kubernetes.manifests import Manifests, PodTemplate, cpus_of, memory_mib_of
 from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_request
 from vgpuctl.config.kubernetes.words import DOMAINS, find_word
 from vgpuctl.config.rules import ValidationError
 from vgpuctl.config.vm_spec import VM_SHAPE
-from vgpuctl.domain.container_unit import container_unit, unit_name, variables_file, variables_text
+from vgpuctl.domain.container_unit import (
+    container_unit,
+    expand,
+    full_image_name,
+    unit_name,
+    variables_file,
+    variables_text,
+)
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.jobs import JobResult, JobUnitResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.plans.jobs import PodFit, fit_pod
+from vgpuctl.operations.plans.jobs import KNOWN_ANNOTATIONS, PodFit, fit_pod
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -50,9 +59,11 @@ def import_jobs(
         raise NotFound(f"no object with pods has the name {name}", hint=f"there are: {', '.join(names[:20]) or 'none'}")
     asked = [(t, requests) for t in templates if (requests := _requests(t, assumed))]
     if not asked:
-        raise NotFound("no container asks for a GPU", hint="vgpuctl import-job --help")
+        names = sorted({name for t in templates for c in t.containers for name in c.resources if "/" in name})
+        asks = f"; they ask for {', '.join(names[:10])}" if names else ""
+        raise NotFound(f"no container asks for a GPU in words that are known{asks}", hint="vgpuctl import-job --help")
     snapshot = observe(host, ReadScope(types=True))
-    results = tuple(_job(snapshot, template, requests, units=units) for template, requests in asked)
+    results = _with_own_names([_job(snapshot, template, requests, units=units) for template, requests in asked])
     without = len(templates) - len(asked)
     others = [other for file in files for other in file.others]
     notes: tuple[str, ...] = (f"{count_text(without, 'pod template')} without a GPU not converted",) if without else ()
@@ -66,6 +77,22 @@ def import_jobs(
         error.result = result
         raise error
     return result
+
+
+def _with_own_names(jobs: Sequence[JobResult]) -> tuple[JobResult, ...]:
+    """Return jobs with a VM name each: two of one name, or whose names are too long, would be one VM."""
+    used: Counter[str] = Counter()
+    named = []
+    for job in jobs:
+        name = None if job.spec is None else str(job.spec["name"])
+        if name is not None and job.spec is not None:
+            used[name] += 1
+            if used[name] > 1:
+                own = f"{name.removesuffix('-{}')}-{used[name]}{'-{}' if name.endswith('{}') else ''}"
+                spec = {**job.spec, "name": own}
+                job = replace(job, spec=spec, kept=(*job.kept, f"name {own}: another job's VM is {name}"))
+        named.append(job)
+    return tuple(named)
 
 
 def _requests(template: PodTemplate, assumed: Assumed) -> tuple[DeviceRequest, ...]:
@@ -106,11 +133,17 @@ def _job(snapshot: Snapshot, template: PodTemplate, requests: Sequence[DeviceReq
         words=tuple(word for request in requests for word in request.words),
         spec=spec,
         problem=problem,
-        kept=fit.kept,
+        kept=(*fit.kept, *_defaults(spec)),
         first=fit.first,
         left_out=(*(text for r in requests for text in r.left_out), *_left_out(template), *lost),
         units=made,
     )
+
+
+def _defaults(spec: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Say which amounts come from the host's defaults, because the pod does not have them."""
+    missing = [] if spec is None else [name for name in ("memory", "vcpus") if name not in spec]
+    return (f"{' and '.join(missing)}: the host's default, as the pod asks for none",) if missing else ()
 
 
 def _stem(template: PodTemplate) -> str:
@@ -139,13 +172,16 @@ def _left_out(template: PodTemplate) -> tuple[str, ...]:
     if not template.pods:
         lost.append("replicas 0: no such pod runs now")
     lost += [f"label {label}" for label in template.labels if label.partition("/")[0] in DOMAINS]
+    lost += [
+        f"annotation {name} {value}" for name, value in template.annotations.items() if name not in KNOWN_ANNOTATIONS
+    ]
     labels = [key for key in template.node_selector if "gpu.product" not in key and "accelerator" not in key]
     lost += [f"nodeSelector {key}: this is about nodes" for key in labels]
     lost += [f"{key} of the pod" for key in template.left_out]
     for container in (*template.containers, *template.init_containers):
         lost += [f"container {container.name}: {text}" for text in container.left_out]
         others = [name for name in container.resources if name not in ("cpu", "memory") and find_word(name) is None]
-        lost += [f"container {container.name}: {name}, which is no GPU" for name in others]
+        lost += [f"container {container.name}: {name}, which vgpuctl does not know" for name in others]
     for container in template.init_containers:
         gpus = [name for name in container.resources if find_word(name) is not None]
         words = f" and asks for {', '.join(gpus)}" if gpus else ""
@@ -159,22 +195,14 @@ def _units(template: PodTemplate) -> tuple[tuple[JobUnitResult, ...], tuple[str,
     lost: list[str] = []
     for container in template.containers:
         name = unit_name(_stem(template), container.name)
+        env = dict(container.env)
+        words = [expand(word, env) for word in (*container.command, *container.args)]
+        command, args = words[: len(container.command)], words[len(container.command) :]
         try:
-            units.append(_unit(name, container))
+            text = container_unit(
+                name, full_image_name(container.image), command, args, restart=template.restart, has_variables=bool(env)
+            )
+            units.append(JobUnitResult(name, text, variables_file(name) if env else None, variables_text(env)))
         except ValueError as error:
             lost.append(f"container {container.name}: no unit of systemd can have {error}")
-        if any("$(" in word for word in (*container.command, *container.args)):
-            lost.append(f"container {container.name}: $(VARIABLE) in its command is not replaced")
     return tuple(units), tuple(lost)
-
-
-def _unit(name: str, container: Container) -> JobUnitResult:
-    if not container.image or container.image.startswith("-") or "$" in container.image:
-        raise ValueError(f"the image {container.image[:40]!a}" if container.image else "no image")
-    env = dict(container.env)
-    return JobUnitResult(
-        name,
-        container_unit(name, container.image, container.command, container.args, has_variables=bool(env)),
-        variables_file(name) if env else None,
-        variables_text(env),
-    )

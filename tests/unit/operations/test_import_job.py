@@ -94,7 +94,7 @@ def test_a_spec_makes_a_vm_that_has_it(tmp_path):
         ("amd.com/gpu: 1", "a100-40", "this host has no GPU of AMD that vgpuctl manages: NVIDIA A100-PCIE-40GB"),
         ("huawei.com/Ascend910: 1", "ascend", "no GPU of this host is model 910"),
         ("cambricon.com/mlu: 1", "mixed", "this host has no GPU of Cambricon"),
-        ("nvidia.com/gpu: 4", "a100-40", "4 whole GPUs: this host has 1 of that kind"),
+        ("nvidia.com/gpu: 4", "a100-40", "4 whole GPUs of one model: this host has NVIDIA A100-PCIE-40GB"),
         ("nvidia.com/gpumem: 60000", "a100-40", "A100-40C, has 40 GiB, of which programs get about 38352 MiB"),
         ("nvidia.com/mig-7g.40gb: 1", "a100-40", "no GPU of this host is divided into GPU instances for 7g.40gb"),
     ],
@@ -137,15 +137,16 @@ def test_a_gpu_is_chosen_by_its_uuid(convert, tmp_path):
 
 def test_a_share_of_the_cores_needs_a_policy_that_keeps_it(tmp_path, convert):
     (job,) = convert(pod("nvidia.com/gpumem: 3000, nvidia.com/gpucores: 20")).data
-    assert "scheduler" not in job.spec
-    assert job.first == (
-        "vgpuctl set-scheduler 0000:3b:00.0 fixed_share: without it no part of the time is guaranteed",
-    )
+    assert job.spec["scheduler"] == "fixed_share", "ensure-vm refuses it until a GPU has that policy"
+    assert job.first == ("vgpuctl set-scheduler 0000:3b:00.0 --policy fixed_share",)
+    (job,) = convert(pod("nvidia.com/gpucores: 60")).data
+    assert (job.spec["profile"], "scheduler" in job.spec) == ("A100-40C", False), "the whole GPU needs no policy"
     host = open_sim_host(tmp_path / "fixed")
     calls = host_of(host, None)
     calls.set_scheduler("0000:3b:00.0", "fixed_share")
     (tmp_path / "job.yaml").write_text(pod("nvidia.com/gpumem: 3000, nvidia.com/gpucores: 20"))
-    assert spec_of(calls.import_job([str(tmp_path / "job.yaml")]))["scheduler"] == "fixed_share"
+    (job,) = calls.import_job([str(tmp_path / "job.yaml")]).data
+    assert (job.spec["scheduler"], job.first) == ("fixed_share", ())
 
 
 def test_several_pods_are_one_spec_with_a_pattern(convert):
@@ -263,8 +264,8 @@ def test_what_a_pod_loses_is_said(convert):
         "tolerations of the pod",
         "container main: workingDir",
         "container main: securityContext",
-        "container main: hugepages-2Mi, which is no GPU",
-        "container main: rdma/hca, which is no GPU",
+        "container main: hugepages-2Mi, which vgpuctl does not know",
+        "container main: rdma/hca, which vgpuctl does not know",
         "container main: no unit of systemd can have the image '${IMAGE}'",
     ):
         assert lost in job.left_out
@@ -283,3 +284,23 @@ def test_a_role_is_chosen_by_its_name(convert):
 def test_gpus_that_have_another_mode_are_passed_through_first(convert):
     (job,) = convert(pod("amd.com/gpu: 1"), "mixed").data
     assert job.first == ("vgpuctl set-mode 0000:af:00.0 passthrough",)
+
+
+def test_whole_gpus_are_of_one_model(convert):
+    with pytest.raises(HostCannot, match=r"2 whole GPUs of one model: this host has NVIDIA A16, NVIDIA A100"):
+        convert(pod("nvidia.com/gpu: 2"), "mixed")
+    assert spec_of(convert(pod("nvidia.com/gpu: 1"), "mixed"))["gpu"] == ["0000:d8:00.0"], (
+        "the one that is passed through"
+    )
+
+
+def test_two_jobs_of_one_name_are_two_vms(convert):
+    text = "---\n".join(pod("nvidia.com/gpumem: 3000", metadata=f", namespace: {space}") for space in "ab")
+    first, second = convert(text).data
+    assert (first.spec["name"], second.spec["name"]) == ("job", "job-2")
+    assert "name job-2: another job's VM is job" in second.kept
+
+
+def test_an_annotation_that_is_not_kept_is_said(convert):
+    (job,) = convert(pod("nvidia.com/gpumem: 3000", metadata=", annotations: {nvidia.com/vgpu-mode: mig}")).data
+    assert "annotation nvidia.com/vgpu-mode mig" in job.left_out

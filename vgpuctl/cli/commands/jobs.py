@@ -57,15 +57,17 @@ def _comments(lines: Iterable[str]) -> str:
 
 def _units_text(jobs: tuple[JobResult, ...]) -> str:
     """Return the units, each after a comment with its file's name; and why a container has none."""
-    missing = [text for job in jobs for text in job.left_out if "no unit of systemd" in text]
-    texts = [f"# /etc/systemd/system/{unit.name}\n{unit.text}" for job in jobs for unit in job.units]
+    texts = []
+    for job in jobs:
+        lost = _comments(f"not kept: {text}" for text in job.left_out)
+        texts += [f"{lost}# /etc/systemd/system/{unit.name}\n{unit.text}" for unit in job.units] or [lost]
     texts += [
         f"# {unit.variables_path}, mode 0600\n{unit.variables}"
         for job in jobs
         for unit in job.units
         if unit.variables_path is not None
     ]
-    return _comments(missing) + "\n".join(texts)
+    return "\n".join(texts)
 
 
 def _jobs_page(data: tuple[JobResult, ...]) -> Page:

@@ -23,6 +23,7 @@ MAX_DOCUMENTS = 500
 _MAX_TEXT = 300
 MAX_PODS = 10_000
 _SEPARATOR = re.compile(r"^(---|\.\.\.)[ \t]*(#.*)?$\n?", re.MULTILINE)
+_RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "no"}
 _COUNT_KEYS = ("replicas", "parallelism", "size")
 _ROLE_KEYS = ("type", "name", "groupName")
 """What tells the templates of a list apart."""
@@ -57,7 +58,8 @@ class Container(Value):
 class PodTemplate(Value):
     """Pods that are alike. `kind`, `name`, `namespace`: of what makes them; `role`: of those in it, such as `worker`.
 
-    `annotations`, `labels` and `node_selector`: of the pods. `queue`: the one that they wait in. `at`: `file:line`.
+    `annotations`, `labels` and `node_selector`: of the pods. `queue`: the one that they wait in.
+    `restart`: when systemd starts a container again. `at`: `file:line`.
     """
 
     kind: str
@@ -71,6 +73,7 @@ class PodTemplate(Value):
     node_selector: Mapping[str, str]
     labels: Mapping[str, str]
     queue: str | None
+    restart: str
     at: str
     left_out: tuple[str, ...] = ()
 
@@ -193,6 +196,7 @@ class _Reader:
             annotations=annotations,
             node_selector=_texts(spec.get("nodeSelector")),
             labels=labels,
+            restart=_RESTARTS.get(_text(spec.get("restartPolicy"), ""), "always"),
             queue=None if queue is None else str(queue),
             at=_at(self._document, path),
             left_out=tuple(str(key) for key, item in spec.items() if key not in _OF_POD and item),

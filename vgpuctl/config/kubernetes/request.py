@@ -112,7 +112,10 @@ def parse_request(container: Container, assumed: Assumed = EMPTY_MAPPING) -> Dev
 
 def _refuse_mixed(container: Container, words: Mapping[Word, object]) -> None:
     systems = {word.system for word in words}
-    plain = {word.name for word in words if word.system == PLUGIN} <= {"nvidia.com/gpu"}
+    plain = {word.name for word in words if word.system == PLUGIN} <= {
+        "nvidia.com/gpu",
+        "alpha.kubernetes.io/nvidia-gpu",
+    }
     if len(systems) > 1 and not (plain and systems == {PLUGIN, HAMI}):
         names = ", ".join(f"{word.name} ({word.system})" for word in words)
         raise _error(container, f"words of several systems in one container: {names}", hint="keep those of one of them")

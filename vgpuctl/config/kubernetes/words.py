@@ -83,6 +83,7 @@ def _others(maker: str, domain: str, *words: tuple[str, Amount, float]) -> tuple
 
 WORDS = (
     _word("nvidia.com/gpu", PLUGIN, NVIDIA, Amount.DEVICES, _PLUGIN),
+    _word("alpha.kubernetes.io/nvidia-gpu", PLUGIN, NVIDIA, Amount.DEVICES, "Kubernetes before 1.11"),
     Word("nvidia.com/gpu.shared", PLUGIN, NVIDIA, Amount.SHARES, _PLUGIN, any_number=True),
     Word(
         "nvidia.com/mig-1g.5gb", PLUGIN, NVIDIA, Amount.INSTANCES, _PLUGIN, pattern=r"nvidia\.com/mig-[0-9a-z.]{1,20}"
@@ -113,6 +114,7 @@ WORDS = (
     _word("virtaitech.com/gpu", "OrionX", NVIDIA, Amount.DEVICES, _ORION),
     _word("amd.com/gpu", "AMD's device plugin", AMD, Amount.DEVICES, "ROCm/k8s-device-plugin, README"),
     _word("amd.com/gpumem", "AMD's device plugin", AMD, Amount.MEMORY, _HAMI),
+    _word("amd.com/gpumem-percentage", "AMD's device plugin", AMD, Amount.MEMORY_PERCENT, _HAMI),
     _word("amd.com/gpucores", "AMD's device plugin", AMD, Amount.CORES, _HAMI),
     Word(
         "huawei.com/Ascend310P",
@@ -142,6 +144,8 @@ WORDS = (
         ("vmlu", Amount.DEVICES, 1),
         ("mlu.smlu.vmemory", Amount.MEMORY_PERCENT, 1),
         ("mlu.smlu.vcore", Amount.CORES, 1),
+        ("mlu370.smlu.vmemory", Amount.MEMORY_PERCENT, 1),
+        ("mlu370.smlu.vcore", Amount.CORES, 1),
     ),
     *_others(
         "Hygon",

@@ -33,6 +33,7 @@ _FIXED_MIB = 16 + 4 + 28
 _SERIES = {"C": 0, "Q": 1}
 _PRODUCT_LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 _SHARED_SUFFIX = re.compile(r"-(SHARED|MIG-[0-9a-z.-]+)$", re.ASCII)
+_PLACEMENT_LABEL = "hami.io/gpu-scheduler-policy"
 _ALLOWED = (
     ("nvidia.com/use-gputype", True),
     ("nvidia.com/nouse-gputype", False),
@@ -40,7 +41,7 @@ _ALLOWED = (
     ("nvidia.com/nouse-gpuuuid", False),
 )
 """HAMi's annotations, and whether they allow or exclude GPUs."""
-_PLACEMENT_LABEL = "hami.io/gpu-scheduler-policy"
+KNOWN_ANNOTATIONS = frozenset({_PLACEMENT_LABEL, *(name for name, _ in _ALLOWED)})
 _NEARLY = Fraction(98, 100)
 _CHECK = "job"
 
@@ -144,23 +145,33 @@ def _plain(text: str) -> str:
 
 
 def _fit_whole(gpus: Sequence[Gpu], count: int) -> PodFit:
-    """Return so many whole GPUs: passed through where that is their mode, else each as a vGPU of its whole size."""
-    ready = [gpu for gpu in gpus if gpu.mode is GpuMode.PASSTHROUGH]
-    whole = {"mode": "passthrough", "gpus": count}
-    if len(ready) >= count:
-        return PodFit(
-            {**whole, "gpu": [g.address for g in ready]} if len(ready) < len(gpus) else whole, (_devices(count),)
-        )
+    """Return so many whole GPUs of one model: passed through where they are so, else vGPUs of the whole size."""
+    models = list(dict.fromkeys(gpu.model for gpu in gpus))
+    groups = [[gpu for gpu in gpus if gpu.model == model] for model in models]
+    ready = next((group for group in groups if sum(map(_is_passed_through, group)) >= count), None)
+    if ready is not None:
+        return _whole_fit(gpus, [gpu for gpu in ready if _is_passed_through(gpu)], count, ())
     offers = sorted((o for gpu in gpus for o in _offers(gpu) if o.is_whole and o.mig is None), key=lambda o: o.rank)
     having = Counter(o.profile for gpu in gpus for o in set(_offers(gpu)) if o.is_whole)
     for offer in offers:
         if having[offer.profile] >= count:
             text = f"{_devices(count)}: {offer.profile} is all of one"
             return PodFit({"profile": _profile_field([(offer.profile, count)])}, (text,))
-    if len(gpus) < count:
-        raise _error(f"{count_text(count, 'whole GPU')}: this host has {len(gpus)} of that kind: {_gpus_text(gpus)}")
-    commands = tuple(f"vgpuctl set-mode {gpu.address} passthrough" for gpu in gpus if gpu not in ready)
-    return PodFit(whole, (_devices(count),), commands[: count - len(ready)])
+    largest = max(groups, key=len)
+    if len(largest) < count:
+        raise _error(f"{count_text(count, 'whole GPU')} of one model: this host has {_gpus_text(gpus)}")
+    missing = count - sum(map(_is_passed_through, largest))
+    commands = [f"vgpuctl set-mode {g.address} passthrough" for g in largest if not _is_passed_through(g)]
+    return _whole_fit(gpus, largest, count, tuple(commands[:missing]))
+
+
+def _is_passed_through(gpu: Gpu) -> bool:
+    return gpu.mode is GpuMode.PASSTHROUGH
+
+
+def _whole_fit(gpus: Sequence[Gpu], chosen: Sequence[Gpu], count: int, first: tuple[str, ...]) -> PodFit:
+    names = {"gpu": [gpu.address for gpu in chosen]} if len(chosen) < len(gpus) else {}
+    return PodFit({"mode": "passthrough", "gpus": count, **names}, (_devices(count),), first)
 
 
 def _devices(count: int) -> str:
@@ -172,7 +183,7 @@ def _fit_parts(gpus: Sequence[Gpu], requests: Sequence[DeviceRequest]) -> PodFit
     chosen: list[tuple[str, int]] = []
     kept: list[str] = []
     first: list[str] = []
-    needs_share = False
+    shares = False
     fitting = [_choose(gpus, offers, request) for request in requests]
     if len(set(fitting)) > len(gpus) and not any(gpu.mixed_size for gpu in gpus):
         largest = max(fitting, key=lambda offer: offer.rank)  # one GPU has vGPUs of one size
@@ -180,14 +191,21 @@ def _fit_parts(gpus: Sequence[Gpu], requests: Sequence[DeviceRequest]) -> PodFit
     for request, offer in zip(requests, fitting, strict=True):
         chosen.append((offer.profile, request.count))
         kept.append(_kept_text(offer, request))
-        needs_share = needs_share or request.cores_percent is not None
+        if request.cores_percent is not None and offer.mig is None and not offer.is_whole:
+            first += _scheduler_commands(gpus, offer)
+            shares = True
     fields: dict[str, object] = {"profile": _profile_field(chosen)}
-    if needs_share and any(_policy(gpu) is SchedulerPolicy.FIXED_SHARE for gpu in gpus):
+    if shares:
         fields["scheduler"] = str(SchedulerPolicy.FIXED_SHARE)
-    elif needs_share and not all(offer.mig for offer in offers):
-        command = f"vgpuctl set-scheduler {gpus[0].address} {SchedulerPolicy.FIXED_SHARE}"
-        first.append(f"{command}: without it no part of the time is guaranteed")
-    return PodFit(fields, tuple(kept), tuple(first))
+    return PodFit(fields, tuple(kept), tuple(dict.fromkeys(first)))
+
+
+def _scheduler_commands(gpus: Sequence[Gpu], offer: _Offer) -> list[str]:
+    """Return the command that has a GPU guarantee shares of its time; none where one does."""
+    having = [gpu for gpu in gpus if offer in _offers(gpu)]
+    if any(_policy(gpu) is SchedulerPolicy.FIXED_SHARE for gpu in having):
+        return []
+    return [f"vgpuctl set-scheduler {having[0].address} --policy {SchedulerPolicy.FIXED_SHARE}"]
 
 
 def _profile_field(chosen: Sequence[tuple[str, int]]) -> object:
@@ -248,10 +266,9 @@ def _choose(gpus: Sequence[Gpu], offers: Sequence[_Offer], request: DeviceReques
         HostCannot: none does.
     """
     if not offers:
-        gpu = gpus[0]
         raise _error(
             f"no vGPU types of {_gpus_text(gpus)} are known for computing, so no part of it can be given",
-            hint=f"vgpuctl show-gpu {gpu.address}; vgpuctl set-mode {gpu.address} vgpu",
+            hint=f"vgpuctl show-gpu {gpus[0].address}",
         )
     if request.mig_slices is not None:
         return _choose_instance(gpus, offers, request)
@@ -270,9 +287,10 @@ def _choose_instance(gpus: Sequence[Gpu], offers: Sequence[_Offer], request: Dev
     slices, size = request.mig_slices, request.mig_gb
     fitting = [offer for offer in offers if offer.mig is not None and offer.mig[0] == slices]
     if not fitting:
+        able = [gpu.address for gpu in gpus if gpu.mig is not None]
         raise _error(
             f"no GPU of this host is divided into GPU instances for {slices}g.{size}gb: {_gpus_text(gpus)}",
-            hint=f"vgpuctl set-mig {gpus[0].address} {slices}g.{size}gb",
+            hint=f"vgpuctl set-mig {able[0]} {slices}g.{size}gb" if able else "no GPU of this host supports MIG",
         )
     return min(fitting, key=lambda offer: (abs(offer.mig[1] - (size or 0)) if offer.mig else 0, offer.rank))
 

@@ -37,6 +37,7 @@ def requested(resources: str, extra: str = "", *, assume: tuple[str, ...] = ()):
 # By word: limits in its system's documentation, and what they are: maker, devices, MiB, % of memory, % of cores.
 CASES = {
     "nvidia.com/gpu": ("nvidia.com/gpu: 2", ("NVIDIA", 2, None, None, None)),
+    "alpha.kubernetes.io/nvidia-gpu": ("alpha.kubernetes.io/nvidia-gpu: 1", ("NVIDIA", 1, None, None, None)),
     "nvidia.com/gpu.shared": ("nvidia.com/gpu.shared: 1", ("NVIDIA", 1, None, 25, None)),
     "nvidia.com/mig-1g.5gb": ("nvidia.com/mig-1g.5gb: 2", ("NVIDIA", 2, None, None, None)),
     "nvidia.com/gpumem": ("nvidia.com/gpu: 2, nvidia.com/gpumem: 3000", ("NVIDIA", 2, 3000, None, None)),
@@ -85,6 +86,7 @@ CASES = {
     "virtaitech.com/gpu": ("virtaitech.com/gpu: 1", ("NVIDIA", 1, 4096, None, 50)),
     "amd.com/gpu": ("amd.com/gpu: 1", ("AMD", 1, None, None, None)),
     "amd.com/gpumem": ("amd.com/gpu: 1, amd.com/gpumem: 8192", ("AMD", 1, 8192, None, None)),
+    "amd.com/gpumem-percentage": ("amd.com/gpu: 1, amd.com/gpumem-percentage: 50", ("AMD", 1, None, 50, None)),
     "amd.com/gpucores": ("amd.com/gpu: 1, amd.com/gpucores: 50", ("AMD", 1, None, None, 50)),
     "huawei.com/Ascend310P": ("huawei.com/Ascend310P: 1", ("Huawei Ascend", 1, None, None, None)),
     "huawei.com/Ascend310P-memory": (
@@ -102,6 +104,14 @@ CASES = {
     ),
     "cambricon.com/mlu.smlu.vcore": (
         "cambricon.com/vmlu: 1, cambricon.com/mlu.smlu.vcore: 10",
+        ("Cambricon", 1, None, None, 10),
+    ),
+    "cambricon.com/mlu370.smlu.vmemory": (
+        "cambricon.com/vmlu: 1, cambricon.com/mlu370.smlu.vmemory: '20'",
+        ("Cambricon", 1, None, 20, None),
+    ),
+    "cambricon.com/mlu370.smlu.vcore": (
+        "cambricon.com/vmlu: 1, cambricon.com/mlu370.smlu.vcore: 10",
         ("Cambricon", 1, None, None, 10),
     ),
     "hygon.com/dcu": ("hygon.com/dcu: 1", ("Hygon", 1, None, None, None)),
