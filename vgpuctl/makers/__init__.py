@@ -67,6 +67,11 @@ def maker_of(gpu: Gpu) -> Maker:
     return _BY_VENDOR_ID.get(gpu.vendor_id or "", _UNKNOWN)
 
 
+def is_makers_vendor_id(vendor_id: str) -> bool:
+    """Return whether a PCI vendor id, such as 10de, is that of a known maker of GPUs."""
+    return vendor_id in _BY_VENDOR_ID
+
+
 def maker_of_type(type_id: str) -> Maker:
     """Return the maker whose driver names an mdev type like this; one without any special facts if it is unknown."""
     return next((m for m in MAKERS if m.type_prefix is not None and type_id.startswith(m.type_prefix)), _UNKNOWN)

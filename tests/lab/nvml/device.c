@@ -38,18 +38,6 @@ int nvmlDeviceGetName(struct card *device, char *name, u32 size)
 	return ret ? ret : give_text(now.model, name, size);
 }
 
-/* One of its own for each card, which is its address. */
-int nvmlDeviceGetUUID(struct card *device, char *uuid, u32 size)
-{
-	unsigned int domain, bus, slot, function;
-	char text[48];
-
-	if (sscanf(device->address, "%x:%x:%x.%x", &domain, &bus, &slot, &function) != 4)
-		return INVALID_ARGUMENT;
-	snprintf(text, sizeof(text), "GPU-%08x-%04x-%04x-%04x-%012x", domain, bus, slot, function, 1);
-	return give_text(text, uuid, size);
-}
-
 struct memory {
 	u64 total, free, used;
 };

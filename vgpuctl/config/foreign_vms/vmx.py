@@ -19,6 +19,7 @@ from vgpuctl.config.foreign_vms.imported import (
     nic_model,
     stays_inside,
 )
+from vgpuctl.makers import is_makers_vendor_id
 from vgpuctl.value import Value
 
 FORMAT = "VMware VMX"
@@ -39,8 +40,6 @@ _GPU = re.compile(r"pcipassthru(\d{1,3})\.(present|vgpu|id)")
 _OTHER_DEVICES = re.compile(r"((?:floppy|serial|parallel|sharedfolder)\d{1,3}|sound)\.present")
 _WINDOWS_9 = re.compile(r"^windows9(?!\d)")
 """What VMware calls Windows 10, and with `srv` Windows Server 2016."""
-_GPU_VENDORS = frozenset({0x10DE, 0x1002, 0x8086})
-"""NVIDIA, AMD and Intel (pci.ids)."""
 _UNSUPPORTED_PREFIXES = {
     "sched.": "limits and reservations of CPU and memory",
     "numa.": "NUMA placement; numa_node: and cpu_pin: are vgpuctl's",
@@ -197,7 +196,7 @@ def find_gpus(source: Source, entries: dict[str, tuple[int, str]], left_out: lis
         line, address = entries.get(f"{prefix}.id", (line, ""))
         device = source.text(line, f"{shown}.id", address) or shown
         vendor = _vendor_of(entries, prefix)
-        if vendor is not None and vendor not in _GPU_VENDORS:
+        if vendor is not None and not is_makers_vendor_id(f"{vendor:04x}"):
             left_out.append(
                 f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which is no GPU"
             )
