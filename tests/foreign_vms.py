@@ -289,6 +289,13 @@ def sparse_vmdk(descriptor: str = "") -> bytes:
     return header.ljust(512, b"\0") + descriptor.encode().ljust(512 * 20, b"\0")
 
 
+def qcow2(backing: bytes = b"", version: int = 3, features: int = 0) -> bytes:
+    """Return the beginning of a qcow2, with a backing file if it has a name."""
+    offset = 512 if backing else 0
+    header = struct.pack(">4sIQI52xQ", b"QFI\xfb", version, offset, len(backing), features)
+    return header.ljust(512, b"\0") + backing.ljust(512, b"\0")
+
+
 def write_ova(path: Path, *members: tuple[str, bytes] | tarfile.TarInfo, form: int = tarfile.USTAR_FORMAT) -> Path:
     """Write an OVA with these members: names and contents, or headers of links and devices."""
     with tarfile.open(path, "w", format=form) as archive:
