@@ -64,7 +64,30 @@ def test_an_ova_is_read_without_extracting_it(ports, tmp_path, form):
         ((OVF, texts.link("x.vmdk", "desk-2.ovf", tarfile.LNKTYPE)), "is a hard link"),
         ((OVF, texts.link("x.vmdk", "", tarfile.CHRTYPE)), "is a device"),
         ((OVF, texts.link("x.vmdk", "", tarfile.FIFOTYPE)), "is a pipe"),
-        ((OVF, texts.link("x.vmdk", "", b"S")), "of a kind that no OVA has"),
+        ((OVF, texts.link("x.vmdk", "", b"S")), "is a sparse file"),
+        ((OVF, texts.link("x.vmdk", "", b"K")), "of a kind that no OVA has"),
+        ((OVF, DISK, DISK), "two members named 'desk-2-disk1.vmdk'"),
+        ((OVF, DISK, (f"./{DISK[0]}", b"")), "two members named 'desk-2-disk1.vmdk'"),
+        ((OVF, (f"a/.//./{DISK[0]}", b""), (f"./a/{DISK[0]}", b"")), "two members named 'a/desk-2-disk1.vmdk'"),
+        ((OVF, texts.link("x", "", tarfile.DIRTYPE), ("x", b"")), "two members named 'x'"),
+        ((OVF, texts.header(b"x", f"path={DISK[0]}"), ("x", b""), DISK), "two members named 'desk-2-disk1.vmdk'"),
+        ((OVF, texts.header(b"x", "GNU.sparse.major=1"), DISK), "a sparse file ('GNU.sparse.major')"),
+        ((OVF, texts.header(b"x", "GNU.sparse.size=9"), DISK), "a sparse file ('GNU.sparse.size')"),
+        ((texts.header(b"g", "GNU.sparse.name=x"), OVF), "a sparse file ('GNU.sparse.name')"),
+        ((texts.header(b"g", "comment=x", "path=x.vmdk"), OVF), "a global extended header with 'path'"),
+        ((texts.header(b"g", "size=0"), OVF), "a global extended header with 'size'"),
+        ((texts.header(b"g", "linkpath=x"), OVF), "a global extended header with 'linkpath'"),
+        ((texts.header(b"x", "path=x", "path=y"), OVF), "'path' twice"),
+        ((texts.header(b"x", "path=x"), texts.header(b"x", "path=y"), OVF), "'path' twice"),
+        ((texts.header(b"x", "path=x"), (texts.header(b"L")[0], b"y\0"), OVF), "'path' twice"),
+        ((texts.header(b"x", "path="), OVF), "an empty 'path'"),
+        ((texts.header(b"x", "size="), OVF), "a member's size is ''"),
+        ((texts.header(b"x", "size=+1"), OVF), "a member's size is '+1'"),
+        (((texts.header(b"x")[0], b" 9 path=x\n"), OVF), "an extended header is not in records"),
+        (((texts.header(b"x")[0], b"10  path=x\n"), OVF), "an extended header is not in records"),
+        (((texts.header(b"x")[0], b"9 path=xy"), OVF), "an extended header is not in records"),
+        (((texts.header(b"x")[0], b"99 path=x\n"), OVF), "an extended header is not in records"),
+        ((OVF, (texts.link("x", "", tarfile.DIRTYPE), b"x")), "the folder 'x/' in this OVA has a content"),
         ((OVF, ("/etc/x.vmdk", b"")), "'/etc/x.vmdk' in this OVA would leave its folder"),
         ((OVF, ("../x.vmdk", b"")), "would leave its folder"),
         ((OVF, ("a/../../x.vmdk", b"")), "would leave its folder"),
@@ -97,6 +120,18 @@ def test_a_damaged_ova_is_refused(ports, tmp_path):
         path.write_bytes(content)
         with pytest.raises(InvalidInput, match="this OVA is damaged"):
             read(ports, path)
+
+
+def test_headers_that_say_nothing_wrong_are_allowed(ports, tmp_path):
+    before = (texts.header(b"g", "comment=x"), texts.header(b"x", "mtime=1.5", f"path={DISK[0]}"))
+    path = texts.write_ova(tmp_path / "x.ova", OVF, *before, ("short", DISK[1]))
+    assert [disk.file for disk in the_vm(ports, path).disks] == [DISK[0]]
+
+
+def test_the_size_in_an_extended_header_is_that_of_the_member_after_all_headers(ports, tmp_path):
+    headers = (texts.header(b"x", f"size={len(DISK[1])}"), (texts.header(b"L")[0], DISK[0].encode() + b"\0"))
+    path = texts.write_ova(tmp_path / "x.ova", *headers, ("short", DISK[1]), OVF)
+    assert [disk.file for disk in the_vm(ports, path).disks] == [DISK[0]]
 
 
 def test_an_extended_header_has_a_limit(ports, tmp_path):
