@@ -289,17 +289,39 @@ def sparse_vmdk(descriptor: str = "") -> bytes:
     return header.ljust(512, b"\0") + descriptor.encode().ljust(512 * 20, b"\0")
 
 
-def write_ova(path: Path, *members: tuple[str, bytes] | tarfile.TarInfo, form: int = tarfile.USTAR_FORMAT) -> Path:
-    """Write an OVA with these members: names and contents, or headers of links and devices."""
+def qcow2(backing: bytes = b"", version: int = 3, features: int = 0) -> bytes:
+    """Return the beginning of a qcow2, with a backing file if it has a name."""
+    offset = 512 if backing else 0
+    header = struct.pack(">4sIQI52xQ", b"QFI\xfb", version, offset, len(backing), features)
+    return header.ljust(512, b"\0") + backing.ljust(512, b"\0")
+
+
+def write_ova(
+    path: Path, *members: tuple[str | tarfile.TarInfo, bytes] | tarfile.TarInfo, form: int = tarfile.USTAR_FORMAT
+) -> Path:
+    """Write an OVA with these members: names and contents, or headers."""
     with tarfile.open(path, "w", format=form) as archive:
         for member in members:
             if isinstance(member, tarfile.TarInfo):
                 archive.addfile(member)
             else:
-                info = tarfile.TarInfo(member[0])
+                info = member[0] if isinstance(member[0], tarfile.TarInfo) else tarfile.TarInfo(member[0])
                 info.size = len(member[1])
                 archive.addfile(info, io.BytesIO(member[1]))
     return path
+
+
+def header(kind: bytes, *records: str) -> tuple[tarfile.TarInfo, bytes]:
+    """Return an extended header of a tar with these records, `KEY=VALUE`: a member for `write_ova`."""
+    content = "".join(map(_record, records)).encode()
+    info = tarfile.TarInfo("././@PaxHeader")
+    info.type, info.size = kind, len(content)
+    return info, content
+
+
+def _record(text: str) -> str:
+    length = next(size for size in range(len(text), len(text) + 9) if len(f"{size} {text}\n") == size)
+    return f"{length} {text}\n"
 
 
 def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:

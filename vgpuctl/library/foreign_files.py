@@ -2,7 +2,10 @@
 """Reads the files of VMs of other hypervisors, and checks where the disks beside them lead.
 
 A disk may not leave the folder of its VM: not by its name, not by a symbolic link, and not by what a VMDK names itself
-(its extents, the parent of a snapshot), because qemu-img opens all of these. What leaves it is left out, with a reason.
+(its extents, the parent of a snapshot), because qemu-img opens all of these. A qcow2 may name no file at all. What
+leaves it is left out, with a reason. A file's own first bytes say what it is checked for, not the format that the VM's
+file gives. Disks that come later, and those of Proxmox and libvirt, are not here to be checked. Source for qcow2: QEMU,
+docs/interop/qcow2.rst.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import struct
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.foreign_vms import ovf, vmdk, vmx
@@ -32,6 +36,14 @@ _WITH_DISKS = (vmx.FORMAT, ovf.FORMAT)
 MAX_FILES = 256
 _MAX_CHAIN = 256
 _MAX_DISK_BYTES = 64 << 40
+_QCOW = struct.Struct(">4sIQI52xQ")
+"""Magic, version, where the name of the backing file begins, its length, and from version 3 incompatible features."""
+_EXTERNAL_DATA = 1 << 2
+_REFUSED_MAGIC = {
+    b"QED\0": "it is a QED disk, which vgpuctl does not check",
+    b"\x1f\x8b": "it is compressed with gzip: decompress it first",
+    b"\xfd7zXZ": "it is compressed with xz: decompress it first",
+}
 
 
 def read_vm_files(host: Host, paths: Sequence[str]) -> tuple[VmFile, ...]:
@@ -78,15 +90,22 @@ def decode_vm_text(content: bytes) -> str:
     """Return the text of a file: UTF-8, or as `.encoding` in a VMX says.
 
     Raises:
-        InvalidInput: vgpuctl does not know that encoding.
-        UnicodeDecodeError: the text is not in its encoding.
+        InvalidInput: vgpuctl does not know that encoding, or the text is not in it.
+        UnicodeDecodeError: there is no `.encoding`, and the text is not UTF-8.
     """
     match = _ENCODING.search(content)
     name = "utf-8" if match is None else match[1].decode("ascii", "replace").lower()
     if name not in vmx.ENCODINGS:
         known = ", ".join(sorted(vmx.ENCODINGS))
         raise InvalidInput(f".encoding is {name!a}, which vgpuctl does not know; it knows {known}")
-    return content.decode(vmx.ENCODINGS[name]).removeprefix("\ufeff").replace("\r\n", "\n")
+    try:
+        text = content.decode(vmx.ENCODINGS[name])
+    except UnicodeDecodeError as error:
+        if match is None:
+            raise
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(f".encoding is {name!a}, but byte {error.start}, in line {line}, is no such text") from error
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def read_ova_text(path: str) -> str:
@@ -116,7 +135,10 @@ def _read_ova_file(path: str) -> VmFile:
     problems = dict(ova.disks)
     for disk in (disk for vm in content.vms for disk in vm.disks):
         problems.setdefault(disk.file, "the OVA does not have it")
-    return VmFile(path, replace(content, vms=tuple(_without_unsafe(vm, problems) for vm in content.vms)), is_ova=True)
+    vms = tuple(_without_unsafe(vm, problems) for vm in content.vms)
+    if any(problem is not None for problem in problems.values()):  # a disk may name such a file in the OVA
+        vms = tuple(replace(vm, opener=None) for vm in vms)
+    return VmFile(path, replace(content, vms=vms), is_ova=True)
 
 
 def _check_vm(vm: ImportedVm, folder: str, checked: dict[str, str | None]) -> ImportedVm:
@@ -151,7 +173,7 @@ def _find_problem(folder: str, disk: ImportedDisk) -> str | None:
             mode = os.stat(path).st_mode
             if not stat.S_ISREG(mode):
                 return f"{file!a} is not a regular file"
-            names = _read_names(path) if disk.format == "vmdk" else ()
+            names = _read_names(path)
         except FileNotFoundError:
             continue
         except ValueError as error:
@@ -172,12 +194,32 @@ def _find_problem(folder: str, disk: ImportedDisk) -> str | None:
 
 def _read_names(path: str) -> tuple[str, ...]:
     with open_regular_file(path, _MAX_DISK_BYTES) as file:
-        return vmdk.named_files(file.read(vmdk.HEAD_BYTES))
+        return _named_files(file.read(vmdk.HEAD_BYTES))
 
 
 def _find_named_outside(head: bytes) -> str | None:
     try:
-        outside = next((name for name in vmdk.named_files(head) if not stays_inside(name)), None)
+        outside = next((name for name in _named_files(head) if not stays_inside(name)), None)
     except ValueError as error:
         return str(error)
     return None if outside is None else f"it names {outside!a}, outside the VM's folder"
+
+
+def _named_files(head: bytes) -> tuple[str, ...]:
+    """Return what the first bytes of a disk may name.
+
+    Raises:
+        ValueError: what it says may not be followed.
+    """
+    for magic, problem in _REFUSED_MAGIC.items():
+        if head.startswith(magic):
+            raise ValueError(problem)
+    if not head.startswith(b"QFI\xfb"):
+        return vmdk.named_files(head)
+    _, version, offset, size, features = _QCOW.unpack_from(head.ljust(_QCOW.size, b"\0"))
+    if offset or size:
+        name = head[offset : offset + min(size, 1023)].decode("utf-8", "backslashreplace")
+        raise ValueError(f"it is a qcow2 with the backing file {name!a}: qemu-img would read that too")
+    if version >= 3 and features & _EXTERNAL_DATA:
+        raise ValueError("it is a qcow2 whose data is in another file: qemu-img would read that too")
+    return ()

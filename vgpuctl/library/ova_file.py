@@ -2,9 +2,11 @@
 """Read the OVF in an OVA, and the first bytes of its disks, without extracting anything.
 
 An OVA is a tar of plain files without folders of consequence (DMTF DSP0243). One with a link, a device, or a name that
-leads out of the folder is refused as a whole. Python's tarfile reads extended headers of any size into memory, so the
-headers are read here, each up to a limit. Source of the format: POSIX.1-2008, pax interchange format, and GNU tar's
-manual for long names and large sizes.
+leads out of the folder is refused as a whole. So is one that tar could read otherwise than this module: with two
+members of one name, sparse files, extended headers that are damaged or say one thing twice, or global ones with a path
+or size. Python's tarfile reads extended headers of any size into memory, so the headers are read here, each up to a
+limit. Source of the format: POSIX.1-2008, pax interchange format, and GNU tar's manual for long names, large sizes and
+sparse files.
 """
 
 from __future__ import annotations
@@ -25,7 +27,16 @@ _MAX_MEMBERS = 1000
 _MAX_EXTENDED_BYTES = 8 << 10
 _REGULAR, _DIRECTORY = (b"0", b"\0", b"7"), b"5"
 _LONG_NAME, _EXTENDED, _GLOBAL = b"L", b"x", b"g"
-_KINDS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
+_RECORD = re.compile(rb"([1-9][0-9]{0,5}) ([^\s=\0]+)=")
+_NOT_GLOBAL = {"path", "size", "linkpath"}
+_KINDS = {
+    b"S": "a sparse file",
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a device",
+    b"4": "a device",
+    b"6": "a pipe",
+}
 
 
 class OvaMember(Value):
@@ -81,22 +92,30 @@ def _read_members(path: str, file: BinaryIO) -> Iterator[OvaMember]:
     """Yield the files; check all members."""
     offset = 0
     extended: dict[str, str] = {}
+    names: set[str] = set()
     for _ in range(_MAX_MEMBERS):
         header = _read_at(file, offset, _BLOCK)
         if not header.strip(b"\0"):
             return
         kind, data = header[156:157], offset + _BLOCK
-        size = _member_size(path, file, header, data, extended.get("size", ""))
-        if kind in (_LONG_NAME, _EXTENDED, _GLOBAL):
+        is_extended = kind in (_LONG_NAME, _EXTENDED, _GLOBAL)
+        size = _member_size(path, file, header, data, None if is_extended else extended.get("size"))
+        if is_extended:
             if size > _MAX_EXTENDED_BYTES:
                 problem = f"an extended header of {size} bytes, which no OVA needs"
                 raise InvalidInput(f"{path}: this OVA has {problem}", path=path)
-            text = _read_at(file, data, size)
-            extended |= {"path": _decode(text)} if kind == _LONG_NAME else {}
-            extended |= dict(_parse_records(text)) if kind == _EXTENDED else {}
+            added = _read_extended(path, kind, _read_at(file, data, size))
+            twice = next(iter(extended.keys() & added.keys()), None)
+            if twice is not None:
+                raise InvalidInput(f"{path}: this OVA has {twice!a} twice in the headers of a member", path=path)
+            extended |= added
         else:
             name = extended.get("path") or _header_name(header)
-            _check_member(path, name, kind)
+            _check_member(path, name, kind, size)
+            if posixpath.normpath(name) in names:
+                problem = f"two members named {posixpath.normpath(name)!a}: tar may take the other one"
+                raise InvalidInput(f"{path}: this OVA has {problem}", path=path, member=name)
+            names.add(posixpath.normpath(name))
             if kind in _REGULAR:
                 yield OvaMember(name, size, data)
             extended = {}
@@ -104,25 +123,56 @@ def _read_members(path: str, file: BinaryIO) -> Iterator[OvaMember]:
     raise InvalidInput(f"{path}: this OVA has more than {_MAX_MEMBERS} members", path=path)
 
 
-def _member_size(path: str, file: BinaryIO, header: bytes, data: int, extended_size: str) -> int:
-    """Return the size of a member whose content begins at `data`; `extended_size` replaces the header's.
+def _read_extended(path: str, kind: bytes, text: bytes) -> dict[str, str]:
+    """Return what an extended header says about the next member.
+
+    Raises:
+        InvalidInput: it is damaged, describes a sparse file, or says for all members what only one can have.
+    """
+    if kind == _LONG_NAME:
+        return {"path": _decode(text)}
+    records: dict[str, str] = {}
+    for key, value in _parse_records(text):
+        if key is None:
+            raise InvalidInput(f"{path}: this OVA is damaged: an extended header is not in records", path=path)
+        if key in records:
+            raise InvalidInput(f"{path}: this OVA has {key!a} twice in the headers of a member", path=path)
+        if key.startswith("GNU.sparse."):
+            raise InvalidInput(f"{path}: this OVA has a sparse file ({key!a}), which no OVA needs", path=path)
+        if kind == _GLOBAL and key in _NOT_GLOBAL:
+            raise InvalidInput(f"{path}: this OVA has a global extended header with {key!a}", path=path)
+        if key == "path" and not value:
+            raise InvalidInput(f"{path}: this OVA has an empty 'path' in an extended header", path=path)
+        records[key] = value
+    return records if kind == _EXTENDED else {}
+
+
+def _member_size(path: str, file: BinaryIO, header: bytes, data: int, extended_size: str | None) -> int:
+    """Return the size of a member whose content begins at `data`; an `extended_size` replaces the header's.
 
     Raises:
         InvalidInput: the header is damaged, or the file ends within the member.
     """
     if len(header) < _BLOCK or not _has_checksum(header):
         raise InvalidInput(f"{path}: this OVA is damaged: no tar header at byte {data - _BLOCK}", path=path)
-    is_replaced = re.fullmatch("[0-9]{1,18}", extended_size, re.ASCII) is not None
-    size = int(extended_size) if is_replaced else _parse_number(header[124:136])
+    size: int | None
+    if extended_size is None:
+        size = _parse_number(header[124:136])
+    elif re.fullmatch("[0-9]{1,18}", extended_size, re.ASCII):
+        size = int(extended_size)
+    else:
+        raise InvalidInput(f"{path}: this OVA is damaged: a member's size is {extended_size[:60]!a}", path=path)
     if size is None or data + size > file.seek(0, os.SEEK_END):
         raise InvalidInput(f"{path}: this OVA is damaged: it ends within the member at byte {data - _BLOCK}", path=path)
     return size
 
 
-def _check_member(path: str, name: str, kind: bytes) -> None:
+def _check_member(path: str, name: str, kind: bytes, size: int) -> None:
     if kind not in _REGULAR and kind != _DIRECTORY:
         what = _KINDS.get(kind, "of a kind that no OVA has")
         raise InvalidInput(f"{path}: {name!a} in this OVA is {what}: only files are allowed", path=path, member=name)
+    if kind == _DIRECTORY and size:
+        raise InvalidInput(f"{path}: the folder {name!a} in this OVA has a content", path=path, member=name)
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or "\\" in name or not name.isprintable():
         raise InvalidInput(f"{path}: {name!a} in this OVA would leave its folder", path=path, member=name)
@@ -146,15 +196,15 @@ def _parse_number(field: bytes) -> int | None:
     return int(text, 8) if text and not text.strip(b"01234567") else (0 if not text else None)
 
 
-def _parse_records(text: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the records `LENGTH KEY=VALUE` of an extended header; what is none ends them."""
+def _parse_records(text: bytes) -> Iterator[tuple[str | None, str]]:
+    """Yield the records `LENGTH KEY=VALUE` of an extended header; a last one without key if the rest is no record."""
     while text:
-        digits, _, rest = text.partition(b" ")
-        length = int(digits) if digits.isdigit() and len(digits) < 7 else 0
-        if not len(digits) + 1 < length <= len(text):
+        match = _RECORD.match(text)
+        length = 0 if match is None else int(match[1])
+        if match is None or not match.end() < length <= len(text) or text[length - 1 : length] != b"\n":
+            yield None, ""
             return
-        key, _, value = rest[: length - len(digits) - 1].rstrip(b"\n").partition(b"=")
-        yield _decode(key), _decode(value)
+        yield _decode(match[2]), _decode(text[match.end() : length - 1])
         text = text[length:]
 
 

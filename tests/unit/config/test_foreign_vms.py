@@ -480,16 +480,56 @@ def test_a_disk_in_a_subfolder_stays_inside():
 def test_what_a_vmdk_names():
     text = texts.DESCRIPTOR.format(extent="../../etc/shadow")
     for head in (text.encode(), text.replace("\n", "\r\n").encode(), texts.sparse_vmdk(text)):
-        assert vmdk.named_files(head) == ("../../etc/shadow",)
+        assert vmdk.named_files(head) == ("monolithicFlat", "../../etc/shadow", " 0", "lsilogic")
     assert vmdk.named_files(b'RW 1 VMFS "a-flat.vmdk"\nparentFileNameHint="base.vmdk"\n') == (
         "a-flat.vmdk",
         "base.vmdk",
     )
-    assert vmdk.named_files(b' \tRDONLY\t1\tSPARSE\t"x"') == ("x",)
     assert vmdk.named_files(texts.sparse_vmdk()) == vmdk.named_files(b"COWD" + b'RW 1 FLAT "x"') == ()
-    far = texts.sparse_vmdk("x").replace((1).to_bytes(8, "little") + (20).to_bytes(8, "little"), b"\xff" * 16)
-    with pytest.raises(ValueError, match="descriptor begins at sector"):
-        vmdk.named_files(far)
+    assert vmdk.named_files(b'createType=""\0RW 1 FLAT "x"') == vmdk.named_files(b"") == vmdk.named_files(b"KDMV") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'RW+2048 FLAT "/etc/shadow" 0',
+        f'RW {"0" * 30}2048 FLAT "/etc/shadow" 0',
+        'RW 2048\nFLAT "/etc/shadow" 0',
+        '\nRW\n2048\r\v\fFLAT\n\n"/etc/shadow" 0',
+        'RW 1 x" "/etc/shadow" 0',
+        'RW 1 FLAT "/etc/shadow',
+        'RW 1 FLAT "/etc/shadow\rx',
+        'RW 1\nabcdefgh="/etc/shadow"',
+        ' \tRDONLY\t1\tSPARSE\t"/etc/shadow"',
+        'xparentFileNameHint="/etc/shadow"',
+        'ddb.x="parentFileNameHint=x/etc/shadow"',
+        '# parentFileNameHint\n\n/etc/shadow"',
+        'parentFileNameHintparentFileNameHint="/etc/shadow"',
+        '\xffRW 1 FLAT "/etc/shadow"',
+    ],
+)
+def test_every_file_that_qemu_may_read_from_a_descriptor_is_seen(text):
+    hidden = texts.sparse_vmdk(text)
+    without_offset = hidden[:28] + b"\0" * 8 + hidden[36:]
+    cowd = b"COWD".ljust(512, b"\1") + text.encode("latin-1")
+    for head in (text.encode("latin-1"), hidden, without_offset, cowd):
+        assert "/etc/shadow" in vmdk.named_files(head)
+
+
+@pytest.mark.parametrize("offset", [2, 100, 1 << 63, (1 << 64) - 1])
+def test_a_vmdk_whose_descriptor_is_elsewhere_is_refused(offset):
+    head = texts.sparse_vmdk("x")
+    with pytest.raises(ValueError, match=f"descriptor begins at sector {offset}:"):
+        vmdk.named_files(head[:28] + offset.to_bytes(8, "little") + head[36:])
+
+
+def test_a_name_that_qemu_would_cut_off_is_refused():
+    assert vmdk.named_files(b'RW 1 FLAT "%b"' % (b"x" * 255)) == ("x" * 255,)
+    with pytest.raises(ValueError, match="more than 255 bytes"):
+        vmdk.named_files(f'RW 1 FLAT "{"é" * 128}"'.encode())
+    for text in (b'RW 1 FLAT "%b"', b"parentFileNameHint==%b", b'"\xff%b"'):
+        with pytest.raises(ValueError, match="more than 255 bytes"):
+            vmdk.named_files(text % (b"x" * 1000))
 
 
 @given(st.sampled_from(sorted(texts.FORMATS)), st.data())

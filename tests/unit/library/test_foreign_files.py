@@ -64,7 +64,30 @@ def test_an_ova_is_read_without_extracting_it(ports, tmp_path, form):
         ((OVF, texts.link("x.vmdk", "desk-2.ovf", tarfile.LNKTYPE)), "is a hard link"),
         ((OVF, texts.link("x.vmdk", "", tarfile.CHRTYPE)), "is a device"),
         ((OVF, texts.link("x.vmdk", "", tarfile.FIFOTYPE)), "is a pipe"),
-        ((OVF, texts.link("x.vmdk", "", b"S")), "of a kind that no OVA has"),
+        ((OVF, texts.link("x.vmdk", "", b"S")), "is a sparse file"),
+        ((OVF, texts.link("x.vmdk", "", b"K")), "of a kind that no OVA has"),
+        ((OVF, DISK, DISK), "two members named 'desk-2-disk1.vmdk'"),
+        ((OVF, DISK, (f"./{DISK[0]}", b"")), "two members named 'desk-2-disk1.vmdk'"),
+        ((OVF, (f"a/.//./{DISK[0]}", b""), (f"./a/{DISK[0]}", b"")), "two members named 'a/desk-2-disk1.vmdk'"),
+        ((OVF, texts.link("x", "", tarfile.DIRTYPE), ("x", b"")), "two members named 'x'"),
+        ((OVF, texts.header(b"x", f"path={DISK[0]}"), ("x", b""), DISK), "two members named 'desk-2-disk1.vmdk'"),
+        ((OVF, texts.header(b"x", "GNU.sparse.major=1"), DISK), "a sparse file ('GNU.sparse.major')"),
+        ((OVF, texts.header(b"x", "GNU.sparse.size=9"), DISK), "a sparse file ('GNU.sparse.size')"),
+        ((texts.header(b"g", "GNU.sparse.name=x"), OVF), "a sparse file ('GNU.sparse.name')"),
+        ((texts.header(b"g", "comment=x", "path=x.vmdk"), OVF), "a global extended header with 'path'"),
+        ((texts.header(b"g", "size=0"), OVF), "a global extended header with 'size'"),
+        ((texts.header(b"g", "linkpath=x"), OVF), "a global extended header with 'linkpath'"),
+        ((texts.header(b"x", "path=x", "path=y"), OVF), "'path' twice"),
+        ((texts.header(b"x", "path=x"), texts.header(b"x", "path=y"), OVF), "'path' twice"),
+        ((texts.header(b"x", "path=x"), (texts.header(b"L")[0], b"y\0"), OVF), "'path' twice"),
+        ((texts.header(b"x", "path="), OVF), "an empty 'path'"),
+        ((texts.header(b"x", "size="), OVF), "a member's size is ''"),
+        ((texts.header(b"x", "size=+1"), OVF), "a member's size is '+1'"),
+        (((texts.header(b"x")[0], b" 9 path=x\n"), OVF), "an extended header is not in records"),
+        (((texts.header(b"x")[0], b"10  path=x\n"), OVF), "an extended header is not in records"),
+        (((texts.header(b"x")[0], b"9 path=xy"), OVF), "an extended header is not in records"),
+        (((texts.header(b"x")[0], b"99 path=x\n"), OVF), "an extended header is not in records"),
+        ((OVF, (texts.link("x", "", tarfile.DIRTYPE), b"x")), "the folder 'x/' in this OVA has a content"),
         ((OVF, ("/etc/x.vmdk", b"")), "'/etc/x.vmdk' in this OVA would leave its folder"),
         ((OVF, ("../x.vmdk", b"")), "would leave its folder"),
         ((OVF, ("a/../../x.vmdk", b"")), "would leave its folder"),
@@ -97,6 +120,18 @@ def test_a_damaged_ova_is_refused(ports, tmp_path):
         path.write_bytes(content)
         with pytest.raises(InvalidInput, match="this OVA is damaged"):
             read(ports, path)
+
+
+def test_headers_that_say_nothing_wrong_are_allowed(ports, tmp_path):
+    before = (texts.header(b"g", "comment=x"), texts.header(b"x", "mtime=1.5", f"path={DISK[0]}"))
+    path = texts.write_ova(tmp_path / "x.ova", OVF, *before, ("short", DISK[1]))
+    assert [disk.file for disk in the_vm(ports, path).disks] == [DISK[0]]
+
+
+def test_the_size_in_an_extended_header_is_that_of_the_member_after_all_headers(ports, tmp_path):
+    headers = (texts.header(b"x", f"size={len(DISK[1])}"), (texts.header(b"L")[0], DISK[0].encode() + b"\0"))
+    path = texts.write_ova(tmp_path / "x.ova", *headers, ("short", DISK[1]), OVF)
+    assert [disk.file for disk in the_vm(ports, path).disks] == [DISK[0]]
 
 
 def test_an_extended_header_has_a_limit(ports, tmp_path):
@@ -170,6 +205,25 @@ def directory(folder):
     (folder / "disk.vmdk").mkdir()
 
 
+def several_lines(folder):
+    (folder / "disk.vmdk").write_text('createType="monolithicFlat"\nRW +2048\nFLAT\n"/etc/shadow" 0\n')
+
+
+def parent_without_offset(folder):
+    head = texts.sparse_vmdk('parentFileNameHint="/etc/shadow"\n')
+    (folder / "disk.vmdk").write_bytes(head[:28] + b"\0" * 8 + head[36:])
+
+
+def linked_parent(folder):
+    (folder / "disk.vmdk").write_text('x="1" parentFileNameHint="base.vmdk"\n')
+    (folder / "base.vmdk").symlink_to("/etc/shadow")
+
+
+def qcow2_for_a_parent(folder):
+    (folder / "disk.vmdk").write_text('parentFileNameHint="base.vmdk"\n')
+    (folder / "base.vmdk").write_bytes(texts.qcow2(b"/etc/shadow"))
+
+
 def far_descriptor(folder):
     (folder / "disk.vmdk").write_bytes(b"KDMV" + b"\xff" * 600)
 
@@ -180,7 +234,7 @@ def many(folder):
 
 
 BAD = (symlink, symlink_to_folder, dangling, extent, extent_above, linked_extent, parent, protocol, fifo, directory,
-       far_descriptor, many)  # fmt: skip
+       far_descriptor, many, several_lines, parent_without_offset, linked_parent, qcow2_for_a_parent)  # fmt: skip
 
 
 @pytest.mark.parametrize("spoil", BAD)
@@ -190,6 +244,50 @@ def test_a_disk_that_leaves_the_folder_is_left_out(ports, tmp_path, spoil):
     vm = the_vm(ports, path)
     assert (vm.disks, vm.opener) == ((), None)
     assert vm.left_out[-1].startswith(f"{path}:3: the disk 'disk.vmdk' is left out: ")
+
+
+OTHER_FILES = [
+    (texts.qcow2(b"/etc/shadow"), "a qcow2 with the backing file '/etc/shadow'"),
+    (texts.qcow2(b"base.qcow2", version=2), "a qcow2 with the backing file 'base.qcow2'"),
+    (texts.qcow2(b"/etc/shadow", version=1), "a qcow2 with the backing file '/etc/shadow'"),
+    (texts.qcow2(b"\xff\n"), "a qcow2 with the backing file '\\\\xff\\n'"),
+    (texts.qcow2(features=4), "a qcow2 whose data is in another file"),
+    (texts.qcow2(features=0xFF), "a qcow2 whose data is in another file"),
+    (b"QFI\xfb\0\0\0\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "a qcow2 with the backing file ''"),
+    (b"QED\0" + b"\0" * 60, "a QED disk"),
+    (b"\x1f\x8b\x08", "compressed with gzip"),
+    (b"\xfd7zXZ\0", "compressed with xz"),
+    (texts.DESCRIPTOR.format(extent="/etc/shadow").encode(), "names '/etc/shadow'"),
+]
+
+
+@pytest.mark.parametrize("name", ["disk.qcow2", "disk.vmdk", "disk.vhd"])
+@pytest.mark.parametrize(("content", "problem"), OTHER_FILES)
+def test_a_disk_that_leads_to_other_files_is_left_out_whatever_format_it_is_said_to_have(
+    ports, tmp_path, name, content, problem
+):
+    text = texts.OVF.replace(DISK[0], name).replace("vmdk.html#streamOptimized", name)
+    path = tmp_path / "desk-2.ovf"
+    path.write_text(text)
+    (tmp_path / name).write_bytes(content)
+    ova = texts.write_ova(tmp_path / "desk-2.ova", (OVF[0], text.encode()), (name, content))
+    for vm in (the_vm(ports, path), the_vm(ports, ova)):
+        assert (vm.disks, vm.opener) == ((), None)
+        assert problem in vm.left_out[-1]
+
+
+def test_a_qcow2_of_its_own_is_kept(ports, tmp_path):
+    text = texts.OVF.replace(DISK[0], "disk.qcow2").replace("vmdk.html#streamOptimized", "qcow2")
+    for content in (texts.qcow2(), texts.qcow2(features=3), texts.qcow2(version=2, features=4), texts.qcow2()[:20]):
+        ova = texts.write_ova(tmp_path / "x.ova", (OVF[0], text.encode()), ("disk.qcow2", content))
+        assert [disk.format for disk in the_vm(ports, ova).disks] == ["qcow2"]
+
+
+def test_virt_v2v_does_not_open_an_ova_with_a_file_that_leaves_the_folder(ports, tmp_path):
+    parent = texts.DESCRIPTOR.format(extent="base.vmdk").encode()
+    bad = texts.DESCRIPTOR.format(extent="/etc/shadow").encode()
+    vm = the_vm(ports, texts.write_ova(tmp_path / "x.ova", OVF, (DISK[0], parent), ("base.vmdk", bad)))
+    assert ([disk.file for disk in vm.disks], vm.opener) == ([DISK[0]], None)
 
 
 def test_extents_that_name_each_other_end(ports, tmp_path):
@@ -211,6 +309,9 @@ def test_a_vmx_says_its_encoding():
     for name, codec in (("UTF-8", "utf-8"), ("windows-1252", "cp1252"), ("ISO-8859-1", "latin-1")):
         assert "Büro" in decode_vm_text(text.format(name).encode(codec))
     assert decode_vm_text("\ufeffa\r\nb".encode()) == "a\nb"
+    for name, line in (("shift_jis", 2), ("us-ascii", 2), ("UTF-8", 2)):
+        with pytest.raises(InvalidInput, match=f"^.encoding is '{name.lower()}', but byte .* in line {line},"):
+            decode_vm_text(text.format(name).encode("latin-1").replace(b"\xfc", b"\x81 "))
     for name in ("rot13", "zlib", "utf-16"):
         with pytest.raises(InvalidInput, match="which vgpuctl does not know"):
             decode_vm_text(text.format(name).encode())
