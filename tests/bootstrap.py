@@ -116,9 +116,18 @@ def install(packages: tuple[str, ...]) -> None:
 
 
 def unpack_prometheus() -> None:
-    """Unpack the Debian packages with Prometheus' programs, which need nothing but libc, unless they are there."""
-    if all((PROMETHEUS / "usr/bin" / package).is_file() for package in PROMETHEUS_PACKAGES):
-        return
+    """Unpack the Debian packages with Prometheus' programs, unless they are there.
+
+    Debian's Alertmanager needs libc and its template, which it opens by an absolute path.
+    """
+    if not all((PROMETHEUS / "usr/bin" / package).is_file() for package in PROMETHEUS_PACKAGES):
+        _download_prometheus()
+    template = Path("/usr/share/prometheus/alertmanager/default.tmpl")
+    if os.geteuid() == 0 and not template.exists():
+        must("install", "-D", "-m", "644", PROMETHEUS / template.relative_to("/"), template)
+
+
+def _download_prometheus() -> None:
     say(f"unpacking {' and '.join(PROMETHEUS_PACKAGES)} in {PROMETHEUS.name}")
     if os.geteuid() == 0:
         must("apt-get", "-q", "update")
