@@ -118,13 +118,14 @@ def install(packages: tuple[str, ...]) -> None:
 def unpack_prometheus() -> None:
     """Unpack the Debian packages with Prometheus' programs, unless they are there.
 
-    Debian's Alertmanager needs libc and its template, which it opens by an absolute path.
+    Debian's Alertmanager needs libc and its templates, which it opens by an absolute path.
     """
     if not all((PROMETHEUS / "usr/bin" / package).is_file() for package in PROMETHEUS_PACKAGES):
         _download_prometheus()
-    template = Path("/usr/share/prometheus/alertmanager/default.tmpl")
-    if os.geteuid() == 0 and not template.exists():
-        must("install", "-D", "-m", "644", PROMETHEUS / template.relative_to("/"), template)
+    folder = Path("/usr/share/prometheus/alertmanager")
+    for template in sorted((PROMETHEUS / folder.relative_to("/")).glob("*.tmpl")):
+        if os.geteuid() == 0 and not (folder / template.name).exists():
+            must("install", "-D", "-m", "644", template, folder / template.name)
 
 
 def _download_prometheus() -> None:
