@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +10,7 @@ from vgpuctl.config.kubernetes.manifests import Manifests, PodTemplate, cpus_of,
 from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_request
 from vgpuctl.config.kubernetes.words import DOMAINS, find_word
 from vgpuctl.config.rules import ValidationError
+from vgpuctl.config.spec_text import choose_vm_name
 from vgpuctl.config.vm_spec import VM_SHAPE
 from vgpuctl.domain.container_unit import (
     container_unit,
@@ -28,7 +27,6 @@ from vgpuctl.model.results.jobs import JobResult, JobUnitResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.plans.jobs import KNOWN_ANNOTATIONS, PodFit, fit_pod
-from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 GUEST_MIB = 1024
 """What the guest's own system needs besides the containers."""
 _STEP_MIB = 256
-_NAME = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
-_MAX_NAME = 48
 
 
 def import_jobs(
@@ -63,7 +59,8 @@ def import_jobs(
         asks = f"; they ask for {', '.join(names[:10])}" if names else ""
         raise NotFound(f"no container asks for a GPU in words that are known{asks}", hint="vgpuctl import-job --help")
     snapshot = observe(host, ReadScope(types=True))
-    results = _with_own_names([_job(snapshot, template, requests, units=units) for template, requests in asked])
+    taken: set[str] = set()
+    results = tuple(_job(snapshot, template, requests, taken, units=units) for template, requests in asked)
     without = len(templates) - len(asked)
     others = [other for file in files for other in file.others]
     notes: tuple[str, ...] = (f"{count_text(without, 'pod template')} without a GPU not converted",) if without else ()
@@ -77,22 +74,6 @@ def import_jobs(
         error.result = result
         raise error
     return result
-
-
-def _with_own_names(jobs: Sequence[JobResult]) -> tuple[JobResult, ...]:
-    """Return jobs with a VM name each: two of one name, or whose names are too long, would be one VM."""
-    used: Counter[str] = Counter()
-    named = []
-    for job in jobs:
-        name = None if job.spec is None else str(job.spec["name"])
-        if name is not None and job.spec is not None:
-            used[name] += 1
-            if used[name] > 1:
-                own = f"{name.removesuffix('-{}')}-{used[name]}{'-{}' if name.endswith('{}') else ''}"
-                spec = {**job.spec, "name": own}
-                job = replace(job, spec=spec, kept=(*job.kept, f"name {own}: another job's VM is {name}"))
-        named.append(job)
-    return tuple(named)
 
 
 def _requests(template: PodTemplate, assumed: Assumed) -> tuple[DeviceRequest, ...]:
@@ -113,11 +94,15 @@ def _requests(template: PodTemplate, assumed: Assumed) -> tuple[DeviceRequest, .
     return tuple(requests)
 
 
-def _job(snapshot: Snapshot, template: PodTemplate, requests: Sequence[DeviceRequest], *, units: bool) -> JobResult:
+def _job(
+    snapshot: Snapshot, template: PodTemplate, requests: Sequence[DeviceRequest], taken: set[str], *, units: bool
+) -> JobResult:
+    """Return pods with their VM; its name is added to `taken`."""
     problem, fit, spec = None, PodFit({}), None
+    renamed: tuple[str, ...] = ()
     try:
         fit = fit_pod(snapshot, template, requests)
-        spec = _spec(template, fit)
+        spec, renamed = _spec(template, fit, taken)
     except HostCannot as error:
         problem = f"{error.message} ({error.hint})"
     except ValidationError as error:
@@ -133,7 +118,7 @@ def _job(snapshot: Snapshot, template: PodTemplate, requests: Sequence[DeviceReq
         words=tuple(word for request in requests for word in request.words),
         spec=spec,
         problem=problem,
-        kept=(*fit.kept, *_defaults(spec)),
+        kept=(*fit.kept, *_defaults(spec), *renamed),
         first=fit.first,
         left_out=(*(text for r in requests for text in r.left_out), *_left_out(template), *lost),
         units=made,
@@ -150,18 +135,25 @@ def _stem(template: PodTemplate) -> str:
     return f"{template.name}-{template.role}" if template.role else template.name
 
 
-def _spec(template: PodTemplate, fit: PodFit) -> dict[str, object]:
-    name = _NAME.sub("-", _stem(template))[:_MAX_NAME].strip("-._") or "job"
+def _spec(template: PodTemplate, fit: PodFit, taken: set[str]) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return the spec of the VM for a pod, and a note where another job's VM has its name.
+
+    Raises:
+        ValidationError: the pod has more than a VM can have.
+    """
+    suffix = "-{}" if template.pods > 1 else ""
+    usual = choose_vm_name((_stem(template),), set(), suffix=suffix)
     first = [(container,) for container in template.init_containers]  # they run one after the other, before the rest
     cpus = max(map(cpus_of, (template.containers, *first)))
     memory = max(map(memory_mib_of, (template.containers, *first)))
-    spec: dict[str, object] = {"name": name if template.pods <= 1 else f"{name}-{{}}", **fit.fields}
+    spec: dict[str, object] = {"name": usual, **fit.fields}
     if memory:
         spec["memory"] = f"{-(-(memory + GUEST_MIB) // _STEP_MIB) * _STEP_MIB}MiB"
     if cpus:
         spec["vcpus"] = cpus
-    VM_SHAPE.check({**spec, "name": name})
-    return spec
+    VM_SHAPE.check({**spec, "name": usual.removesuffix(suffix)})
+    name = choose_vm_name((_stem(template),), taken, suffix=suffix)
+    return {**spec, "name": name}, () if name == usual else (f"name {name}: another job's VM is {usual}",)
 
 
 def _left_out(template: PodTemplate) -> tuple[str, ...]:

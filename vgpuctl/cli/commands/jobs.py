@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from shlex import join
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ _FORMATS = ("labels", "device-plugin")
 
 def _specs_text(jobs: tuple[JobResult, ...], assume: tuple[str, ...] = ()) -> str:
     """Return a YAML document for each job, with what it is and what it loses as comments."""
-    from vgpuctl.config.spec_text import render_spec
+    from vgpuctl.config.spec_text import comment, render_spec
 
     documents = []
     for job in jobs:
@@ -36,7 +35,7 @@ def _specs_text(jobs: tuple[JobResult, ...], assume: tuple[str, ...] = ()) -> st
             lines.append(f"no VM of this host: {job.problem}")
         elif job.pods > 1 and job.spec is not None:
             lines.append(f"for all of them: {_pipe(job, assume)} --count {job.pods}")
-        documents.append(_comments(lines) + (render_spec(job.spec) if job.spec else ""))
+        documents.append("".join(map(comment, lines)) + (render_spec(job.spec) if job.spec else ""))
     return "---\n".join(documents)
 
 
@@ -48,18 +47,13 @@ def _pipe(job: JobResult, assume: tuple[str, ...]) -> str:
     return f"vgpuctl import-job {join([source, *options])} | vgpuctl ensure-vm -f -"
 
 
-def _comments(lines: Iterable[str]) -> str:
-    """Return lines as comments that cannot end before they do: what they have of a manifest may be any character."""
-    return "".join(
-        f"# {''.join(character if character.isprintable() else '?' for character in line)}\n" for line in lines
-    )
-
-
 def _units_text(jobs: tuple[JobResult, ...]) -> str:
     """Return the units, each after a comment with its file's name; and why a container has none."""
+    from vgpuctl.config.spec_text import comment
+
     texts = []
     for job in jobs:
-        lost = _comments(f"not kept: {text}" for text in job.left_out)
+        lost = "".join(comment(f"not kept: {text}") for text in job.left_out)
         texts += [f"{lost}# /etc/systemd/system/{unit.name}\n{unit.text}" for unit in job.units] or [lost]
     texts += [
         f"# {unit.variables_path}, mode 0600\n{unit.variables}"

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.spec_text import in_one_line
+
 if TYPE_CHECKING:
     from lxml import etree
 
@@ -105,4 +107,4 @@ def line_of(element: etree._Element) -> int:
 
 def _without_place(error: etree.XMLSyntaxError) -> str:
     text = re.sub(r", line \d+, column \d+.*", "", str(error.msg or error), flags=re.DOTALL)
-    return "".join(character if character.isprintable() else "?" for character in text)[:200]
+    return in_one_line(text)[:200]

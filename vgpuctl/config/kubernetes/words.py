@@ -203,7 +203,7 @@ WORDS = (
         "Iluvatar",
         Amount.MEMORY,
         _HAMI,
-        factor=256,
+        choices=(("MiB", 1), ("256MiB", 256)),
         pattern=r"iluvatar\.ai/([A-Z0-9-]{1,20}\.vMem|vcuda-memory)",
     ),
     Word(

@@ -8,7 +8,6 @@ names (NVIDIA's vGPU documentation for VMware vSphere and XenServer).
 
 from __future__ import annotations
 
-import io
 import posixpath
 import re
 from collections.abc import Collection, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from vgpuctl.config import device_rules
 from vgpuctl.config.foreign_vms.imported import ImportedGpu, ImportedNic, ImportedVm, VmFile, bounded
 from vgpuctl.config.rules import ValidationError, format_path
+from vgpuctl.config.spec_text import choose_vm_name, comment, render_spec
 from vgpuctl.config.vm_spec import VM_SHAPE, parse_vm_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.gpu.offered_profiles import can_offer
@@ -66,7 +66,7 @@ def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu], name
         fields["disk"] = list(conversion.paths)
     if vm.nics or file.content.format in ("VMware VMX", "OVF", *_KVM_FORMATS):
         fields["networks"] = _networks(vm, file, left_out, notes) or ["none"]
-    text = render_spec(fields, file)
+    text = checked_text(fields, file)
     result = ImportedVmResult(
         name=name,
         source=file.content.format,
@@ -83,58 +83,25 @@ def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu], name
 def choose_name(vm: ImportedVm, file: VmFile, taken: set[str]) -> str:
     """Return a name for a VM that vgpuctl accepts and that no other one of the files has; it is added to `taken`."""
     stem = posixpath.splitext(posixpath.basename(file.path))[0]
-    for text in (vm.name, f"vm-{stem}" if stem.isdecimal() else stem, "vm"):
-        base = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:58].rstrip("-._")
-        if base:
-            break
-    number, name = 1, base
-    while name in taken:
-        number += 1
-        name = f"{base}-{number}"
-    taken.add(name)
-    return name
+    return choose_vm_name((vm.name, f"vm-{stem}" if stem.isdecimal() else stem), taken)
 
 
-def render_spec(fields: dict[str, Any], file: VmFile) -> str:
+def checked_text(fields: dict[str, Any], file: VmFile) -> str:
     """Return the text of a VM spec, which reads back as these fields.
 
     Raises:
         InvalidInput: the rules of VM specs refuse a field.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.comments import CommentedMap
-
     try:
         checked = VM_SHAPE.check(fields)
     except ValidationError as error:
         problems = [{"file": file.content.name, "problem": problem.text} for problem in error.problems]
         texts = "; ".join(f"{format_path(problem.path)}: {problem.text}" for problem in error.problems)
         raise InvalidInput(f"{file.content.name}: the VM {fields['name']}: {texts}", problems=problems) from error
-    yaml = YAML(typ="rt")
-    yaml.width = 4096
-    buffer = io.StringIO()
-    yaml.dump(CommentedMap({key: _yaml_value(value) for key, value in fields.items()}), buffer)
-    comment = "".join(c if c.isprintable() else "?" for c in f"# {file.content.name} ({file.content.format})")
-    text = f"{comment}\n{buffer.getvalue()}"
+    text = comment(f"{file.content.name} ({file.content.format})") + render_spec(fields)
     if parse_vm_spec(text, "the intended text") != checked:
         raise AssertionError("the VM spec that was written has another meaning")
     return text
-
-
-def _yaml_value(value: Any) -> Any:
-    """Return a value as a person would write it: short lists in one line, addresses in quotes."""
-    from ruamel.yaml.comments import CommentedMap, CommentedSeq
-    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
-
-    if isinstance(value, list):
-        sequence = CommentedSeq([_yaml_value(item) for item in value])
-        sequence.fa.set_flow_style()
-        return sequence
-    if isinstance(value, dict):
-        mapping = CommentedMap({key: _yaml_value(item) for key, item in value.items()})
-        mapping.fa.set_flow_style()
-        return mapping
-    return DoubleQuotedScalarString(value) if isinstance(value, str) and ":" in value else value
 
 
 def _os_kind(vm: ImportedVm, notes: list[str]) -> str:

@@ -2,9 +2,10 @@
 """Which vGPUs or whole GPUs of this host give a pod what it asks for.
 
 A guest's programs do not have all of a profile's framebuffer: the driver keeps some. NVIDIA's formula for the most that
-it keeps is a sixteenth of the profile and 16 MiB, and adjustments: 4 MiB for each vGPU's retired pages and 28 MiB for
-compression on a T4, and another sixteenth with ECC on GPUs without HBM2 (Virtual GPU Software User Guide, "Maximum
-Vgpus and Framebuffer"). Without the ECC part, which the host does not show for a type, that is what is left out here.
+it keeps is a sixteenth of the profile and 16 MiB, and adjustments: 4 MiB for retired pages and 28 MiB for compression,
+as on a T4, and another sixteenth with ECC on GPUs without HBM2. It was seen quoted (sicorps.com, "NVIDIA Virtual GPU
+Software Frame Buffer Reservation"), not at NVIDIA's. Without the part for ECC, which the host does not show for a type,
+that is what is left out here.
 
 Profiles of series C come first, then Q, which has CUDA as well; A and B have none.
 """

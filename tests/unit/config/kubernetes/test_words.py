@@ -155,7 +155,7 @@ CASES = {
         ("Iluvatar", 1, None, None, 50),
     ),
 }
-ASSUMED = ("aliyun.com/gpu-mem=GiB", "nvidia.com/gpu.shared=4")
+ASSUMED = ("aliyun.com/gpu-mem=GiB", "nvidia.com/gpu.shared=4", "iluvatar.ai/BI-V150.vMem=256MiB")
 ORION = "    env: [{name: ORION_GMEM, value: '4096'}, {name: ORION_RATIO, value: '50'}]\n"
 
 
