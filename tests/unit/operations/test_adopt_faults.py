@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests.adopting import KINDS, carrier_of, host_with, let_go, take, text_of
 from tests.faults import CHANGING, Trial, acts_on_backends
 from tests.hosts import SimulatedHost, context, open_sim_host, operation, picture, run_reconcile
 from tests.reserving_vms import vm_of
-from tests.unit.operations.test_adopt import KINDS, carrier_of, host_with, let_go, take, text_of
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.host.processes import HostClock
 from vgpuctl.operations.adopt import adopt, release
