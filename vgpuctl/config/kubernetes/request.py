@@ -80,9 +80,11 @@ def _choices(word: Word) -> str:
 
 
 def _assume_hint(name: str) -> str:
+    """Return an option that is accepted, for this word or, where nobody decides its unit, for another."""
     word = find_word(name)
-    values = {"nvidia.com/gpu.shared": "4"} if word is None or word.any_number else {}
-    return f"--assume {name if word else 'nvidia.com/gpu.shared'}={values.get(name, '4' if word is None else 'GiB')}"
+    if word is None or not (word.choices or word.any_number):
+        return "--assume nvidia.com/gpu.shared=4"
+    return f"--assume {name}={word.choices[0][0] if word.choices else 4}"
 
 
 def parse_request(container: Container, assumed: Assumed = EMPTY_MAPPING) -> DeviceRequest | None:

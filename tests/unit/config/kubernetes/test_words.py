@@ -252,9 +252,20 @@ def test_what_a_cluster_decides_is_assumed_by_the_user_alone() -> None:
         "nvidia.com/gpu.shared=0",
         "x",
         "nvidia.com/gpu.shared=1000",
+        "cambricon.com/mlu370.share=x",
+        "iluvatar.ai/MR-V100.vMem=GiB",
     ):
-        with pytest.raises(InvalidInput, match="--assume"):
+        with pytest.raises(InvalidInput, match="--assume") as raised:
             parse_assumed((text,))
+        assert parse_assumed((str(raised.value.hint).removeprefix("--assume "),)), "the hint is accepted"
+
+
+def test_the_hint_is_for_the_word_of_the_manifest() -> None:
+    for name, value in (("iluvatar.ai/MR-V100.vMem", "MiB"), ("cambricon.com/mlu370.share", "4")):
+        with pytest.raises(InvalidInput) as raised:
+            requested(f"{name}: 3")
+        assert raised.value.hint == f"say it: --assume {name}={value}"
+        assert requested(f"{name}: 3", assume=(f"{name}={value}",)).maker in ("Iluvatar", "Cambricon")
 
 
 @pytest.mark.parametrize(
