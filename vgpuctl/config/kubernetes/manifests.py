@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vgpuctl.config.kubernetes.quantity import parse_quantity
+from vgpuctl.config.kubernetes.words import DOMAINS
 from vgpuctl.config.yaml_reader import Document, KeyPath, LocatedProblem, load_document, problems_error
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.names import is_visible
@@ -27,9 +28,8 @@ _RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "no"}
 _COUNT_KEYS = ("replicas", "parallelism", "size")
 _ROLE_KEYS = ("type", "name", "groupName")
 """What tells the templates of a list apart."""
-_KEPT_LABELS = re.compile(
-    r"(scheduler\.tensorstack\.dev|kueue\.x-k8s\.io|volcano\.sh|hami\.io|[a-z.]*nvidia\.com|aliyun\.com)/"
-)
+_SCHEDULERS = frozenset({"scheduler.tensorstack.dev", "kueue.x-k8s.io", "hami.io"})
+"""Domains of labels and annotations of schedulers that give out GPUs, besides those of the words themselves."""
 _QUEUE_LABELS = ("scheduler.tensorstack.dev/queue", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
 _OF_CONTAINER = frozenset({"name", "image", "imagePullPolicy", "command", "args", "env", "resources"})
 _OF_POD = frozenset({
@@ -297,7 +297,13 @@ def _texts(value: object) -> dict[str, str]:
 
 def _kept_labels(value: object) -> dict[str, str]:
     """Return the labels or annotations that say something about GPUs: an object may have thousands, and many pods."""
-    return {key: text for key, text in _texts(value).items() if _KEPT_LABELS.match(key)}
+    return {key: text for key, text in _texts(value).items() if _is_about_gpus(key)}
+
+
+def _is_about_gpus(key: str) -> bool:
+    domain, slash, _ = key.partition("/")
+    of_words = any(domain == known or domain.endswith(f".{known}") for known in DOMAINS)
+    return bool(slash) and (of_words or domain in _SCHEDULERS)
 
 
 def _text(value: object, default: str) -> str:

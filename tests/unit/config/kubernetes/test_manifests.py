@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from vgpuctl.config.kubernetes.manifests import MAX_DOCUMENTS, cpus_of, memory_mib_of, parse_manifests
@@ -183,3 +185,18 @@ def test_names_cannot_forge_lines() -> None:
     text = 'apiVersion: v1\nkind: "Pod\\nfake"\nmetadata: {name: "a\\nvgpuctl: done\\e[31m"}\nspec: ' + POD
     (template,) = parse_manifests(text, "job.yaml").templates
     assert (template.kind, template.name) == ("Pod?fake", "a?vgpuctl: done?[31m")
+
+
+def test_annotations_that_say_something_of_gpus_are_kept_and_no_others() -> None:
+    annotations = {
+        "tencent.com/vcuda-core-limit": "50",
+        "hami.io/use-Ascend310P-uuid": "A-B",
+        "example.org/nvidia.com": "no",
+        "notnvidia.com/mode": "no",
+        "gpu.nvidia.com/mode": "x",
+    }
+    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: job, annotations: " + json.dumps(annotations) + "}\n"
+    (template,) = parse_manifests(text + "spec: {containers: [{name: main, image: i}]}\n", "job.yaml").templates
+    assert set(template.annotations) == {
+        "tencent.com/vcuda-core-limit", "hami.io/use-Ascend310P-uuid", "gpu.nvidia.com/mode"
+    }  # fmt: skip
