@@ -14,14 +14,16 @@ import os
 import re
 import stat
 import struct
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.foreign_vms import ovf, vmdk, vmx
-from vgpuctl.config.foreign_vms.imported import ImportedDisk, ImportedVm, VmFile, stays_inside
+from vgpuctl.config.foreign_vms.imported import ImportedDisk, ImportedVm, Source, VmFile, stays_inside
 from vgpuctl.config.foreign_vms.recognize import parse_foreign_file
+from vgpuctl.config.not_text import not_utf8_error, to_utf8
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.ova_file import OvaContent, is_ova, read_ova
-from vgpuctl.library.text_file import VM_KIND, display_name, read_given_text, read_text
+from vgpuctl.library.text_file import VM_KIND, command_path, display_name, read_given_text, read_text
 from vgpuctl.regular_file import open_regular_file
 from vgpuctl.value import replace
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _ENCODING = re.compile(rb'^[ \t]*\.encoding[ \t]*=[ \t]*"([^"\r\n]{1,40})"', re.MULTILINE | re.IGNORECASE)
 _WITH_DISKS = (vmx.FORMAT, ovf.FORMAT)
 """The formats whose disks are files next to them."""
+_ENCODING_LINE = r"^[ \t]*\.encoding[ \t]*="
+"""As sed knows a line with `.encoding`."""
 MAX_FILES = 256
 _MAX_CHAIN = 256
 _MAX_DISK_BYTES = 64 << 40
@@ -71,12 +75,12 @@ def read_vm_file(host: Host, path: str) -> VmFile:
         InvalidInput, NotFound: it cannot be read, or is not in one of the formats.
     """
     if host.given_files is not None:
-        content = parse_foreign_file(read_given_text(host, path, VM_KIND), display_name(path))
+        content = parse_foreign_file(read_given_text(host, path, VM_KIND), display_name(path), command_path(path))
         is_unchecked = content.format in _WITH_DISKS and any(vm.disks for vm in content.vms)
         return VmFile(path, content, path.lower().endswith(".ova"), is_unchecked)
     if path != "-" and is_ova(path):
         return _read_ova_file(path)
-    content = parse_foreign_file(read_text(path, VM_KIND), display_name(path))
+    content = parse_foreign_file(read_text(path, VM_KIND), display_name(path), command_path(path))
     if path == "-":
         return VmFile(path, content)
     folder = os.path.dirname(path) or "."
@@ -86,7 +90,7 @@ def read_vm_file(host: Host, path: str) -> VmFile:
     return VmFile(path, content)
 
 
-def decode_vm_text(content: bytes) -> str:
+def decode_vm_text(content: bytes, path: str) -> str:
     """Return the text of a file: UTF-8, or as `.encoding` in a VMX says.
 
     Raises:
@@ -95,16 +99,23 @@ def decode_vm_text(content: bytes) -> str:
     """
     match = _ENCODING.search(content)
     name = "utf-8" if match is None else match[1].decode("ascii", "replace").lower()
-    if name not in vmx.ENCODINGS:
-        known = ", ".join(sorted(vmx.ENCODINGS))
-        raise InvalidInput(f".encoding is {name!a}, which vgpuctl does not know; it knows {known}")
+    source = Source(display_name(path))
+    if match is not None and name not in vmx.ENCODINGS:
+        raise source.error(
+            content.count(b"\n", 0, match.start(1)) + 1,
+            f".encoding is {name!a}, which vgpuctl does not know; it knows {', '.join(sorted(vmx.ENCODINGS))}",
+            hint=to_utf8(command_path(path), name, without=_ENCODING_LINE),
+        )
     try:
         text = content.decode(vmx.ENCODINGS[name])
     except UnicodeDecodeError as error:
         if match is None:
             raise
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InvalidInput(f".encoding is {name!a}, but byte {error.start}, in line {line}, is no such text") from error
+        raise source.error(
+            content.count(b"\n", 0, error.start) + 1,
+            f".encoding is {name!a}, but byte {error.start} is no such text",
+            hint=to_utf8(command_path(path), without=_ENCODING_LINE),
+        ) from error
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
@@ -120,13 +131,13 @@ def read_ova_text(path: str) -> str:
 def _read_ova(path: str) -> tuple[OvaContent, str]:
     try:
         ova = read_ova(path, vmdk.HEAD_BYTES, _find_named_outside)
-        return ova, decode_vm_text(ova.ovf)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}", path=path) from error
+    try:
+        return ova, ova.ovf.decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"{path}: the OVF in it is not UTF-8 text: byte {error.start} is wrong", path=path
-        ) from error
+        printer = f"tar -xOf {quote(command_path(path))} -- {quote(ova.ovf_name)}"
+        raise not_utf8_error(f"{path}:{ova.ovf_name}", "", error.object, error.start, printer=printer) from error
 
 
 def _read_ova_file(path: str) -> VmFile:

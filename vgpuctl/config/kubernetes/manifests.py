@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vgpuctl.config.kubernetes.quantity import parse_quantity
+from vgpuctl.config.not_text import refuse_nul
 from vgpuctl.config.yaml_reader import Document, KeyPath, LocatedProblem, load_document, problems_error
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.names import is_visible
@@ -85,12 +86,13 @@ class Manifests(Value):
     others: tuple[str, ...] = ()
 
 
-def parse_manifests(text: str, name: str) -> Manifests:
-    """Read one file of manifests; `name` is the file's, for messages.
+def parse_manifests(text: str, name: str, file: str = "") -> Manifests:
+    """Read one file of manifests; `name` is the file's, for messages, and `file` for commands, if it is a file.
 
     Raises:
         InvalidInput: each problem as `file:line:column`: it is no YAML, or no manifest.
     """
+    refuse_nul(name, file, text)
     templates: list[PodTemplate] = []
     others: list[str] = []
     for document in _documents(text, name):
