@@ -10,18 +10,20 @@ import re
 from collections.abc import Callable
 from shlex import quote
 
-from vgpuctl.config.foreign_vms import esxcli, libvirt_xml, ovf, proxmox, vmx, xe
+from vgpuctl.config.foreign_vms import esxcli, libvirt_xml, ovf, proxmox, proxmox_mapping, vmx, xe
 from vgpuctl.config.foreign_vms.imported import MAX_DEVICES_PER_VM, ForeignFile, Source
 from vgpuctl.config.foreign_vms.xml_reader import root_name
 from vgpuctl.config.not_text import refuse_nul
 
 FORMATS_HELP = (
     "VMware's VMX, OVF and OVA, what xe vm-param-list and xe vgpu-list params=all print, Proxmox's "
-    "/etc/pve/qemu-server/NUMBER.conf, libvirt's domain XML, and what esxcli graphics prints"
+    "/etc/pve/qemu-server/NUMBER.conf and /etc/pve/mapping/pci.cfg, libvirt's domain XML, and what esxcli graphics "
+    "prints"
 )
 _TEXT_FORMATS: tuple[tuple[Callable[[str], bool], Callable[[Source, str], ForeignFile]], ...] = (
     (xe.is_format, xe.parse_text),
     (esxcli.is_format, esxcli.parse_text),
+    (proxmox_mapping.is_format, proxmox_mapping.parse_text),
     (vmx.is_format, vmx.parse_text),
     (proxmox.is_format, proxmox.parse_text),
 )
