@@ -78,7 +78,7 @@ class ImportedDisk(Value):
     """A disk. `file`: as its source names it; it is a path in the VM's folder.
 
     `format`: QEMU's name of its format. `fetch`: how its file comes to this host, if it is not there yet; then `origin`
-    is its whole name on the other host.
+    is its whole name on the other host. `is_checked`: it was read here, and leads to no file outside its VM's folder.
     """
 
     file: str
@@ -86,6 +86,7 @@ class ImportedDisk(Value):
     position: str
     fetch: str | None = None
     origin: str = ""
+    is_checked: bool = False
 
 
 class ImportedNic(Value):

@@ -185,7 +185,10 @@ def _find_disks(source: Source, devices: etree._Element | None, left_out: list[s
 
             named = attribute(first(disk, "driver"), "type") or posixpath.splitext(file)[1].lstrip(".")
             disk_format = named if named in _FORMATS else "raw"
-            fetch = f"copy it here first, with its backing files: {quote(path)} on the other host"
+            fetch = (
+                f"copy it here first: {quote(path)} on the other host; one with a backing file as one file, by "
+                "qemu-img convert there"
+            )
             disks.append(ImportedDisk(file, disk_format, place, fetch, path))
             _name_parts(source, disk, _DISK_PARTS, f"disk {target}", left_out)
     return tuple(disks)
