@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for disks that were not here to be checked, with the real qemu-img: none reads a file elsewhere."""
+"""Commands for imported disks: with the real qemu-img none reads a file elsewhere; the folder of a pool gets them."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -10,6 +12,9 @@ import pytest
 
 from tests import foreign_vms as texts
 from tests.hosts import open_sim_host
+from vgpuctl.config.foreign_vms.imported import VmFile
+from vgpuctl.config.foreign_vms.recognize import parse_foreign_file
+from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.library.foreign_files import read_vm_file
 from vgpuctl.operations.import_vm import import_vms
 from vgpuctl.operations.plans.imported_disks import DISK_FOLDER
@@ -152,3 +157,47 @@ def test_virt_v2v_opens_no_vm_before_its_disks_are_checked(ports, folder):
     make("../base.vmdk", "vmdk")
     make("a.vmdk", "vmdk", "-b", "../base.vmdk", "-F", "vmdk")
     assert run(pasted)[0] is False
+
+
+POOLS = """
+version: 1
+gpus: [{model: A100 PCIe 40GB}]
+storage:
+  pools:
+  - {name: default}
+  - {name: fast, path: "/srv/my disks"}
+  - {name: off, active: false}
+  - {name: lvm, kind: logical, capacity_gib: 100}
+  - {name: iscsi, kind: iscsi}
+"""
+
+
+def test_the_disks_go_into_the_folder_of_a_pool(tmp_path):
+    ports = open_sim_host(tmp_path / "pools", text=POOLS).ports
+    windows = texts.VMX.replace("ubuntu-64", "windows11-64").replace("desk-1", "desk-2")
+    given = [VmFile(path, parse_foreign_file(text, path)) for path, text in (("x.vmx", texts.VMX), ("y.vmx", windows))]
+    linux, whole = import_vms(ports, given, pool="fast").data.vms
+    assert linux.spec["disk"] == ["/srv/my disks/desk-1.qcow2", "/srv/my disks/desk-1.disk2.qcow2"]
+    assert [shlex.split(command)[-1] for command in linux.commands] == linux.spec["disk"]
+    assert shlex.split(linux.commands[0])[:4] == ["test", "!", "-e", "/srv/my disks/desk-1.qcow2"]
+    assert whole.spec["disk"] == ["/srv/my disks/desk-2-sda", "/srv/my disks/desk-2-sdb"]
+    assert shlex.split(whole.commands[0])[-6:] == ["-os", "/srv/my disks", "-of", "qcow2", "-on", "desk-2"]
+    assert DISK_FOLDER not in str((linux.commands, whole.commands))
+    (vm,) = import_vms(ports, given[:1], pool="default").data.vms
+    assert vm.spec["disk"][0] == f"{DISK_FOLDER}/desk-1.qcow2"
+
+
+@pytest.mark.parametrize(
+    ("pool", "kind", "problem", "hint"),
+    [
+        ("none", NotFound, "libvirt has no storage pool 'none'", "virsh pool-list --all"),
+        ("off", HostCannot, "'off' is not started, so /var/lib/libvirt/images/off may be", "virsh pool-start off"),
+        ("lvm", HostCannot, "'lvm' is of kind logical, and the commands for disks write files", "kind dir"),
+        ("iscsi", HostCannot, "'iscsi' is of kind iscsi", "kind dir"),
+    ],
+)
+def test_a_pool_that_is_no_folder_is_refused(tmp_path, pool, kind, problem, hint):
+    ports = open_sim_host(tmp_path / "pools", text=POOLS).ports
+    with pytest.raises(kind, match=re.escape(problem)) as raised:
+        import_vms(ports, [VmFile("x.vmx", parse_foreign_file(texts.VMX, "x.vmx"))], pool=pool)
+    assert hint in str(raised.value.hint)
