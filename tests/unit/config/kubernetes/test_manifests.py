@@ -142,7 +142,7 @@ def test_several_documents_have_the_lines_of_the_file() -> None:
         ("a: " + "[" * 200 + "]" * 200, "it is nested too deeply"),
         ("apiVersion: v1\nkind: Pod\nkind: Pod\n", "the key appears twice"),
         ("apiVersion: v1\nkind: !!python/object:os.system Pod\n", "a tag (!name) is not allowed here"),
-        ("apiVersion: v1\x00\n", "a character that YAML does not allow"),
+        ("apiVersion: v1\n\x00\n", "job.yaml:2: it has a NUL byte: this is no text file"),
     ],
 )
 def test_what_is_no_manifest_is_refused_at_its_place(text: str, problem: str) -> None:
