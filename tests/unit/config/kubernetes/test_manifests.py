@@ -99,7 +99,7 @@ def test_what_a_pod_has_is_read() -> None:
     assert main.left_out == ("volumeMounts", "env C, whose value is in the cluster")
     assert (cpus_of(template.containers), memory_mib_of(template.containers)) == (3, 1531)
     assert template.node_selector == {"nvidia.com/gpu.product": "Tesla-T4", "zone": "a"}
-    assert (template.left_out, len(template.init_containers)) == (("tolerations",), 1)
+    assert (template.left_out, len(template.init_containers)) == (("tolerations of the pod",), 1)
 
 
 def test_several_documents_have_the_lines_of_the_file() -> None:
