@@ -143,6 +143,18 @@ class Stale(Refused):
     code = "stale"
 
 
+class Controlled(Refused):
+    """The VM is a desktop of a pool, about which a controller decides; `facts` has its `pool`."""
+
+    code = "controlled"
+
+
+class RecordNewer(Refused):
+    """The mark in the VM's record is newer than the request's; `facts` has both. The caller's database is old."""
+
+    code = "record-newer"
+
+
 class NotAllowed(Refused):
     """The caller may not do this on this host; `facts["rule"]` names the key of host.yaml that would allow it."""
 
