@@ -125,12 +125,13 @@ class PoolSpec(Value):
 class Pool(Value):
     """A pool. `generation` grows with each change by people; it is the ETag. `reason`: why it is paused, for people.
 
-    `paused_by_errors`: the controller paused it after too many errors.
+    `image_id`: of the image that `spec` names. `paused_by_errors`: the controller paused it after too many errors.
     """
 
     id: str
     name: str
     spec: PoolSpec
+    image_id: str
     state: PoolState = PoolState.ACTIVE
     generation: int = 1
     reason: str | None = None
@@ -177,6 +178,15 @@ class FleetHost(Value):
     generation: int = 1
 
 
+class HostFacts(Value):
+    """What a host's agent says of its host."""
+
+    machine_id: str
+    boot_id: str | None
+    driver: str | None
+    agent_version: str
+
+
 class HostLease(Value):
     """A host belongs to one controller at a time. `epoch` grows with each new holder."""
 
@@ -199,8 +209,9 @@ class DesktopReport(Value):
     """What a host last said of a desktop's VM; None in `Desktop.report`: the host never had it.
 
     `exists`: the VM is there. `generation`, `dirty`, `user`: of the mark in its record. `guest_users`: who is logged on
-    in the guest; None: not known. `ready`: the pool's `ready_when` holds. `code`, `hint`: of the last action's error.
-    `running_since`: since when it is seen running; None: it does not run.
+    in the guest; None: not known. `logged_on`: somebody was seen there in this assignment. `empty_since`: since when
+    nobody is seen there any more. `ready`: the pool's `ready_when` holds. `running_since`: since when it is seen
+    running; None: it does not run. `code`, `error`, `hint`: of what failed last, or of what is wrong with the VM.
     """
 
     exists: bool
@@ -210,6 +221,8 @@ class DesktopReport(Value):
     user: str | None = None
     image: str | None = None
     guest_users: tuple[str, ...] | None = None
+    logged_on: bool = False
+    empty_since: float | None = None
     address: str | None = None
     ready: bool = False
     running_since: float | None = None
@@ -246,6 +259,33 @@ class Desktop(Value):
     errors: int = 0
     created_at: float = 0.0
     report: DesktopReport | None = None
+
+
+class NewDesktop(Value):
+    """A desktop that a pool lacks."""
+
+    name: str
+    mac: str
+
+
+class PoolChanges(Value):
+    """What a pool's desktops need, by the desktops' ids.
+
+    `retire`: they should be deleted. `release`: their users are gone, so nobody has them. `move_image`: they should be
+    made of the pool's present image. `switch_off`: nobody opens them. `pause`: why the pool stops making desktops.
+    """
+
+    create: tuple[NewDesktop, ...] = ()
+    retire: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
+    move_image: tuple[str, ...] = ()
+    switch_off: tuple[str, ...] = ()
+    pause: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return self == PoolChanges()
 
 
 class FleetEvent(Value):

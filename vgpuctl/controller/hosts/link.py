@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.agent.client import AgentHost
 from vgpuctl.agent.connection import LOCAL_AGENT, dial_socket
+from vgpuctl.controller.model import HostFacts
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.agent_service import SOCKET_PATH
 from vgpuctl.model.outcome import CallSettings, never_cancelled
@@ -25,7 +26,7 @@ from vgpuctl.model.outcome import CallSettings, never_cancelled
 if TYPE_CHECKING:
     import socket
 
-    from vgpuctl.model.desktop import FleetRequest
+    from vgpuctl.model.desktop import FleetRequest, FleetStatus
     from vgpuctl.remote.session import AgentSocket
     from vgpuctl.remote.ssh_session import SshSession
 
@@ -56,6 +57,11 @@ def check_address(address: str) -> str:
     return address
 
 
+def facts_of(seen: FleetStatus) -> HostFacts:
+    """Return what a host said it is, as the database has it."""
+    return HostFacts(seen.machine_id, seen.boot_id, seen.driver, seen.agent_version)
+
+
 class HostLink:
     """The agent of one host. `host_key`: the SSH key that it must have; None: the one that known_hosts has."""
 
@@ -72,9 +78,7 @@ class HostLink:
         session = self._session
         return self._host_key if session is None or session.host_key is None else session.host_key
 
-    def host(
-        self, fleet: FleetRequest | None = None, cancelled: Callable[[], bool] = never_cancelled
-    ) -> AgentHost:
+    def host(self, fleet: FleetRequest | None = None, cancelled: Callable[[], bool] = never_cancelled) -> AgentHost:
         """Return the host, for calls; `fleet`: what changes carry. It needs no close: the login is this link's."""
         settings = CallSettings(wait_seconds=WAIT_SECONDS, cancelled=cancelled, command_line=(), fleet=fleet)
         return AgentHost(self._dial, settings, self.address if self.address.startswith("ssh://") else LOCAL_AGENT)
