@@ -41,7 +41,7 @@ LEASE_SECONDS = 30.0
 """A controller that says nothing for so long has lost its hosts."""
 OTHERS_SECONDS = 10.0
 """So often it is tried to take a host that another controller has."""
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 20.0
 """Without an event a host is looked at this often."""
 BUSY_SECONDS = 2.0
 """The same while desktops start, or wait for a next try."""
