@@ -200,7 +200,9 @@ class DesktopReport(Value):
 
     `exists`: the VM is there. `generation`, `dirty`, `user`: of the mark in its record. `guest_users`: who is logged on
     in the guest; None: not known. `ready`: the pool's `ready_when` holds. `code`, `hint`: of the last action's error.
-    `running_since`: since when it is seen running; None: it does not run.
+    `running_since`: since when it is seen running; None: it does not run. `boot_id`: of the host's boot in which it was
+    seen. `logged_on_seen`: a log-on was seen since its user was let in; `empty_since`: since when nobody is logged on
+    after that; `logged_off`: that was seen twice, 30 s apart. `planning.host_plan` keeps them.
     """
 
     exists: bool
@@ -217,6 +219,10 @@ class DesktopReport(Value):
     error: str | None = None
     hint: str | None = None
     seen_at: float = 0.0
+    boot_id: str | None = None
+    logged_on_seen: bool = False
+    empty_since: float | None = None
+    logged_off: bool = False
 
 
 class Desktop(Value):
@@ -246,6 +252,27 @@ class Desktop(Value):
     errors: int = 0
     created_at: float = 0.0
     report: DesktopReport | None = None
+
+
+class NewDesktop(Value):
+    """A desktop that a pool's tick adds: its name, and the MAC address of its first network card."""
+
+    name: str
+    mac: str
+
+
+class PoolChanges(Value):
+    """What a pool's tick changes. `create`: new desktops; `retire`: ids of those that become absent.
+
+    `release`: ids of those that lose their user. `pause`: why the pool is paused; None: it is not. `move_image`: ids of
+    those whose wanted image becomes the pool's present image.
+    """
+
+    create: tuple[NewDesktop, ...] = ()
+    retire: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
+    pause: str | None = None
+    move_image: tuple[str, ...] = ()
 
 
 class FleetEvent(Value):
