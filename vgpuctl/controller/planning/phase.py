@@ -68,6 +68,11 @@ def is_running(state: str | None) -> bool:
     return state not in (None, VmState.STOPPED, VmState.CRASHED, VmState.UNKNOWN, "absent")
 
 
+def is_off(state: str | None) -> bool:
+    """Return whether a VM with this state can be started; of an unknown state nothing follows."""
+    return state in (VmState.STOPPED, VmState.CRASHED)
+
+
 def is_silent(host: FleetHost | None, now: float) -> bool:
     """Return whether a host did not answer for 45 s, or never."""
     return host is None or host.seen_at is None or now - host.seen_at > SILENT_SECONDS
