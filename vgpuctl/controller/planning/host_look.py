@@ -147,8 +147,10 @@ def _seen(
 ) -> DesktopView:
     former = desktop.report
     running = is_running(vm.state)
-    stray = _has_stray_user(desktop, vm, pool)
-    memory = former if former is not None and _is_same_disk(former, vm, mark, stray) else DesktopReport(True)
+    memory = former if former is not None and _is_same_disk(former, vm, mark) else DesktopReport(True)
+    is_fixed = pool is not None and pool.spec.kind is PoolKind.FIXED
+    stray = bool(vm.guest_users) and mark.user is None and not is_fixed
+    unmarked = not mark.dirty and mark.user is None and (stray or memory.logged_on_seen)
     since = memory.running_since
     ended = since is not None and is_off(vm.state) and not in_flight
     powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors
@@ -158,7 +160,7 @@ def _seen(
         True,
         state=vm.state,
         generation=mark.generation,
-        dirty=mark.dirty or stray,
+        dirty=mark.dirty or unmarked,
         user=mark.user,
         image=vm.image,
         guest_users=vm.guest_users,
@@ -167,16 +169,20 @@ def _seen(
         running_since=running_since,
         seen_at=now,
         boot_id=host.boot_id,
-        logged_on_seen=logged_on,
+        logged_on_seen=logged_on or unmarked,
         empty_since=empty_since,
         logged_off=logged_off,
     )
-    return DesktopView(desktop, vm, _with_error(report, desktop, vm, stray), powered_off)
+    return DesktopView(desktop, vm, _with_error(report, desktop, vm, stray or unmarked), powered_off)
 
 
-def _is_same_disk(former: DesktopReport, vm: HostVm, mark: DesktopMark, stray: bool) -> bool:
-    """Return whether what was remembered still holds: since then there was no assignment and no refresh."""
-    refreshed = (former.dirty and not mark.dirty and not stray) or former.image not in (None, vm.image)
+def _is_same_disk(former: DesktopReport, vm: HostVm, mark: DesktopMark) -> bool:
+    """Return whether what was remembered still holds: since then there was no assignment and no refresh.
+
+    A log-on to a desktop that is nobody's is remembered until its mark says that it is dirty.
+    """
+    is_unmarked = mark.user is None and former.logged_on_seen
+    refreshed = (former.dirty and not mark.dirty and not is_unmarked) or former.image not in (None, vm.image)
     same_mark = (former.generation, former.user) == (mark.generation, mark.user)
     return former.exists and same_mark and not refreshed
 
@@ -200,13 +206,6 @@ def _log_off(
     return logged_on, since, memory.logged_off or now - since >= LOGGED_OFF_SECONDS
 
 
-def _has_stray_user(desktop: Desktop, vm: HostVm, pool: Pool | None) -> bool:
-    """Return whether somebody is logged on to a desktop that is nobody's: it needs a refresh, but not under him."""
-    if desktop.user is not None or pool is None or pool.spec.kind is PoolKind.FIXED or vm.mark is None:
-        return False
-    return bool(vm.guest_users) and not (vm.mark.dirty and vm.mark.user is not None)
-
-
 def _is_ready(vm: HostVm, pool: Pool | None) -> bool:
     when = pool.spec.ready_when if pool is not None else ReadyWhen.RUNNING
     return {ReadyWhen.RUNNING: vm.state == "running", ReadyWhen.GUEST: vm.guest_answers, ReadyWhen.PORT: vm.port_open}[
@@ -222,5 +221,5 @@ def _with_error(report: DesktopReport, desktop: Desktop, vm: HostVm, stray: bool
     if not stray:
         return report
     users = ", ".join(vm.guest_users or ())[:200]
-    text = f"logged on, though the desktop is nobody's: {users}"
+    text = f"logged on, though the desktop was nobody's: {users or 'somebody who has logged off'}"
     return replace(report, code=LOGGED_ON_CODE, error=text, hint="it is refreshed when nobody is logged on")

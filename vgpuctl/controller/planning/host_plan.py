@@ -23,7 +23,7 @@ from vgpuctl.controller.model import (
     PoolState,
 )
 from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
-from vgpuctl.controller.planning.phase import LOGGED_ON_CODE, boot_failed, is_off, is_running, was_seen
+from vgpuctl.controller.planning.phase import boot_failed, is_off, is_running, was_seen
 from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
@@ -221,7 +221,8 @@ def _make(
 def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image]) -> Ranked | None:
     """Return the next action about a desktop that has a user.
 
-    A disk that another user had, or the same one in an earlier assignment, is refreshed before this one is let in.
+    A disk that another user had, or the same one in an earlier assignment, is refreshed before this one is let in; also
+    where somebody logged on just before the assignment.
     """
     desktop, vm, wanted, report = call.desktop, call.vm, call.wanted, view.report
     mark = vm.mark
@@ -230,7 +231,8 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
     may_begin = pool.state is PoolState.ACTIVE
     has_image = desktop.image_id in images
     is_old = mark.dirty and (mark.generation, mark.user) != (desktop.generation, desktop.user)
-    if is_old or mark.user not in (None, desktop.user):
+    is_strangers = mark.user not in (None, desktop.user) or (mark.user is None and report.logged_on_seen)
+    if is_old or is_strangers:
         clean = replace(wanted, dirty=False, user=None)
         return (_Order.USER, call.act(RefreshVm, clean)) if may_begin and has_image else None
     if (mark.generation, mark.user, mark.dirty) != (desktop.generation, desktop.user, True):
@@ -262,8 +264,10 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
     if pool.spec.kind is PoolKind.FIXED:
         if (mark.generation, mark.dirty, mark.user) != (clean.generation, False, None):
             return _Order.REFRESH, call.act(MarkVm, clean)
-    elif report.code == LOGGED_ON_CODE and mark.generation == desktop.generation:
-        return None if mark.dirty else (_Order.USER, call.act(MarkVm, replace(clean, dirty=True)))
+    elif report.dirty and not mark.dirty and mark.generation == desktop.generation:
+        return _Order.USER, call.act(MarkVm, replace(clean, dirty=True))
+    elif mark.generation == desktop.generation and vm.guest_users and mark.user is None:
+        return None  # somebody uses a desktop that is nobody's: it is refreshed after him
     elif mark.dirty or mark.generation != desktop.generation:
         return (_Order.REFRESH, call.act(RefreshVm, clean)) if may_begin and image is not None else None
     if image is not None and vm.image not in (None, image.path) and may_begin:
