@@ -6,7 +6,19 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, Image, Offer, Pool, PoolChanges, PoolSpec
+from vgpuctl.controller.model import (
+    Desktop,
+    DesktopReport,
+    FleetHost,
+    Image,
+    Offer,
+    OnLogoff,
+    Pool,
+    PoolChanges,
+    PoolKind,
+    PoolSpec,
+    PoolState,
+)
 from vgpuctl.controller.planning.back_off import next_try
 from vgpuctl.controller.planning.host_choice import choose_host
 from vgpuctl.controller.planning.host_look import HostVm
@@ -38,8 +50,6 @@ def pool_of(kind: str = "floating", **changes: Any) -> Pool:
     spec = PoolSpec(
         **{"kind": kind, "image": "office", "names": "d-{:03}", "maximum": 10, "profiles": ("2B",), **changes}
     )
-    from vgpuctl.controller.model import OnLogoff, PoolKind, PoolState
-
     kind_value = PoolKind(spec.kind)
     logoff = OnLogoff(changes.get("on_logoff", "refresh" if kind_value is PoolKind.FLOATING else "keep"))
     spec = replace(spec, kind=kind_value, on_logoff=logoff)
@@ -48,7 +58,8 @@ def pool_of(kind: str = "floating", **changes: Any) -> Pool:
 
 def desktop_of(number: int = 1, **changes: Any) -> Desktop:
     fields = {"host_id": "h1", "profile": "A16-2B", "created_at": NOW, **changes}
-    return Desktop(f"id-{number}", "p1", f"d-{number:03}", f"52:54:00:00:00:{number:02x}", "image-1", **fields)
+    desktop = Desktop(f"id-{number}", "p1", f"d-{number:03}", f"52:54:00:00:00:{number:02x}", "image-1")
+    return replace(desktop, **fields)
 
 
 def ready_report(**changes: Any) -> DesktopReport:
@@ -69,7 +80,7 @@ def mark_of(desktop: Desktop, **changes: Any) -> DesktopMark:
 
 def vm_of(desktop: Desktop, **changes: Any) -> HostVm:
     fields: dict[str, Any] = {"state": "running", "generation": 5, "image": IMAGE.path, "guest_users": ()}
-    return HostVm(desktop.name, desktop.id, **{**fields, "mark": mark_of(desktop), **changes})
+    return HostVm(**{"name": desktop.name, "uuid": desktop.id, **fields, "mark": mark_of(desktop), **changes})
 
 
 def plan_of(
@@ -116,6 +127,8 @@ class Fleet:
         before = {row.id: replace(row, report=without_time(row.report)) for row in self.rows.values()}
         self.hosts = {key: replace(host, seen_at=self.now) for key, host in self.hosts.items()}
         carried, self.begun = self.begun, []
+        for host_id, vms in self.vms.items():  # a guest needs a step to boot
+            self.vms[host_id] = {id: replace(vm, guest_answers=vm.state == "running") for id, vm in vms.items()}
         for host_id, action in carried:
             self.carry_out(host_id, action)
         for host in self.hosts.values():
@@ -175,6 +188,8 @@ class Fleet:
             return
         state = "running" if isinstance(action, StartVm) else "stopped" if isinstance(action, StopVm) else vm.state
         changed = replace(vm, generation=(vm.generation or 0) + 1, mark=action.mark)
+        if not isinstance(action, MarkVm):
+            changed = replace(changed, guest_answers=False)
         if isinstance(action, RefreshVm):
             state = "running" if action.desktop.power_on else "stopped"
             changed = replace(changed, image=self.images[action.desktop.image_id].path, guest_users=())
@@ -199,8 +214,6 @@ class Fleet:
             id = f"id-{next(self.numbers)}"
             self.rows[id] = Desktop(id, self.pool.id, new.name, new.mac, self.image.id, created_at=self.now)
         if changes.pause is not None:
-            from vgpuctl.controller.model import PoolState
-
             self.pool = replace(self.pool, state=PoolState.PAUSED, reason=changes.pause)
         return changes
 

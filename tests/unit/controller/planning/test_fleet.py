@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controller.planning.fleets import HOST, NEW_IMAGE, Fleet, pool_of, without_time
-from vgpuctl.controller.model import FleetHostState, PoolState
+from vgpuctl.controller.model import FleetHostState, PoolState, ReadyWhen
 from vgpuctl.controller.planning.host_plan import DeleteVm
 from vgpuctl.controller.planning.phase import PhaseWord, is_assignable, phase_of
 from vgpuctl.value import replace
@@ -29,7 +29,8 @@ class Event:
 
 EVENTS = {
     "step": 40, "assign": 20, "log-on": 20, "log-off": 6, "switch-off": 3, "lose": 2, "release": 4, "fail": 2,
-    "stray": 2, "resize": 2, "image": 1, "cordon": 1, "drain": 1, "activate": 2, "open": 3, "wait": 1, "delete": 2, "reboot": 1,
+    "stray": 2, "resize": 2, "image": 1, "cordon": 1, "drain": 1, "activate": 2, "open": 3, "wait": 1, "delete": 2,
+    "reboot": 1,
 }  # fmt: skip
 """How often what happens."""
 
@@ -37,6 +38,10 @@ EVENTS = {
 def history_of(chance: Random) -> list[Event]:
     kinds = chance.choices([*EVENTS], [*EVENTS.values()], k=chance.randrange(150))
     return [Event(kind, chance.randrange(10), chance.randint(1, 8)) for kind in kinds]
+
+
+def fleet_pool(kind: str = "floating", **changes):
+    return pool_of(kind, ready_when=ReadyWhen.GUEST, **changes)
 
 
 def happen(fleet: Fleet, event: Event) -> None:
@@ -85,7 +90,7 @@ def test_whatever_happens_the_fleet_gets_what_is_wanted(seed):
     chance = Random(seed)
     kind = chance.choice(KINDS)
     on_logoff = "refresh" if kind == "floating" else chance.choice(("keep", "stop", "refresh"))
-    fleet = Fleet(pool_of(kind, maximum=6, spare=chance.randrange(7), on_logoff=on_logoff), HOSTS)
+    fleet = Fleet(fleet_pool(kind, maximum=6, spare=chance.randrange(7), on_logoff=on_logoff), HOSTS)
     history = history_of(chance)
     for event in history:
         happen(fleet, event)
@@ -130,7 +135,7 @@ def reached(fleet: Fleet) -> None:
 @given(st.integers(0, 1 << 32))
 def test_a_plan_that_was_carried_out_gives_nothing_new(seed):
     chance = Random(seed)
-    fleet = Fleet(pool_of(chance.choice(KINDS), maximum=4, spare=2), HOSTS)
+    fleet = Fleet(fleet_pool(chance.choice(KINDS), maximum=4, spare=2), HOSTS)
     for event in history_of(chance):
         happen(fleet, event)
     before = {id: replace(row, report=without_time(row.report)) for id, row in fleet.rows.items()}
@@ -142,7 +147,7 @@ def test_a_plan_that_was_carried_out_gives_nothing_new(seed):
 
 
 def test_vms_without_rows_are_left_alone():
-    fleet = Fleet(pool_of(maximum=5, spare=3), HOSTS)
+    fleet = Fleet(fleet_pool(maximum=5, spare=3), HOSTS)
     fleet.settle()
     machines = {id: dict(vms) for id, vms in fleet.vms.items()}
     fleet.rows.clear()
@@ -155,7 +160,7 @@ def test_vms_without_rows_are_left_alone():
 
 @pytest.mark.parametrize("kind", ["floating", "dedicated"])
 def test_a_pool_grows_and_shrinks_to_its_spares(kind):
-    fleet = Fleet(pool_of(kind, maximum=8, spare=5), HOSTS)
+    fleet = Fleet(fleet_pool(kind, maximum=8, spare=5), HOSTS)
     fleet.settle()
     users = [fleet.assign(f"user-{number}") for number in range(3)]
     fleet.settle()
@@ -166,7 +171,7 @@ def test_a_pool_grows_and_shrinks_to_its_spares(kind):
 
 
 def test_a_new_image_leaves_enough_ready():
-    fleet = Fleet(pool_of(maximum=6, spare=6, max_unavailable=2), HOSTS)
+    fleet = Fleet(fleet_pool(maximum=6, spare=6, max_unavailable=2), HOSTS)
     fleet.settle()
     fleet.image = NEW_IMAGE
     for _ in range(40):
