@@ -195,7 +195,7 @@ def _log_off(
     The only source is the helper in the guest. A guest that does not answer says nothing, so the time begins again.
     Who shuts his guest down has logged off, too.
     """
-    if mark.user is None or not mark.dirty:
+    if mark.user is None:
         return False, None, False
     logged_on = memory.logged_on_seen or bool(vm.guest_users)
     if not logged_on or vm.guest_users:

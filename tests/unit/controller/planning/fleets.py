@@ -132,13 +132,13 @@ class Fleet:
         for host_id, action in carried:
             self.carry_out(host_id, action)
         for host in self.hosts.values():
-            self.look(host)
+            self.report_of(host)
         self.tick()
         self.place()
         after = {row.id: replace(row, report=without_time(row.report)) for row in self.rows.values()}
         return before != after or bool(carried) or bool(self.begun)
 
-    def look(self, host: FleetHost) -> None:
+    def report_of(self, host: FleetHost) -> None:
         rows = [row for row in self.rows.values() if row.host_id == host.id]
         pools = {self.pool.id: self.pool}
         plan = plan_host(host, rows, [*self.vms[host.id].values()], pools, self.images, self.now, DATABASE, (), 8)

@@ -228,9 +228,9 @@ def test_a_reboot_of_the_host_is_no_user_who_switches_off():
     assert (flying.actions, flying.powered_off) == ((), ())
 
 
-def after(looks: list[tuple[float, tuple[str, ...] | None]], desktop: Desktop = USED, pool=POOL) -> DesktopReport:
+def after(views: list[tuple[float, tuple[str, ...] | None]], desktop: Desktop = USED, pool=POOL) -> DesktopReport:
     report = None
-    for seconds, users in looks:
+    for seconds, users in views:
         row = replace(desktop, report=report)
         report = plan_of([row], [vm_of(desktop, guest_users=users)], pool, now=NOW + seconds).reports["id-1"]
     assert report is not None
@@ -238,7 +238,7 @@ def after(looks: list[tuple[float, tuple[str, ...] | None]], desktop: Desktop = 
 
 
 @pytest.mark.parametrize(
-    ("looks", "logged_off"),
+    ("views", "logged_off"),
     [
         ([(0, ()), (10, ()), (90, ())], False),
         ([(0, ("ada",)), (10, ())], False),
@@ -250,8 +250,8 @@ def after(looks: list[tuple[float, tuple[str, ...] | None]], desktop: Desktop = 
         ([(0, ("ada",)), (10, ()), (40, ()), (50, None)], True),
     ],
 )
-def test_a_log_off_is_seen_twice_after_a_log_on(looks, logged_off):
-    assert after(looks).logged_off is logged_off
+def test_a_log_off_is_seen_twice_after_a_log_on(views, logged_off):
+    assert after(views).logged_off is logged_off
 
 
 def test_a_log_on_counts_for_its_assignment_alone():
