@@ -94,6 +94,12 @@ class NotFound(InvalidInput):
     code = "not-found"
 
 
+class ClockChange(InvalidInput):
+    """A local time that summer time skips or repeats in its time zone; `problems` has the dates."""
+
+    code = "clock-change"
+
+
 class FileNeeded(InvalidInput):
     """The host agent reads no file that a caller names: the caller sends its text; `facts` has the `path`."""
 

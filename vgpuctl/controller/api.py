@@ -27,7 +27,7 @@ from vgpuctl.controller import openapi
 from vgpuctl.controller.database.access_rows import KnownAnswer
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import Engine
-from vgpuctl.controller.fleet import Fleet, FleetCaller, digest_of
+from vgpuctl.controller.fleet import FleetCaller, FleetService, digest_of
 from vgpuctl.controller.metrics import metrics_text
 from vgpuctl.controller.model import Role
 from vgpuctl.controller.routes import API, CALLS, FleetCall
@@ -52,7 +52,7 @@ class NotSignedIn(NotAllowed):
 class ControllerApi:
     """The application, and what it answers with."""
 
-    def __init__(self, store: Store, fleet: Fleet, engine: Engine) -> None:
+    def __init__(self, store: Store, fleet: FleetService, engine: Engine) -> None:
         self._store = store
         self._fleet = fleet
         self._engine = engine

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.hosts.runner import LEASE_SECONDS, HostRunner
-from vgpuctl.controller.model import FleetHost, Pool, PoolState
-from vgpuctl.controller.planning.host_choice import FleetRoom, choose_host
-from vgpuctl.controller.planning.pool_plan import ERROR_SECONDS, plan_pool
+from vgpuctl.controller.model import Desktop, FleetHost, Pool, PoolChanges, PoolState
+from vgpuctl.controller.planning.host_choice import choose_host
+from vgpuctl.controller.planning.pool_plan import plan_pool
 from vgpuctl.errors import VgpuctlError
 
 log = logging.getLogger("vgpuctl.controller")
@@ -126,14 +126,13 @@ class Engine:
                 runner.start()
 
     def _tick_pool(self, pool: Pool) -> None:
-        errors = 0
-        if pool.state is PoolState.ACTIVE:
-            errors = self._store.desktops.recent_errors(pool.id, ERROR_SECONDS)
-        self._store.desktops.tick(
-            pool.id, lambda now_pool, desktops, now: plan_pool(
-                now_pool, desktops, now, recent_errors=errors, make_mac=make_mac
-            )
-        )  # fmt: skip
+        images = {image.id: image for image in self._store.images.list()}
+        hosts = {host.id: host for host in self._store.hosts.list()}
+
+        def plan(now_pool: Pool, desktops: tuple[Desktop, ...], now: float) -> PoolChanges:
+            return plan_pool(now_pool, desktops, images.get(now_pool.image_id), now, make_mac, hosts)
+
+        self._store.desktops.tick(pool.id, plan)
         if pool.state is PoolState.DRAINING:
             self._store.pools.forget(pool.id)
 
@@ -152,11 +151,15 @@ class Engine:
             pool = pools.get(desktop.pool_id)
             if pool is None or pool.state is not PoolState.ACTIVE:
                 continue
-            room = FleetRoom(
-                hosts, self._store.hosts.offers(), counts[pool.id], random=secrets.randbelow(1 << 20) / (1 << 20)
+            choice = choose_host(
+                desktop, pool, hosts, self._store.hosts.offers(), {}, counts[pool.id], now, number=random_number()
             )
-            choice = choose_host(desktop, pool, room, now)
             if choice.host is None:
-                self._store.desktops.note_unplaced(desktop, choice.reason or "no host takes it")
+                self._store.desktops.note_unplaced(desktop, choice.reason)
             elif self._store.desktops.place(desktop.id, choice.host.id, choice.profile):
                 counts[pool.id][choice.host.id] += 1
+
+
+def random_number() -> float:
+    """Return a random number from 0 up to, but not at, 1."""
+    return secrets.randbelow(1 << 30) / (1 << 30)

@@ -31,8 +31,9 @@ from vgpuctl.controller.model import (
     PoolState,
     Role,
 )
+from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.phase import PhaseWord, phase_of
-from vgpuctl.controller.planning.pool_spec import check_pool, check_user, dump_pool, parse_pool
+from vgpuctl.controller.planning.pool_spec import dump_pool, parse_pool
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.outcome import Outcome, QueryResult
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 MAX_SPEC_BYTES = 1 << 20
 DAY_SECONDS = 86400.0
-_READY = frozenset({PhaseWord.READY, PhaseWord.RUNNING})
+_READY = frozenset({PhaseWord.READY})
 
 
 class FleetCaller(Value):
@@ -64,7 +65,7 @@ class FleetCaller(Value):
     role: Role
 
 
-class Fleet:
+class FleetService:
     """The controller's calls. `connect`: makes the link to a host's agent."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
@@ -105,7 +106,9 @@ class Fleet:
             raise InvalidInput("ensure-pool: give either spec or text")
         if text is not None and len(text) > MAX_SPEC_BYTES:
             raise InvalidInput(f"{file}: a pool spec has at most {MAX_SPEC_BYTES} bytes")
-        checked = _check_spec(spec) if text is None else parse_pool(text, file)
+        if spec is not None and len(json.dumps(spec)) > MAX_SPEC_BYTES:
+            raise InvalidInput(f"spec: a pool spec has at most {MAX_SPEC_BYTES} bytes")
+        checked = parse_pool(text if text is not None else dict(spec or {}), file)
         pool, change = self._store.pools.put(name, checked, caller.name, if_generation)
         return Outcome(change.changed, self._pool_result(pool))
 
@@ -145,7 +148,7 @@ class Fleet:
     def assign(self, caller: FleetCaller, pool: str, user: str) -> Outcome[DesktopResult]:
         """Give a user a desktop of a pool, his own if he has one; its address is shown once its host confirmed it."""
         try:
-            check_user(user)
+            pool_rules.user(user)
         except ValueError as error:
             raise InvalidInput(str(error)) from error
         desktop, is_new = self._store.desktops.assign(pool, user, caller.name)
@@ -386,9 +389,10 @@ def _host_of(desktop: Desktop, hosts: Mapping[str, FleetHost]) -> FleetHost | No
 def _desktop_result(desktop: Desktop, pool: Pool, host: FleetHost | None, image: str, now: float) -> DesktopResult:
     report = desktop.report
     phase = phase_of(desktop, pool, host, now)
+    why = phase.why or (report.error if report is not None and host is None else None)
     shows_address = desktop.handed_out or pool.spec.kind is PoolKind.FIXED
     return DesktopResult(
-        name=desktop.name, id=desktop.id, pool=pool.name, phase=str(phase.word), why=phase.why, user=desktop.user,
+        name=desktop.name, id=desktop.id, pool=pool.name, phase=str(phase.word), why=why or None, user=desktop.user,
         host=None if host is None else host.name, profile=desktop.profile, image=image, mac=desktop.mac,
         address=report.address if report is not None and shows_address else None,
         power="on" if desktop.power_on else "off", assigned=_time_text(desktop.assigned_at),
@@ -425,16 +429,6 @@ def rules_name(name: str) -> str:
         return rules.name(name)
     except ValueError as error:
         raise InvalidInput(f"name: {error}") from error
-
-
-def _check_spec(spec: Mapping[str, Any] | None) -> Any:
-    if len(json.dumps(spec)) > MAX_SPEC_BYTES:
-        raise InvalidInput(f"spec: a pool spec has at most {MAX_SPEC_BYTES} bytes")
-    try:
-        return check_pool(spec)
-    except rules.ValidationError as error:
-        lines = [f"spec: {rules.format_path(one.path)}: {one.text}" for one in error.problems[:20]]
-        raise InvalidInput("\n".join(lines)) from error
 
 
 def _check_labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from vgpuctl.agent.http_server import LimitedProtocol, make_server
 from vgpuctl.controller.api import ControllerApi
 from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.engine import Engine, connect_host
-from vgpuctl.controller.fleet import Fleet
+from vgpuctl.controller.fleet import FleetService
 from vgpuctl.errors import FileFailed, InvalidInput, Refused
 from vgpuctl.model.controller_service import DATABASE_FILE, SOCKET_PATH, STATE_DIRECTORY
 from vgpuctl.regular_file import read_regular_file
@@ -160,7 +160,7 @@ async def _serve(store: Store, listening: socket.socket, listen: Listen | None) 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     engine = Engine(store)
-    api = ControllerApi(store, Fleet(store, connect_host), engine)
+    api = ControllerApi(store, FleetService(store, connect_host), engine)
     servers = [make_server(_through_socket(api.app), _OwnProtocol)]
     sockets = [listening]
     if listen is not None:

@@ -131,11 +131,11 @@ class Pool(Value):
     id: str
     name: str
     spec: PoolSpec
-    image_id: str
     state: PoolState = PoolState.ACTIVE
     generation: int = 1
     reason: str | None = None
     paused_by_errors: bool = False
+    image_id: str = ""
 
 
 class Image(Value):
@@ -178,7 +178,7 @@ class FleetHost(Value):
     generation: int = 1
 
 
-class HostFacts(Value):
+class AgentFacts(Value):
     """What a host's agent says of its host."""
 
     machine_id: str
@@ -209,9 +209,10 @@ class DesktopReport(Value):
     """What a host last said of a desktop's VM; None in `Desktop.report`: the host never had it.
 
     `exists`: the VM is there. `generation`, `dirty`, `user`: of the mark in its record. `guest_users`: who is logged on
-    in the guest; None: not known. `logged_on`: somebody was seen there in this assignment. `empty_since`: since when
-    nobody is seen there any more. `ready`: the pool's `ready_when` holds. `running_since`: since when it is seen
-    running; None: it does not run. `code`, `error`, `hint`: of what failed last, or of what is wrong with the VM.
+    in the guest; None: not known. `ready`: the pool's `ready_when` holds. `code`, `hint`: of the last action's error.
+    `running_since`: since when it is seen running; None: it does not run. `boot_id`: of the host's boot in which it was
+    seen. `logged_on_seen`: a log-on was seen since its user was let in; `empty_since`: since when nobody is logged on
+    after that; `logged_off`: that was seen twice, 30 s apart. `planning.host_plan` keeps them.
     """
 
     exists: bool
@@ -221,8 +222,6 @@ class DesktopReport(Value):
     user: str | None = None
     image: str | None = None
     guest_users: tuple[str, ...] | None = None
-    logged_on: bool = False
-    empty_since: float | None = None
     address: str | None = None
     ready: bool = False
     running_since: float | None = None
@@ -230,6 +229,10 @@ class DesktopReport(Value):
     error: str | None = None
     hint: str | None = None
     seen_at: float = 0.0
+    boot_id: str | None = None
+    logged_on_seen: bool = False
+    empty_since: float | None = None
+    logged_off: bool = False
 
 
 class Desktop(Value):
@@ -262,25 +265,24 @@ class Desktop(Value):
 
 
 class NewDesktop(Value):
-    """A desktop that a pool lacks."""
+    """A desktop that a pool's tick adds: its name, and the MAC address of its first network card."""
 
     name: str
     mac: str
 
 
 class PoolChanges(Value):
-    """What a pool's desktops need, by the desktops' ids.
+    """What a pool's tick changes. `create`: new desktops; `retire`: ids of those that become absent.
 
-    `retire`: they should be deleted. `release`: their users are gone, so nobody has them. `move_image`: they should be
-    made of the pool's present image. `switch_off`: nobody opens them. `pause`: why the pool stops making desktops.
+    `release`: ids of those that lose their user. `pause`: why the pool is paused; None: it is not. `move_image`: ids of
+    those whose wanted image becomes the pool's present image.
     """
 
     create: tuple[NewDesktop, ...] = ()
     retire: tuple[str, ...] = ()
     release: tuple[str, ...] = ()
-    move_image: tuple[str, ...] = ()
-    switch_off: tuple[str, ...] = ()
     pause: str | None = None
+    move_image: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:

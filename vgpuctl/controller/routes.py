@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls of the controller's API: one table, from which the server, the client and OpenAPI follow.
 
-A call's arguments are those of its method in `fleet.Fleet`. What is in the path is named there; the others of a GET or
-DELETE are in the query, those of a PUT or POST in the body, a JSON object.
+A call's arguments are those of its method in `fleet.FleetService`. What is in the path is named there; the others of a
+GET or DELETE are in the query, those of a PUT or POST in the body, a JSON object.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from vgpuctl.controller.fleet import Fleet, FleetCaller
+from vgpuctl.controller.fleet import FleetCaller, FleetService
 from vgpuctl.controller.model import Role
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.call_table import Parameter
@@ -84,14 +84,14 @@ class FleetCall(Value):
         if missing := sorted(name for name, one in self.parameters.items() if one.required and name not in arguments):
             raise InvalidInput(f"{self.name}: {', '.join(missing)}: missing", fields=missing)
 
-    def on(self, fleet: Fleet, caller: FleetCaller, arguments: Mapping[str, Any]) -> AnyResult:
+    def on(self, fleet: FleetService, caller: FleetCaller, arguments: Mapping[str, Any]) -> AnyResult:
         """Make the call. `arguments`: from `read`, and those in the path."""
         result: AnyResult = self._function(fleet, caller, **arguments)
         return result
 
     @property
     def _function(self) -> Any:
-        return getattr(Fleet, self.name.replace("-", "_"))
+        return getattr(FleetService, self.name.replace("-", "_"))
 
 
 def _typed(parameter: Parameter, value: object) -> object:

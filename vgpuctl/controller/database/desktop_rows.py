@@ -24,7 +24,8 @@ from vgpuctl.controller.database.rows import (
     row_of_desktop,
 )
 from vgpuctl.controller.model import Desktop, DesktopReport, Pool, PoolChanges, PoolKind, PoolState
-from vgpuctl.controller.planning.phase import SILENT_SECONDS, VM_GONE
+from vgpuctl.controller.planning.back_off import next_try
+from vgpuctl.controller.planning.phase import SILENT_SECONDS, was_seen
 from vgpuctl.errors import InvalidInput, NoCapacity, NotAllowed, NotFound, Refused
 from vgpuctl.value import replace
 
@@ -194,6 +195,13 @@ class DesktopRows(Rows):
             self._note(connection, "power", f"{name} {words}", actor, About(desktop=name, user=desktop.user))
             return replace(desktop, power_on=on), True
 
+    def note_off(self, desktop_id: str) -> None:
+        """Note that a desktop's user switched it off: it stays off until he opens it."""
+        table = schema.desktop
+        with self._write() as connection:
+            off = update(table).where((table.c.id == desktop_id) & table.c.power_on.is_(True)).values(power_on=False)
+            connection.execute(off)
+
     def place(self, desktop_id: str, host_id: str, profile: str | None) -> bool:
         """Put a desktop without a host onto one; False: it has one, or the host's offer of the profile is used up."""
         table, offer = schema.desktop, schema.host_offer
@@ -230,7 +238,7 @@ class DesktopRows(Rows):
         with self._write() as connection:
             locked = select(table).where(table.c.id == desktop_id).with_for_update()
             row = connection.execute(locked).mappings().first()
-            if row is None or (row["report"] is not None and _was_made(desktop_of(row))):
+            if row is None or (row["report"] is not None and was_seen(desktop_of(row))):
                 return
             free = {"host_id": None, "profile": None, **report_columns(None)}
             connection.execute(update(table).where(table.c.id == desktop_id).values(**free))
@@ -277,12 +285,15 @@ class DesktopRows(Rows):
             if connection.execute(select(table.c.id).where(failed)).first() is None:
                 return
         with self._write() as connection:
-            connection.execute(update(table).where(failed).values(errors=0, not_before=0.0))
+            row = connection.execute(select(table).where(failed).with_for_update()).mappings().first()
+            report = None if row is None else desktop_of(row).report
+            if report is not None:
+                report = replace(report, code=None, error=None, hint=None)
+            values = {**report_columns(report), "errors": 0, "not_before": 0.0}
+            connection.execute(update(table).where(failed).values(**values))
 
-    def note_error(
-        self, desktop_id: str, code: str, error: str, hint: str | None, *, wait_seconds: float, counts: bool = True
-    ) -> None:
-        """Note that an action for a desktop failed, and when the next try is. `counts`: among the pool's errors."""
+    def note_error(self, desktop_id: str, code: str, error: str, hint: str | None, *, counts: bool = True) -> None:
+        """Note that an action for a desktop failed; it is tried again later. `counts`: among the pool's errors."""
         table = schema.desktop
         with self._write() as connection:
             row = connection.execute(select(table).where(table.c.id == desktop_id).with_for_update()).mappings().first()
@@ -290,27 +301,12 @@ class DesktopRows(Rows):
                 return
             desktop, now = desktop_of(row), self._database.now(connection)
             report = replace(desktop.report or DesktopReport(exists=False), code=code, error=error[:1000], hint=hint)
-            values = {**report_columns(report), "errors": desktop.errors + 1, "not_before": now + wait_seconds}
+            errors = desktop.errors + counts
+            values = {**report_columns(report), "errors": errors, "not_before": next_try(max(1, errors), now)}
             connection.execute(update(table).where(table.c.id == desktop_id).values(**values))
-            self._note(
-                connection,
-                "desktop-failed" if counts else "desktop-delayed",
-                f"{desktop.name}: {error}"[:1000],
-                CONTROLLER,
-                About(desktop=desktop.name),
-            )
-
-    def recent_errors(self, pool_id: str, seconds: float) -> int:
-        """Return how many actions for a pool's desktops failed lately."""
-        names = select(schema.desktop.c.name).where(schema.desktop.c.pool_id == pool_id)
-        with self._database.read() as connection:
-            since = self._database.now(connection) - seconds
-            event = schema.event
-            pool_name = select(schema.pool.c.name).where(schema.pool.c.id == pool_id).scalar_subquery()
-            resumed = select(func.max(event.c.at)).where((event.c.kind == "pool-active") & (event.c.pool == pool_name))
-            since = max(since, connection.execute(resumed).scalar() or 0.0)
-            failed = (event.c.kind == "desktop-failed") & (event.c.at > since) & event.c.desktop.in_(names)
-            return int(connection.execute(select(func.count()).select_from(event).where(failed)).scalar_one())
+            kind = "desktop-failed" if counts else "desktop-delayed"
+            about = About(desktop=desktop.name, user=desktop.user)
+            self._note(connection, kind, f"{desktop.name}: {error}"[:1000], CONTROLLER, about)
 
     def _store_report(self, connection: Connection, desktop: Desktop, report: DesktopReport) -> None:
         table = schema.desktop
@@ -345,14 +341,11 @@ class DesktopRows(Rows):
             self._retire(connection, desktops[one], CONTROLLER)
         for one in changes.release:
             self._release(connection, desktops[one], CONTROLLER)
-        for ids, values in (
-            (changes.move_image, {"image_id": pool.image_id, "not_before": 0.0}),
-            (changes.switch_off, {"power_on": False}),
-        ):
-            if ids:
-                connection.execute(update(table).where(table.c.id.in_(ids)).values(**values))
-                for one in ids:
-                    self._changes.touch(desktops[one].host_id)
+        if changes.move_image:
+            moved = table.c.id.in_(changes.move_image)
+            connection.execute(update(table).where(moved).values(image_id=pool.image_id, not_before=0.0))
+            for one in changes.move_image:
+                self._changes.touch(desktops[one].host_id)
         if changes.create:
             names = ", ".join(new.name for new in changes.create[:5])
             text = f"{pool.name}: {len(changes.create)} more: {names}{', ...' if len(changes.create) > 5 else ''}"
@@ -442,11 +435,6 @@ def _none_free(connection: Connection, pool: Pool, now: float) -> NoCapacity:
         text, hint=f"vgpuctl controller list-desktops --pool {pool.name} shows what the others wait for",
         pool=pool.name, desktops=len(rows), assigned=assigned, maximum=pool.spec.maximum,
     )  # fmt: skip
-
-
-def _was_made(desktop: Desktop) -> bool:
-    """Return whether a desktop's host has, or had, a VM of it."""
-    return desktop.report is not None and (desktop.report.exists or desktop.report.code == VM_GONE)
 
 
 def _differs(desktop: Desktop, report: DesktopReport) -> bool:

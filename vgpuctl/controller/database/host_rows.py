@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import CONTROLLER, About, Rows, check_generation, columns_of, host_of
-from vgpuctl.controller.model import FleetHost, FleetHostState, HostFacts, HostLease, Offer
+from vgpuctl.controller.model import AgentFacts, FleetHost, FleetHostState, HostLease, Offer
 from vgpuctl.errors import Exists, NotFound, Refused
 from vgpuctl.value import replace
 
@@ -38,7 +38,7 @@ class HostRows(Rows):
             return _find(connection, name)
 
     def add(
-        self, name: str, address: str, host_key: str | None, labels: Mapping[str, str], facts: HostFacts, actor: str
+        self, name: str, address: str, host_key: str | None, labels: Mapping[str, str], facts: AgentFacts, actor: str
     ) -> FleetHost:
         """Add a host that has answered.
 
@@ -106,7 +106,7 @@ class HostRows(Rows):
             text = f"{before.name} is held: {reason}" if reason else f"{before.name} is no longer held"
             self._note(connection, "host-held" if reason else "host-released", text, actor, About(host=before.name))
 
-    def note_facts(self, host_id: str, facts: HostFacts, host_key: str | None = None) -> None:
+    def note_facts(self, host_id: str, facts: AgentFacts, host_key: str | None = None) -> None:
         """Note what a host says of itself; nothing is written unless that changed or it is some time ago."""
         with self._database.read() as connection:
             before, now = _by_id(connection, host_id), self._database.now(connection)
@@ -127,7 +127,7 @@ class HostRows(Rows):
             connection.execute(update(schema.host).where(schema.host.c.id == host_id).values(problem=problem[:1000]))
             self._note(connection, "host-problem", f"{before.name}: {problem}", CONTROLLER, About(host=before.name))
 
-    def take_over_machine(self, name: str, facts: HostFacts, actor: str) -> FleetHost:
+    def take_over_machine(self, name: str, facts: AgentFacts, actor: str) -> FleetHost:
         """Accept another machine under a host's name, and its SSH key at the next login; an admin has decided so."""
         with self._write() as connection:
             before = _find(connection, name, lock=True)

@@ -19,7 +19,8 @@ from vgpuctl.controller.database.rows import (
     text_of,
 )
 from vgpuctl.controller.model import Image, Pool, PoolSpec, PoolState
-from vgpuctl.controller.planning.pool_names import names_overlap
+from vgpuctl.controller.planning.pool_spec import names_overlap
+from vgpuctl.controller.planning.pool_vm import image_problem
 from vgpuctl.errors import InvalidInput, NotFound, Refused
 from vgpuctl.value import Value, replace
 
@@ -120,12 +121,14 @@ class PoolRows(Rows):
             check_generation(f"pool {name}", 0 if before is None else before.generation, if_generation)
             if before is not None and (before.spec, before.image_id) == (spec, image.id):
                 return before, Change(changed=False, created=False)
-            if image.retired and (before is None or before.image_id != image.id):
-                raise Refused(f"image {image.name} is retired", hint="vgpuctl controller list-images")
+            problem = image_problem(spec, image) if before is None or before.image_id != image.id else None
+            if problem is not None:
+                raise InvalidInput(f"image: {problem}", hint="vgpuctl controller list-images", image=image.name)
             for other in pools.values():
-                if names_overlap(spec.names, other.spec.names):
+                shared = names_overlap(spec, other.spec)
+                if shared is not None:
                     raise InvalidInput(
-                        f"names: {spec.names} and those of pool {other.name}, {other.spec.names}, can be the same",
+                        f"names: {shared} could be a desktop of this pool and of pool {other.name}",
                         hint=f"begin them with something else, such as {name}-{{:03}}",
                         pool=other.name,
                     )
@@ -161,6 +164,9 @@ class PoolRows(Rows):
             after = replace(before, state=state, reason=reason, paused_by_errors=False)
             if after != before:
                 after = replace(after, generation=before.generation + 1)
+                if state is PoolState.ACTIVE:  # errors before that no longer count
+                    failed = (schema.desktop.c.pool_id == before.id) & (schema.desktop.c.errors > 0)
+                    connection.execute(update(schema.desktop).where(failed).values(errors=0, not_before=0.0))
                 connection.execute(update(schema.pool).where(schema.pool.c.id == before.id).values(**_pool_row(after)))
                 text = f"{name}: {state}" + (f": {reason}" if reason else "")
                 self._note(connection, f"pool-{state}", text, actor, About(pool=name))

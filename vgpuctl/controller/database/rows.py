@@ -190,6 +190,6 @@ def report_columns(report: DesktopReport | None) -> dict[str, Any]:
         return {"report": None, "can_take": False, "reported_generation": 0}
     return {
         "report": text_of(report),
-        "can_take": report.exists and report.ready and not report.dirty and report.user is None,
+        "can_take": report.exists and report.ready and not report.dirty and report.user is None and not report.code,
         "reported_generation": report.generation,
     }

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.agent.client import AgentHost
 from vgpuctl.agent.connection import LOCAL_AGENT, dial_socket
-from vgpuctl.controller.model import HostFacts
+from vgpuctl.controller.model import AgentFacts
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.agent_service import SOCKET_PATH
 from vgpuctl.model.outcome import CallSettings, never_cancelled
@@ -57,9 +57,9 @@ def check_address(address: str) -> str:
     return address
 
 
-def facts_of(seen: FleetStatus) -> HostFacts:
+def facts_of(seen: FleetStatus) -> AgentFacts:
     """Return what a host said it is, as the database has it."""
-    return HostFacts(seen.machine_id, seen.boot_id, seen.driver, seen.agent_version)
+    return AgentFacts(seen.machine_id, seen.boot_id, seen.driver, seen.agent_version)
 
 
 class HostLink:

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -20,20 +20,12 @@ from vgpuctl.agent.protocol import Fenced
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
 from vgpuctl.controller.hosts.link import HostLink, facts_of
-from vgpuctl.controller.model import Desktop, FleetHost, HostLease, Offer, Pool, ReadyWhen
-from vgpuctl.controller.planning.host_plan import (
-    Action,
-    ActionKind,
-    HostLook,
-    HostPlan,
-    Probe,
-    WantedOnHost,
-    plan_host,
-)
-from vgpuctl.controller.planning.pool_plan import BOOT_TIMEOUT
+from vgpuctl.controller.model import Desktop, FleetHost, HostLease, Image, Offer, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.planning.host_look import HostVm
+from vgpuctl.controller.planning.host_plan import HostAction, HostPlan, MakeVm, plan_host
 from vgpuctl.errors import HostKeyRefused, NoCapacity, Temporary, VgpuctlError, explain_exception
 from vgpuctl.model.desktop import Fence, FleetStatus
-from vgpuctl.model.results.vms import VmRowResult
+from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.controller")
 
@@ -49,7 +41,6 @@ RETRY_SECONDS = 5.0
 MAX_CALLS = 4
 """So many calls of one host run at a time."""
 MAX_PROBES = 16
-BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 5.0, 300.0
 OFFER_SECONDS = 10.0
 CONNECT_SECONDS = 1.0
 
@@ -68,7 +59,7 @@ class HostRunner(threading.Thread):
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._calls = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix=f"call-{host.name}")
-        self._running: dict[str, str] = {}
+        self._running: set[str] = set()
         self._lock = threading.Lock()
         self._events: threading.Thread | None = None
         self._offered_at = 0.0
@@ -117,25 +108,30 @@ class HostRunner(threading.Thread):
             self._announce(host, link, lease)
             host = self._store.hosts.find_id(host.id) or host
         fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
-        wanted = self._wanted(host)
-        look = self._look(link, wanted)
+        desktops = self._store.desktops.of_host(host.id)
+        pools = {pool.id: pool for pool in self._store.pools.list()}
+        images = {image.id: image for image in self._store.images.list()}
+        vms = self._look(link, desktops, pools)
         if self._seen is not None and host.held is None:
             self._store.hosts.note_facts(host.id, facts_of(self._seen), link.host_key)
         self._offer(link, host)
         with self._lock:
-            running = dict(self._running)
-        plan = plan_host(wanted, look, self._store.now(), in_flight=running, room=MAX_CALLS - len(running))
-        if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, plan.reports):
+            running = frozenset(self._running)
+        plan = plan_host(
+            host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS
+        )
+        reports = {name: replace(report, boot_id=host.boot_id) for name, report in plan.reports.items()}
+        if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports):
             self._lease = None
             return 0.0
-        self._note_timeouts(wanted, plan)
-        for desktop_id in plan.leave:
-            self._store.desktops.retire(desktop_id, f"{host.name} is drained")
-        for desktop_id in plan.unmade:
-            self._store.desktops.unplace(desktop_id)
+        for desktop_id in plan.powered_off:
+            self._store.desktops.note_off(desktop_id)
         for action in plan.actions:
-            self._begin(link, fence, action, wanted.pools[action.desktop.pool_id])
-        return BUSY_SECONDS if plan.actions or running or _in_motion(wanted, plan) else IDLE_SECONDS
+            image = images.get(action.desktop.image_id)
+            pool = pools.get(action.desktop.pool_id)
+            if image is not None and pool is not None:
+                self._begin(link, fence, action, pool, image)
+        return BUSY_SECONDS if plan.actions or running or _in_motion(desktops, plan) else IDLE_SECONDS
 
     def _open(self, host: FleetHost) -> HostLink:
         if self._link is None:
@@ -178,47 +174,41 @@ class HostRunner(threading.Thread):
         self._events = threading.Thread(target=follow, name=f"events-{self._name}", daemon=True)
         self._events.start()
 
-    def _wanted(self, host: FleetHost) -> WantedOnHost:
-        return WantedOnHost(
-            host=host,
-            desktops=self._store.desktops.of_host(host.id),
-            pools={pool.id: pool for pool in self._store.pools.list()},
-            images={image.id: image for image in self._store.images.list()},
-            incarnation=self._store.incarnation,
-        )
+    def _look(self, link: HostLink, desktops: Sequence[Desktop], pools: Mapping[str, Pool]) -> tuple[HostVm, ...]:
+        """Return all VMs of the host, with what is asked of the guests of desktops."""
+        rows = {desktop.id: desktop for desktop in desktops}
+        probes = 0
+        vms: list[HostVm] = []
+        for row in link.host().list_vms().data:
+            vm = HostVm(row.name, row.uuid, str(row.state), row.generation, row.desktop, row.image, row.guest_users)
+            desktop = rows.get(row.uuid)
+            pool = None if desktop is None else pools.get(desktop.pool_id)
+            if desktop is not None and pool is not None and vm.state == "running" and probes < MAX_PROBES:
+                probes += 1
+                vm = self._probe(link, desktop, pool, replace(vm, guest_answers=row.driver is not None))
+            vms.append(vm)
+        return tuple(vms)
 
-    def _look(self, link: HostLink, wanted: WantedOnHost) -> HostLook:
-        vms = link.host().list_vms().data
-        by_uuid = {vm.uuid: vm for vm in vms}
-        probes: dict[str, Probe] = {}
-        for desktop in wanted.desktops:
-            vm = by_uuid.get(desktop.id)
-            pool = wanted.pools.get(desktop.pool_id)
-            if vm is None or pool is None or vm.state != "running" or len(probes) >= MAX_PROBES:
-                continue
-            probes[desktop.id] = self._probe(link, desktop, pool, vm)
-        return HostLook(vms, probes)
-
-    def _probe(self, link: HostLink, desktop: Desktop, pool: Pool, vm: VmRowResult) -> Probe:
-        """Return what a running guest answers, as far as anybody needs to know it and does not know it yet."""
-        report = desktop.report
-        known = Probe() if report is None else Probe(report.ready, report.address, report.ready)
-        is_ready = report is not None and report.ready
+    def _probe(self, link: HostLink, desktop: Desktop, pool: Pool, vm: HostVm) -> HostVm:
+        """Return a running VM with what its guest answers, as far as anybody needs to know that."""
+        report, kind = desktop.report, pool.spec.ready_when
+        was_ready = report is not None and report.ready and report.running_since is not None
+        address = None if report is None else report.address
         host = link.host()
-        address, answers, is_open = known.address, known.answers, known.port_is_open
-        needs_address = desktop.user is not None or pool.spec.ready_when is ReadyWhen.PORT
-        if needs_address and address is None:
+        if address is None and (desktop.user is not None or kind is ReadyWhen.PORT or pool.spec.kind is PoolKind.FIXED):
             with suppress(VgpuctlError):
                 addresses = host.show_address(vm.uuid).data.addresses
                 address = addresses[0].address if addresses else None
-        if not is_ready and pool.spec.ready_when is ReadyWhen.GUEST:
+        answers = vm.guest_answers or vm.guest_users is not None or was_ready
+        if kind is ReadyWhen.GUEST and not answers:
             with suppress(VgpuctlError):
                 host.wait(vm.uuid, event="guest", timeout_seconds=CONNECT_SECONDS)
                 answers = True
-        if not is_ready and pool.spec.ready_when is ReadyWhen.PORT and address is not None:
+        is_open = was_ready
+        if kind is ReadyWhen.PORT and not is_open and address is not None:
             with suppress(OSError), socket.create_connection((address, pool.spec.port), CONNECT_SECONDS):
                 is_open = True
-        return Probe(answers, address, is_open)
+        return replace(vm, address=address, guest_answers=answers, port_open=is_open)
 
     def _offer(self, link: HostLink, host: FleetHost) -> None:
         """Store what the host has room for; not after each look, since that takes a while on large hosts."""
@@ -232,32 +222,33 @@ class HostRunner(threading.Thread):
         self._store.hosts.set_offers(host.id, tuple(offers))
         self._offered_at = time.monotonic()
 
-    def _begin(self, link: HostLink, fence: Fence, action: Action, pool: Pool) -> None:
+    def _begin(self, link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:
         with self._lock:
-            self._running[action.desktop.id] = pool.id
-        self._calls.submit(self._perform, link, fence, action, pool)
+            self._running.add(action.desktop.id)
+        self._calls.submit(self._perform, link, fence, action, pool, image)
 
-    def _perform(self, link: HostLink, fence: Fence, action: Action, pool: Pool) -> None:
+    def _perform(self, link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:
         """Carry an action out, in a thread of its own; an error is stored, and tried again later."""
-        desktop = action.desktop
+        desktop, name = action.desktop, type(action).__name__
         try:
-            carry_out(link, fence, action, pool.spec)
+            carry_out(link, fence, action, pool, image)
             self._store.desktops.note_success(desktop.id)
         except Exception as exc:
             error = explain_exception(exc)
             if not isinstance(error, VgpuctlError):
-                log.exception("%s of %s failed with a bug", action.kind, desktop.name, exc_info=exc)
+                log.exception("%s of %s failed with a bug", name, desktop.name, exc_info=exc)
                 error = VgpuctlError(f"unexpected {type(exc).__name__}: {exc}")
-            self._note_error(action, error)
+            with suppress(VgpuctlError):
+                self._note_error(action, error)
         finally:
             with self._lock:
-                self._running.pop(desktop.id, None)
+                self._running.discard(desktop.id)
             self._offered_at = 0.0
             self._wake.set()
 
-    def _note_error(self, action: Action, error: VgpuctlError) -> None:
+    def _note_error(self, action: HostAction, error: VgpuctlError) -> None:
         desktop = action.desktop
-        if isinstance(error, NoCapacity) and action.kind is ActionKind.MAKE:
+        if isinstance(error, NoCapacity) and isinstance(action, MakeVm):
             if desktop.profile is not None:
                 self._store.hosts.use_up_offer(self.host_id, desktop.profile)
             self._store.desktops.unplace(desktop.id)
@@ -265,18 +256,9 @@ class HostRunner(threading.Thread):
         if isinstance(error, Fenced):
             self._lease = None
             return
-        wait = min(MAX_BACKOFF_SECONDS, BACKOFF_SECONDS * 2 ** min(desktop.errors, 10))
-        text = f"{action.kind} on {self._name}: {error.message}"
+        text = f"{self._name}: {error.message}"
         counts = not isinstance(error, Temporary)
-        self._store.desktops.note_error(desktop.id, error.code, text, error.hint, wait_seconds=wait, counts=counts)
-
-    def _note_timeouts(self, wanted: WantedOnHost, plan: HostPlan) -> None:
-        """Count desktops that do not become ready as errors of their pool, each once."""
-        for desktop in wanted.desktops:
-            report = plan.reports.get(desktop.id)
-            was = None if desktop.report is None else desktop.report.code
-            if report is not None and report.code == BOOT_TIMEOUT and was != BOOT_TIMEOUT and report.error is not None:
-                self._store.desktops.note_error(desktop.id, BOOT_TIMEOUT, report.error, report.hint, wait_seconds=0.0)
+        self._store.desktops.note_error(desktop.id, error.code, text, error.hint, counts=counts)
 
     def _note_failure(self, exc: Exception) -> float:
         """Store why a turn failed; return how long the next one waits."""
@@ -303,10 +285,12 @@ class HostRunner(threading.Thread):
         self._drop_link()
 
 
-def _in_motion(wanted: WantedOnHost, plan: HostPlan) -> bool:
+def _in_motion(desktops: Sequence[Desktop], plan: HostPlan) -> bool:
     """Return whether a desktop starts, waits for its next try, or its guest may be empty."""
-    for desktop in wanted.desktops:
-        report = plan.reports[desktop.id]
-        if desktop.errors or report.empty_since is not None or (report.state == "running" and not report.ready):
+    for desktop in desktops:
+        report = plan.reports.get(desktop.id)
+        if desktop.errors or (report is not None and report.empty_since is not None and not report.logged_off):
+            return True
+        if report is not None and report.state == "running" and not report.ready:
             return True
     return False

@@ -1,110 +1,158 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which host a desktop goes to: from what the hosts say they have room for, less what was placed there since."""
+"""On which host a new desktop goes. The host chooses the GPU, and has the last word whether it has room.
+
+Offers are what hosts said they can make, less what was placed there since. Offers of several profiles are about the
+same GPUs, so an offer is an estimate until the host's next report.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from vgpuctl.controller.model import Desktop, FleetHost, FleetHostState, HostChoice, Offer, Pool
-from vgpuctl.controller.planning.phase import SILENT_SECONDS
+from vgpuctl.config.name_patterns import natural_key
+from vgpuctl.config.vm_request import FIELDS
+from vgpuctl.controller.model import Desktop, FleetHost, FleetHostState, HostChoice, Offer, Pool, PoolSpec
+from vgpuctl.controller.planning.phase import is_silent
+from vgpuctl.model.names import strip_board
+from vgpuctl.model.numbers import count_text, format_mib, parse_memory_size
 from vgpuctl.value import EMPTY_MAPPING, Value
 
-WHOLE_GPUS = "*"
-"""The profile of an offer of whole GPUs and plain VFs: the host alone knows how many fit."""
-MAX_REASONS = 8
+MAX_REASONS = 20
 
 
-class Choice(Value):
-    """A host and a profile for a desktop, or neither and why not."""
+class HostRoom(Value):
+    """How much memory a host has free, and how many CPUs it has; None: not known."""
+
+    memory_mib: int | None = None
+    cpus: int | None = None
+
+
+class ChosenHost(Value):
+    """Where a desktop goes, and why; `host` None: nowhere, and `reason` says for each host why not.
+
+    `profile`: the offer that it takes; None without a host.
+    """
 
     host: FleetHost | None
     profile: str | None
-    reason: str | None = None
+    reason: str
 
 
-class FleetRoom(Value):
-    """What is known of the fleet when a host is chosen.
+class _Candidate(Value):
+    host: FleetHost
+    offer: Offer
+    waste: float
+    has_image: bool
+    placed: int
 
-    `refused`: hosts by id that said no to this desktop a short time ago. `desktops`: how many of the same pool each
-    host has, by its id. `random`: a number from 0 to 1.
+
+def choose_host(
+    desktop: Desktop,
+    pool: Pool,
+    hosts: Sequence[FleetHost],
+    offers: Iterable[Offer],
+    images_on: Mapping[str, Collection[str]],
+    placed: Mapping[str, int],
+    now: float,
+    *,
+    rooms: Mapping[str, HostRoom] = EMPTY_MAPPING,
+    number: float = 0.0,
+) -> ChosenHost:
+    """Choose a host for a desktop without one.
+
+    `images_on`: the ids of the images that each host has; a host without an entry may have any. `placed`: how many
+    desktops of this pool are on each host. `number`: at random from 0 up to, but not at, 1.
     """
+    by_host: dict[str, list[Offer]] = {}
+    for offer in offers:
+        by_host.setdefault(offer.host_id, []).append(offer)
+    reasons: dict[str, str] = {}
+    able: list[FleetHost] = []
+    for host in sorted(hosts, key=lambda host: natural_key(host.name)):
+        reason = _why_not(host, desktop, pool.spec, images_on, rooms.get(host.id, HostRoom()), now)
+        if reason is None:
+            able.append(host)
+        else:
+            reasons[host.name] = reason
+    for wanted in wanted_profiles(pool.spec):
+        candidates = []
+        for host in able:
+            own = by_host.get(host.id, [])
+            fitting = [offer for offer in own if matches_profile(offer.profile, wanted)]
+            for offer in fitting:
+                if offer.free > 0:
+                    waste = sum(o.free / o.total for o in own if o.profile != offer.profile and o.total > 0)
+                    entry = _Candidate(host, offer, waste, host.id in images_on, placed.get(host.id, 0))
+                    candidates.append(entry)
+            if all(offer.free <= 0 for offer in fitting):
+                total = sum(offer.total for offer in fitting)
+                text = f"no free {wanted} (of {total})" if fitting else f"offers no {wanted}"
+                reasons[host.name] = f"{reasons[host.name]}, {text}" if host.name in reasons else text
+        if candidates:
+            best = _best(candidates, pool.spec, number)
+            text = f"{best.host.name}: {best.offer.free} of {best.offer.total} {best.offer.profile} free"
+            return ChosenHost(best.host, best.offer.profile, text)
+    return ChosenHost(None, None, _sentence(desktop, reasons))
 
-    hosts: Sequence[FleetHost]
-    offers: Sequence[Offer]
-    desktops: Mapping[str, int] = EMPTY_MAPPING
-    refused: frozenset[str] = frozenset()
-    random: float = 0.0
+
+def wanted_profiles(spec: PoolSpec) -> tuple[str, ...]:
+    """Return the profiles that a desktop can have, best first; of whole GPUs and VFs their mode is the offer's name."""
+    return spec.profiles or (str(spec.vm.get("mode", "vgpu")),)
 
 
-def choose_host(desktop: Desktop, pool: Pool, room: FleetRoom, now: float) -> Choice:
-    """Return where a desktop goes; the first of its pool's profiles that a host has room for."""
-    reasons = {host.name: why for host in room.hosts if (why := _why_not(host, pool, room, now)) is not None}
-    hosts = [host for host in room.hosts if host.name not in reasons]
-    by_host = {(offer.host_id, offer.profile): offer for offer in room.offers}
-    if not pool.spec.profiles:
-        return _best(hosts, None, pool, room, by_host, reasons)
-    for profile in pool.spec.profiles:
-        fitting = [h for h in hosts if (offer := _offer(by_host, h, profile)) is not None and offer.free > 0]
-        if fitting:
-            return _best(fitting, profile, pool, room, by_host, reasons)
-    wanted = " or ".join(pool.spec.profiles)
-    reasons |= {host.name: f"no room for {wanted}" for host in hosts}
-    return Choice(None, None, _reason_text(desktop, reasons))
+def matches_profile(offered: str, wanted: str) -> bool:
+    """Return whether an offer is of a profile; one without a board, `2B`, is of any GPU model."""
+    return wanted.lower() in (offered.lower(), strip_board(offered).lower())
 
 
-def _why_not(host: FleetHost, pool: Pool, room: FleetRoom, now: float) -> str | None:
-    if host.held is not None:
-        return f"held: {host.held}"
+def _why_not(
+    host: FleetHost,
+    desktop: Desktop,
+    spec: PoolSpec,
+    images_on: Mapping[str, Collection[str]],
+    room: HostRoom,
+    now: float,
+) -> str | None:
+    differing = [f"{key}={value}" for key, value in spec.hosts.items() if host.labels.get(key) != value]
+    if differing:
+        return f"lacks the label {', '.join(differing)}"
     if host.state is not FleetHostState.ACTIVE:
         return str(host.state)
-    if host.seen_at is None or now - host.seen_at > SILENT_SECONDS:
-        return "it does not answer"
-    missing = [f"{key}={value}" for key, value in pool.spec.hosts.items() if host.labels.get(key) != value]
-    if missing:
-        return f"without the label {', '.join(missing)}"
-    return "it had no room a moment ago" if host.id in room.refused else None
+    if host.held is not None:
+        return f"held ({host.held})"
+    if is_silent(host, now):
+        return "silent"
+    if desktop.image_id not in images_on.get(host.id, (desktop.image_id,)):
+        return "lacks the image"
+    memory_mib = parse_memory_size(str(spec.vm.get("memory", FIELDS["memory"].default)))
+    if room.memory_mib is not None and room.memory_mib < memory_mib:
+        return f"{format_mib(room.memory_mib)} of memory free, {format_mib(memory_mib)} needed"
+    vcpus = int(spec.vm.get("vcpus", str(FIELDS["vcpus"].default)))
+    if room.cpus is not None and room.cpus < vcpus:
+        return f"{room.cpus} CPUs, {vcpus} needed"
+    return None
 
 
-def _offer(by_host: Mapping[tuple[str, str], Offer], host: FleetHost, profile: str) -> Offer | None:
-    """Return a host's offer of a profile; a short name such as 4C is the one of any model that ends so."""
-    exact = by_host.get((host.id, profile))
-    if exact is not None:
-        return exact
-    of_any = [o for (h, name), o in by_host.items() if h == host.id and name.endswith(f"-{profile}") and o.free > 0]
-    return max(of_any, key=lambda offer: (offer.free, offer.profile), default=None)
+def _best(candidates: list[_Candidate], spec: PoolSpec, number: float) -> _Candidate:
+    """Return the best candidate; `candidates` are in the order of the hosts' names, which decides last."""
+    kept = _least(candidates, lambda c: not c.has_image)
+    if spec.apart:
+        kept = _least(kept, lambda c: c.placed)
+    if spec.choice is HostChoice.RANDOM:
+        return kept[min(int(number * len(kept)), len(kept) - 1)]
+    if spec.choice is HostChoice.SPREAD:
+        return min(kept, key=lambda c: (-c.offer.free / max(c.offer.total, 1), c.placed, -c.offer.free))
+    return min(kept, key=lambda c: (c.waste, c.offer.free))
 
 
-def _best(
-    hosts: Sequence[FleetHost],
-    profile: str | None,
-    pool: Pool,
-    room: FleetRoom,
-    by_host: Mapping[tuple[str, str], Offer],
-    reasons: Mapping[str, str],
-) -> Choice:
-    if not hosts:
-        return Choice(None, None, "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "there is no host")
-
-    def rank(host: FleetHost) -> tuple[float, float, str]:
-        offer = None if profile is None else _offer(by_host, host, profile)
-        free = 0 if offer is None else offer.free
-        apart = room.desktops.get(host.id, 0) if pool.spec.apart else 0
-        by_choice = {HostChoice.LEAST_WASTE: free, HostChoice.SPREAD: -free, HostChoice.RANDOM: 0}[pool.spec.choice]
-        return apart, by_choice, host.name
-
-    ordered = sorted(hosts, key=rank)
-    if pool.spec.choice is HostChoice.RANDOM:
-        best = rank(ordered[0])[:2]
-        equal = [host for host in ordered if rank(host)[:2] == best]
-        chosen = equal[min(int(room.random * len(equal)), len(equal) - 1)]
-    else:
-        chosen = ordered[0]
-    offer = None if profile is None else _offer(by_host, chosen, profile)
-    return Choice(chosen, None if offer is None else offer.profile)
+def _least(candidates: list[_Candidate], key: Callable[[_Candidate], int]) -> list[_Candidate]:
+    least = min(map(key, candidates))
+    return [candidate for candidate in candidates if key(candidate) == least]
 
 
-def _reason_text(desktop: Desktop, reasons: Mapping[str, str]) -> str:
-    shown = [f"{name}: {why}" for name, why in list(reasons.items())[:MAX_REASONS]]
-    more = len(reasons) - len(shown)
-    text = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
-    return f"no host takes {desktop.name}: {text or 'there is none'}"
+def _sentence(desktop: Desktop, reasons: Mapping[str, str]) -> str:
+    if not reasons:
+        return f"no host can take {desktop.name}: the fleet has none"
+    shown = [f"{name}: {reason}" for name, reason in list(reasons.items())[:MAX_REASONS]]
+    more = f"; and {count_text(len(reasons) - MAX_REASONS, 'more host')}" if len(reasons) > MAX_REASONS else ""
+    return f"no host can take {desktop.name}: {'; '.join(shown)}{more}"

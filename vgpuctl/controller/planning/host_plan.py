@@ -1,295 +1,316 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller does on a host next: what is wanted there against the VMs that its agent lists.
+"""What a host does next: one look at its complete list of VMs, compared with the rows of its desktops.
 
-The plan is a function of both, so a lost answer, another controller or a restart changes nothing: the next look decides
-again. A VM that no row wants is never touched; only a desktop that is marked absent is deleted. A VM whose record is
-newer than its row, or another controller's, is left alone: an admin decides.
+Only an absent row leads to a deletion. A VM without a row is left alone: the database may be an older one. Where the
+host's VM contradicts the row, nothing is touched, and the report says why. Each call is planned again at the next look,
+so every action here must be one that is safe to repeat.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.controller.model import (
     Desktop,
     DesktopReport,
     FleetHost,
     FleetHostState,
     Image,
+    OnLogoff,
     Pool,
+    PoolKind,
     PoolState,
-    ReadyWhen,
 )
-from vgpuctl.controller.planning.phase import (
-    NAME_TAKEN,
-    NOT_MARKED,
-    OTHER_CONTROLLER,
-    RECORD_NEWER,
-    UNTOUCHED,
-    VM_GONE,
-)
-from vgpuctl.controller.planning.pool_plan import BOOT_TIMEOUT
+from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
+from vgpuctl.controller.planning.phase import boot_failed, is_off, is_running, was_seen
 from vgpuctl.model.desktop import DesktopMark
-from vgpuctl.model.results.vms import VmRowResult
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
-_OFF = ("stopped", "crashed")
-MAX_LEAVING = 4
-"""So many desktops without a user leave a host that is drained, at a time."""
 
+class HostAction(Value):
+    """A call about one desktop. `mark`: what the VM's record says afterwards.
 
-class ActionKind(StrEnum):
-    """What is done for a desktop; the order is that of their urgency."""
-
-    MARK = "mark"
-    START = "start"
-    REFRESH = "refresh"
-    MAKE = "make"
-    STOP = "stop"
-    DELETE = "delete"
-
-
-_STARTS = frozenset({ActionKind.START, ActionKind.REFRESH, ActionKind.MAKE})
-_URGENCY = {kind: number for number, kind in enumerate(ActionKind)}
-
-
-class Action(Value):
-    """One call of the agent for a desktop. `mark`: what the VM's record says afterwards; None: it does not change.
-
-    `record_generation`: of the VM's record when it was looked at; None: there was no VM.
+    `vm_name`: the VM's name; `if_generation`: of its record, in the look that this follows; None for a VM that is made.
     """
 
-    kind: ActionKind
     desktop: Desktop
-    mark: DesktopMark | None = None
-    image: Image | None = None
-    record_generation: int | None = None
+    mark: DesktopMark
+    vm_name: str
+    if_generation: int | None = None
 
 
-class Probe(Value):
-    """What was tried with a running guest: whether it answers, its address, whether the pool's port is open."""
-
-    answers: bool = False
-    address: str | None = None
-    port_is_open: bool = False
+class MakeVm(HostAction):
+    """Make the VM, and start it if the desktop should run."""
 
 
-class HostLook(Value):
-    """What a host's agent said: all its VMs. `probes`: by the VM's uuid."""
-
-    vms: Sequence[VmRowResult]
-    probes: Mapping[str, Probe] = EMPTY_MAPPING
+class StartVm(HostAction):
+    """Start the VM."""
 
 
-class WantedOnHost(Value):
-    """What is wanted on a host. `pools`, `images`: by id."""
+class StopVm(HostAction):
+    """Shut the guest down, and stop the VM if it does not."""
 
-    host: FleetHost
-    desktops: Sequence[Desktop]
-    pools: Mapping[str, Pool]
-    images: Mapping[str, Image]
-    incarnation: str
+
+class RefreshVm(HostAction):
+    """Make the first disk again from the desktop's image, and start the VM if the desktop should run."""
+
+
+class MarkVm(HostAction):
+    """Write the mark, and touch nothing else."""
+
+
+class DeleteVm(HostAction):
+    """Delete the VM with its disks."""
 
 
 class HostPlan(Value):
-    """What to do, the most urgent first, and what to store of each desktop, by id.
+    """`reports`: the new report of each desktop of which the list says something, by id.
 
-    `leave`: desktops, by id, that are deleted here, since the host is drained. `unmade`: those that were never made
-    here, and that another host takes.
+    `powered_off`: ids of assigned desktops that were switched off in the guest, or after a log-off; they stay off until
+    their users open them, so the database's `power_on` becomes False. `strays`: names of VMs that have this database's
+    mark and no row on this host.
     """
 
-    actions: tuple[Action, ...]
-    reports: Mapping[str, DesktopReport]
-    leave: tuple[str, ...] = ()
-    unmade: tuple[str, ...] = ()
+    actions: tuple[HostAction, ...] = ()
+    reports: Mapping[str, DesktopReport] = EMPTY_MAPPING
+    powered_off: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()
 
 
-def plan_host(wanted: WantedOnHost, look: HostLook, now: float, *, in_flight: Mapping[str, str], room: int) -> HostPlan:
-    """Return what to do on a host. `in_flight`: desktops by id, with their pools' ids, for which something is done now.
+class _Order:
+    """In which order actions are begun: users who wait come first."""
 
-    `room`: how many more calls the host takes now.
-    """
-    by_uuid = {vm.uuid: vm for vm in look.vms}
-    names = {vm.name: vm for vm in look.vms}
-    reports: dict[str, DesktopReport] = {}
-    actions: list[Action] = []
-    starting = Counter(in_flight.values())
-    for desktop in wanted.desktops:
-        pool = wanted.pools[desktop.pool_id]
-        vm, namesake = by_uuid.get(desktop.id), names.get(desktop.name)
-        report = _report(wanted, desktop, pool, vm, namesake, look.probes.get(desktop.id, Probe()), now)
-        reports[desktop.id] = report
-        if report.exists and report.state == "running" and not report.ready and desktop.id not in in_flight:
-            starting[pool.id] += report.code is None
-        action = _action(wanted, desktop, pool, vm, report)
-        if action is not None and desktop.id not in in_flight and desktop.not_before <= now:
-            actions.append(action)
-    actions.sort(key=lambda one: (_is_idle(one.desktop), _URGENCY[one.kind], one.desktop.created_at, one.desktop.name))
-    unmade: tuple[str, ...] = ()
-    if wanted.host.state is not FleetHostState.ACTIVE or wanted.host.held is not None:
-        new = [one for one in wanted.desktops if one.id not in by_uuid and one.id not in in_flight and not one.absent]
-        unmade = tuple(one.id for one in new if reports[one.id].code is None)
-    leave = _leaving(wanted, {*in_flight, *unmade})
-    return HostPlan(_within_budget(actions, wanted.pools, starting, room), reports, leave, unmade)
+    USER, REFRESH, REMOVE, SPARE = range(4)
 
 
-def _is_idle(desktop: Desktop) -> bool:
-    """Return whether nobody waits for a desktop."""
-    return desktop.user is None
+Ranked = tuple[int, HostAction]
 
 
-def _within_budget(
-    actions: Sequence[Action], pools: Mapping[str, Pool], starting: Counter[str], room: int
-) -> tuple[Action, ...]:
-    """Return the actions that can begin now: so many starts of a pool at a time, and so many calls."""
-    allowed: list[Action] = []
-    for action in actions:
-        if len(allowed) >= room:
-            break
-        pool = pools[action.desktop.pool_id]
-        if action.kind in _STARTS:
-            if starting[pool.id] >= pool.spec.starts_per_host:
-                continue
-            starting[pool.id] += 1
-        allowed.append(action)
-    return tuple(allowed)
-
-
-def _report(
-    wanted: WantedOnHost,
-    desktop: Desktop,
-    pool: Pool,
-    vm: VmRowResult | None,
-    namesake: VmRowResult | None,
-    probe: Probe,
+def plan_host(
+    host: FleetHost,
+    desktops: Sequence[Desktop],
+    vms: Sequence[HostVm],
+    pools: Mapping[str, Pool],
+    images: Mapping[str, Image],
     now: float,
-) -> DesktopReport:
-    """Return what is stored of a desktop."""
-    before = desktop.report
-    if vm is None:
-        return _report_without_vm(desktop, namesake, now)
-    mark = vm.desktop
-    problem = _find_problem(wanted, desktop, mark)
-    running_since = None
-    if vm.state == "running":
-        running_since = before.running_since if before is not None and before.running_since is not None else now
-    generation = 0 if mark is None else mark.generation
-    report = DesktopReport(
-        exists=True,
-        state=str(vm.state),
-        generation=generation,
-        dirty=mark is not None and mark.dirty,
-        user=None if mark is None else mark.user,
-        image=vm.image,
-        guest_users=vm.guest_users,
-        address=probe.address,
-        ready=vm.state == "running" and _is_ready(pool, vm, probe) and problem is None,
-        running_since=running_since,
-        seen_at=now,
-    )
-    report = _with_sessions(report, before, now)
-    if problem is not None:
-        code, error, hint = problem
-        return replace(report, code=code, error=error, hint=hint)
-    if running_since is not None and not report.ready and now - running_since > pool.spec.boot_minutes * 60:
-        text = f"it runs for {(now - running_since) / 60:.0f} minutes and is not ready ({pool.spec.ready_when})"
-        return replace(report, code=BOOT_TIMEOUT, error=text, hint=f"vgpuctl show-console {desktop.name}")
-    if desktop.errors and before is not None and before.code not in (*UNTOUCHED, VM_GONE, BOOT_TIMEOUT):
-        return replace(report, code=before.code, error=before.error, hint=before.hint)  # until something works
-    return report
+    incarnation: str,
+    in_flight: Collection[str],
+    room: int,
+) -> HostPlan:
+    """Plan a host's next actions. `vms`: its complete list; `pools`, `images`: by id.
 
-
-def _report_without_vm(desktop: Desktop, namesake: VmRowResult | None, now: float) -> DesktopReport:
-    before = desktop.report
-    if before is not None and (before.exists or before.code == VM_GONE):
-        text = f"its VM is gone: somebody deleted {desktop.name} on the host"
-        return DesktopReport(exists=False, code=VM_GONE, error=text, seen_at=now)
-    if namesake is not None and not desktop.absent:
-        text = f"the host has another VM {desktop.name}, with the uuid {namesake.uuid}"
-        return DesktopReport(exists=False, code=NAME_TAKEN, error=text, hint="rename or delete that VM", seen_at=now)
-    if before is None or not desktop.errors:
-        return DesktopReport(exists=False, seen_at=now)
-    return replace(before, seen_at=now)
-
-
-def _find_problem(wanted: WantedOnHost, desktop: Desktop, mark: DesktopMark | None) -> tuple[str, str, str] | None:
-    """Return why a VM is left alone: code, text and hint."""
-    show = f"vgpuctl show-vm {desktop.name}"
-    if mark is None:
-        return NOT_MARKED, f"the VM {desktop.name} has no mark of a controller any more", show
-    if mark.incarnation != wanted.incarnation:
-        return OTHER_CONTROLLER, f"the VM {desktop.name} belongs to another controller's database", show
-    if mark.generation > desktop.generation:
-        text = f"the VM's record is newer than the database: {mark.generation} > {desktop.generation}"
-        return RECORD_NEWER, f"{text}; was the database restored?", show
-    return None
-
-
-def _is_ready(pool: Pool, vm: VmRowResult, probe: Probe) -> bool:
-    match pool.spec.ready_when:
-        case ReadyWhen.RUNNING:
-            return True
-        case ReadyWhen.GUEST:
-            return vm.guest_users is not None or vm.driver is not None or probe.answers
-        case ReadyWhen.PORT:
-            return probe.port_is_open
-
-
-def _with_sessions(report: DesktopReport, before: DesktopReport | None, now: float) -> DesktopReport:
-    """Return a report with what is known of log-ons in this assignment; an unknown user list changes nothing."""
-    same = before is not None and before.exists and before.generation == report.generation
-    logged_on = before is not None and same and before.logged_on
-    empty_since = before.empty_since if before is not None and same else None
-    if report.guest_users is not None and report.user is not None:
-        logged_on = logged_on or bool(report.guest_users)
-        empty_since = None if report.guest_users or not logged_on else (now if empty_since is None else empty_since)
-    return replace(report, logged_on=logged_on, empty_since=empty_since)
-
-
-def _action(
-    wanted: WantedOnHost, desktop: Desktop, pool: Pool, vm: VmRowResult | None, report: DesktopReport
-) -> Action | None:
-    """Return what a desktop needs next; None: nothing, or nobody may decide but an admin."""
-    if wanted.host.held is not None or report.code in UNTOUCHED:
-        return None
-    image = wanted.images.get(desktop.image_id)
-    clean = DesktopMark(desktop.id, pool.name, wanted.incarnation, desktop.generation)
-    if vm is None:
-        may_make = wanted.host.state is FleetHostState.ACTIVE and pool.state is PoolState.ACTIVE
-        if desktop.absent or report.code == VM_GONE or image is None or not may_make:
-            return None
-        return Action(ActionKind.MAKE, desktop, clean, image)
-    if desktop.absent:
-        return Action(ActionKind.DELETE, desktop, record_generation=vm.generation)
-    may_refresh = pool.state is PoolState.ACTIVE and image is not None
-    if desktop.user is None and (report.dirty or _has_old_image(pool, report, image)):
-        return Action(ActionKind.REFRESH, desktop, clean, image, vm.generation) if may_refresh else None
-    mark = clean if desktop.user is None else replace(clean, dirty=True, user=desktop.user)
-    if vm.desktop != replace(mark, pool=mark.pool if vm.desktop is None else vm.desktop.pool):
-        return Action(ActionKind.MARK, desktop, mark, record_generation=vm.generation)
-    if desktop.power_on and report.state in _OFF and (pool.state is PoolState.ACTIVE or desktop.user is not None):
-        return Action(ActionKind.START, desktop, record_generation=vm.generation)
-    if not desktop.power_on and report.state == "running":
-        return Action(ActionKind.STOP, desktop, record_generation=vm.generation)
-    return None
-
-
-def _has_old_image(pool: Pool, report: DesktopReport, image: Image | None) -> bool:
-    return image is not None and report.image is not None and report.image != image.path
-
-
-def _leaving(wanted: WantedOnHost, in_flight: Collection[str]) -> tuple[str, ...]:
-    """Return desktops without a user that leave a host that is drained: they are deleted, and made elsewhere."""
-    if wanted.host.state is not FleetHostState.DRAINING or wanted.host.held is not None:
-        return ()
-    can_leave = [
-        one.id
-        for one in wanted.desktops
-        if one.user is None
-        and not one.absent
-        and one.id not in in_flight
-        and (one.report is None or one.report.code not in UNTOUCHED)
+    `in_flight`: ids of desktops about which an operation is queued or runs on the host; `room`: how many operations may
+    be in flight there at a time.
+    """
+    own = [desktop for desktop in desktops if desktop.host_id == host.id]
+    related = _related(own, vms)
+    views = [
+        view_desktop(
+            desktop,
+            related[desktop.id],
+            pools.get(desktop.pool_id),
+            host,
+            incarnation,
+            now,
+            in_flight=desktop.id in in_flight,
+        )
+        for desktop in own
     ]
-    return tuple(can_leave[:MAX_LEAVING])
+    views = [replace(view, powered_off=_stays_off(view, pools.get(view.desktop.pool_id))) for view in views]
+    ranked: list[Ranked] = []
+    if host.held is None:
+        for view in views:
+            pool = pools.get(view.desktop.pool_id)
+            if view.desktop.id not in in_flight and view.desktop.not_before <= now:
+                action = _next_action(view, pool, host, images, incarnation)
+                ranked += [action] if action is not None else []
+    busy = {view.desktop.id for view in views if view.desktop.id in in_flight}
+    return HostPlan(
+        _within_limits(ranked, views, pools, busy, max(0, room - len(in_flight)), now),
+        {view.desktop.id: view.report for view in views if view.report is not None},
+        tuple(view.desktop.id for view in views if view.powered_off),
+        _strays(own, vms, incarnation),
+    )
+
+
+def _related(desktops: Sequence[Desktop], vms: Sequence[HostVm]) -> dict[str, list[HostVm]]:
+    by_id: dict[str, list[HostVm]] = {}
+    by_name: dict[str, list[HostVm]] = {}
+    for vm in vms:
+        for key in {vm.uuid, vm.mark.id if vm.mark is not None else vm.uuid}:
+            by_id.setdefault(key, []).append(vm)
+        by_name.setdefault(vm.name, []).append(vm)
+    related = {}
+    for desktop in desktops:
+        ids = by_id.get(desktop.id, [])
+        related[desktop.id] = [*ids, *(vm for vm in by_name.get(desktop.name, []) if vm not in ids)]
+    return related
+
+
+def _strays(desktops: Sequence[Desktop], vms: Sequence[HostVm], incarnation: str) -> tuple[str, ...]:
+    known = {desktop.id for desktop in desktops}
+    marked = [vm for vm in vms if vm.mark is not None and vm.mark.incarnation == incarnation]
+    return tuple(sorted(vm.name for vm in marked if vm.mark is not None and vm.mark.id not in known))
+
+
+def _stays_off(view: DesktopView, pool: Pool | None) -> bool:
+    """Return whether a desktop was switched off by its user; a floating one whose user logged off is released."""
+    desktop = view.desktop
+    if not view.powered_off or view.report is None or desktop.user is None or desktop.absent or not desktop.power_on:
+        return False
+    if view.report.user != desktop.user or view.report.generation != desktop.generation:
+        return False
+    return not (pool is not None and pool.spec.kind is PoolKind.FLOATING and view.report.logged_off)
+
+
+def _next_action(
+    view: DesktopView, pool: Pool | None, host: FleetHost, images: Mapping[str, Image], incarnation: str
+) -> Ranked | None:
+    """Return a desktop's next action with its order; None: nothing is to do, or nothing may be done."""
+    desktop, vm = view.desktop, view.vm
+    wanted = DesktopMark(
+        desktop.id,
+        pool.name if pool is not None else "",
+        incarnation,
+        desktop.generation,
+        dirty=desktop.user is not None,
+        user=desktop.user,
+    )
+    if vm is None or vm.mark is None:
+        return _make(view, pool, host, images, wanted)
+    if desktop.absent:
+        mark = replace(vm.mark, generation=desktop.generation)
+        return _Order.REMOVE, DeleteVm(desktop, mark, vm.name, vm.generation)
+    if pool is None or (host.state is FleetHostState.DRAINING and desktop.user is None):
+        return None
+    call = _Call(desktop, vm, wanted)
+    if desktop.user is not None and pool.spec.kind is not PoolKind.FIXED:
+        return _for_user(call, view, pool, images)
+    return _for_nobody(call, view, pool, images)
+
+
+class _Call(Value):
+    """What the actions about one VM share."""
+
+    desktop: Desktop
+    vm: HostVm
+    wanted: DesktopMark
+
+    def act(self, kind: Callable[..., HostAction], mark: DesktopMark | None = None) -> HostAction:
+        """Return an action on the VM; `mark`: another one than the VM has."""
+        present = replace(self.vm.mark, pool=self.wanted.pool) if self.vm.mark is not None else self.wanted
+        return kind(self.desktop, mark or present, self.vm.name, self.vm.generation)
+
+
+def _make(
+    view: DesktopView, pool: Pool | None, host: FleetHost, images: Mapping[str, Image], wanted: DesktopMark
+) -> Ranked | None:
+    """Return the making of a VM that no host ever had."""
+    desktop, report = view.desktop, view.report
+    if desktop.absent or was_seen(desktop) or (report is not None and report.code is not None):
+        return None
+    if pool is None or pool.state is not PoolState.ACTIVE or host.state is not FleetHostState.ACTIVE:
+        return None
+    if desktop.image_id not in images or (desktop.profile is None and pool.spec.profiles):
+        return None
+    order = _Order.USER if desktop.user is not None else _Order.SPARE
+    return order, MakeVm(desktop, wanted, desktop.name)
+
+
+def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image]) -> Ranked | None:
+    """Return the next action about a desktop that has a user.
+
+    A disk that another user had, or the same one in an earlier assignment, is refreshed before this one is let in; also
+    where somebody logged on just before the assignment.
+    """
+    desktop, vm, wanted, report = call.desktop, call.vm, call.wanted, view.report
+    mark = vm.mark
+    if mark is None or report is None:
+        return None
+    may_begin = pool.state is PoolState.ACTIVE
+    has_image = desktop.image_id in images
+    is_old = mark.dirty and (mark.generation, mark.user) != (desktop.generation, desktop.user)
+    is_strangers = mark.user not in (None, desktop.user) or (mark.user is None and report.logged_on_seen)
+    if is_old or is_strangers:
+        clean = replace(wanted, dirty=False, user=None)
+        return (_Order.USER, call.act(RefreshVm, clean)) if may_begin and has_image else None
+    if (mark.generation, mark.user, mark.dirty) != (desktop.generation, desktop.user, True):
+        return _Order.USER, call.act(MarkVm, wanted)
+    running = is_running(vm.state)
+    keeps = pool.spec.kind is PoolKind.DEDICATED
+    if report.logged_off and keeps and pool.spec.on_logoff is OnLogoff.REFRESH and may_begin and has_image:
+        return _Order.REFRESH, call.act(RefreshVm, replace(wanted, dirty=False))
+    if running and (not desktop.power_on or (report.logged_off and keeps and pool.spec.on_logoff is OnLogoff.STOP)):
+        return _Order.REMOVE, call.act(StopVm)
+    if is_off(vm.state) and desktop.power_on and not view.powered_off and not _is_ended(report, pool) and may_begin:
+        return _Order.USER, call.act(StartVm)
+    return None
+
+
+def _is_ended(report: DesktopReport, pool: Pool) -> bool:
+    """Return whether a floating desktop's user is gone: it is released, and not started for him again."""
+    return pool.spec.kind is PoolKind.FLOATING and report.logged_off
+
+
+def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image]) -> Ranked | None:
+    """Return the next action about a desktop without a user, or about a VM of a fixed pool."""
+    desktop, vm, report = call.desktop, call.vm, view.report
+    mark, image = vm.mark, images.get(desktop.image_id)
+    if mark is None or report is None:
+        return None
+    clean = replace(call.wanted, dirty=False, user=None)
+    may_begin = pool.state is PoolState.ACTIVE
+    if pool.spec.kind is PoolKind.FIXED:
+        if (mark.generation, mark.dirty, mark.user) != (clean.generation, False, None):
+            return _Order.REFRESH, call.act(MarkVm, clean)
+    elif report.dirty and not mark.dirty and mark.generation == desktop.generation:
+        return _Order.USER, call.act(MarkVm, replace(clean, dirty=True))
+    elif mark.generation == desktop.generation and vm.guest_users and mark.user is None:
+        return None  # somebody uses a desktop that is nobody's: it is refreshed after him
+    elif mark.dirty or mark.generation != desktop.generation:
+        return (_Order.REFRESH, call.act(RefreshVm, clean)) if may_begin and image is not None else None
+    if image is not None and vm.image not in (None, image.path) and may_begin:
+        return _Order.REFRESH, call.act(RefreshVm, clean)
+    running = is_running(vm.state)
+    if running and not desktop.power_on:
+        return _Order.REMOVE, call.act(StopVm)
+    if is_off(vm.state) and desktop.power_on and may_begin:
+        return _Order.SPARE, call.act(StartVm)
+    return None
+
+
+def _within_limits(
+    ranked: list[Ranked],
+    views: Sequence[DesktopView],
+    pools: Mapping[str, Pool],
+    busy: Collection[str],
+    room: int,
+    now: float,
+) -> tuple[HostAction, ...]:
+    """Return as many actions as may be begun now, the most urgent ones first.
+
+    What starts counts for the pool until it is ready: twenty guests that boot at once need longer than five times four.
+    """
+    starting: dict[str, set[str]] = {pool_id: set() for pool_id in pools}
+    for view in views:
+        if view.desktop.pool_id in pools and (view.desktop.id in busy or _is_starting(view, pools, now)):
+            starting[view.desktop.pool_id].add(view.desktop.id)
+    begun: list[HostAction] = []
+    for _, action in sorted(ranked, key=lambda entry: (entry[0], natural_key(entry[1].desktop.name))):
+        if len(begun) >= room:
+            break
+        pool, desktop = pools.get(action.desktop.pool_id), action.desktop
+        if isinstance(action, MakeVm | StartVm | RefreshVm) and pool is not None:
+            if len(starting[pool.id] - {desktop.id}) >= pool.spec.starts_per_host:
+                continue
+            starting[pool.id].add(desktop.id)
+        begun.append(action)
+    return tuple(begun)
+
+
+def _is_starting(view: DesktopView, pools: Mapping[str, Pool], now: float) -> bool:
+    report, pool = view.report, pools.get(view.desktop.pool_id)
+    if view.vm is None or report is None or pool is None or report.ready or report.running_since is None:
+        return False
+    return not boot_failed(replace(view.desktop, report=report), pool, now)
