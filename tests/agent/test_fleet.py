@@ -29,7 +29,6 @@ from vgpuctl.library import GpuHost
 from vgpuctl.model.agent_service import OPERATORS_GROUP
 from vgpuctl.model.desktop import DesktopMark, Fence, FleetRequest
 from vgpuctl.model.outcome import CallSettings
-from vgpuctl.value import replace
 
 HOST = "sim:a100-40"
 POOLS, OLGA = 60005, 60006
@@ -304,7 +303,7 @@ def test_a_deleted_desktop_stays_deleted_over_a_restart_of_the_agent(tmp_path: P
         host = controller(agent)
         host.announce_fleet(Fence(**FENCE))
         assert host.create_vm("vdi", **GPU).data.uuid == DESKTOP
-        host.delete_vm("vdi")
+        controller(agent, None).delete_vm("vdi")
     with running(HOST, tmp_path) as agent:
         host = controller(agent)
         assert host.read_fleet().holder == "a"
@@ -317,17 +316,8 @@ def controller(agent: RunningAgent, mark: dict[str, Any] | None = MARK, fence: d
     """Return the host as a controller has it, which sends the mark with what writes one."""
     host = connect(f"agent:{agent.path}")
     request = FleetRequest(Fence(**fence), None if mark is None else DesktopMark(**mark))
-    return _Controller(host._dial, CallSettings(fleet=request), host.name)
-
-
-class _Controller(AgentHost):
-    """A client that leaves the mark out of calls that write none, as a controller does."""
-
-    def _fleet_options(self, call: Any) -> Any:
-        options = dict(super()._fleet_options(call))
-        if call.name in ("delete-vm", "stop-vm", "start-vm") and "fleet" in options:
-            options["fleet"] = replace(options["fleet"], mark=None)
-        return options
+    made: AgentHost = host.with_settings(CallSettings(fleet=request))
+    return made
 
 
 def test_the_whole_life_of_a_desktop_through_the_client(tmp_path: Path) -> None:
@@ -367,7 +357,7 @@ def test_a_host_that_forgot_whom_it_obeys_waits_for_an_adoption(tmp_path: Path, 
     if damage == "remove":
         file.unlink()
     with running(HOST, tmp_path) as agent:
-        host = controller(agent)
+        host = controller(agent, None)
         acts: list[Callable[[], object]] = [
             lambda: host.announce_fleet(Fence(**FENCE)),
             lambda: host.announce_fleet(Fence("db-2", 1, "z")),
