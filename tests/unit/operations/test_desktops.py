@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.hosts import SimulatedHost, open_sim_host, operation, picture, run_re
 from tests.hosts import context as plain_context
 from tests.reserving_vms import vm_of
 from tests.unit.operations.test_refresh import SCENARIO
-from vgpuctl.errors import Controlled, Exists, InvalidInput, NotYours, RecordNewer, Refused, VgpuctlError
+from vgpuctl.errors import Controlled, Exists, InvalidInput, NotYours, RecordNewer, Refused, Stale, VgpuctlError
 from vgpuctl.hook.run import CONTEXT
 from vgpuctl.library import GpuHost
 from vgpuctl.model.caller import Caller
@@ -345,3 +346,15 @@ def _check_mark(host: SimulatedHost, where: str) -> str:
     (base,) = {disk.base for disk in vm.record.disks if disk.path == vm.disks[0].source}
     assert vm.record.desktop == (FREE if base == "/new.qcow2" else ADAS), where
     return str(base)
+
+
+def test_a_mark_and_another_change_at_once_do_not_both_win(host: SimulatedHost) -> None:
+    """A spare is stopped by one controller while another gives it to a user: the stop expects the unused record."""
+    generation = vm_of(host, "vdi").record.generation
+    late = calls(host, FLEET, fleet(), fence=FenceOfTest(), if_generation=generation)
+    controller(host, ADAS).mark_desktop("vdi")
+    before = picture(host)
+    for act in (late.stop_vm, late.delete_vm, partial(late.refresh_vm, image="/new.qcow2", drain=True)):
+        with pytest.raises(Stale):
+            act("vdi")
+    assert picture(host) == before
