@@ -277,7 +277,8 @@ class Api:
         )
         refuse_request(caller, call, options)
         if self._operations.known(todo) is None:
-            self._fleet.check(call, options)
+            if options.fleet is not None:  # not in the loop: it may wait until the fence is on the disk
+                await self._checkers.run(caller, self._fleet.check, call, options)
             if options.if_generation is not None:
                 await self._readers.run(caller, self._refuse_stale, todo, options.if_generation)
         if call.changes or call.name in WAITING_CALLS:

@@ -116,6 +116,10 @@ class AgentHost(GpuHost):
     def _with_settings(self, settings: CallSettings, _: HostClock) -> Self:
         return type(self)(self._dial, settings, self._host_name, read_file=self._read_file)
 
+    def with_settings(self, settings: CallSettings) -> Self:
+        """Return this host for calls with other settings, such as those of one change of a fleet."""
+        return self._with_settings(settings, HostClock())
+
     def close(self) -> None:
         """Log out at another host. No connection to an agent outlives its request."""
         if self._log_out is not None:

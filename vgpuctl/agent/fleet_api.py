@@ -71,7 +71,7 @@ def refuse_request(caller: Caller, call: LibraryCall, options: RequestOptions) -
     if options.override_controller and caller.rights is not Rights.ROOT:
         raise NotAllowed(
             f"{caller.account} may not override the controller of a desktop",
-            hint="as root, on the host: sudo vgpuctl --override-controller ...",
+            hint=f"as root, on the host: sudo vgpuctl --override-controller {call.name} NAME",
             rule="root",
         )
     if not call.changes:
@@ -81,7 +81,7 @@ def refuse_request(caller: Caller, call: LibraryCall, options: RequestOptions) -
         if caller.rights is Rights.FLEET:
             raise FenceNeeded(
                 f"{caller.account} has the rights of a fleet, and sends no fence with {call.name}",
-                hint=f'send {REQUEST_KEY}: {{"fleet": {{"fence": {{...}}}}}}; see docs/reference/api.md, Fleet',
+                hint=f'send {REQUEST_KEY}: {{"fleet": {{"fence": {{...}}}}}}',
             )
         return
     _require_fleet(caller)

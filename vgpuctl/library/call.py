@@ -151,7 +151,7 @@ class Calls:
             self._settings.if_generation,
             self._settings.fleet,
             self._settings.fence,
-            self._settings.override_controller or self._about != "vm",
+            self._about == "vm" and not self._settings.override_controller,
         )
 
     @property

@@ -146,8 +146,8 @@ class Context(Value):
     the operation changes, for the audit entry. `dry_run`: it only plans. `confirm` is asked before something is lost.
     `caller`: for whom it works, who may change only some VMs; None: for root. `if_generation`: the generation that the
     VM's record must have until the operation itself changes it; None: any. `fleet`: a controller asks, and `fence`
-    says whether the host still obeys it; None: there is no agent. `override_controller`: desktops of pools may be
-    changed without their controller.
+    says whether the host still obeys it; None: there is no agent. `protects_desktops`: only a controller
+    may change a desktop of a pool.
     """
 
     progress: Progress
@@ -159,7 +159,7 @@ class Context(Value):
     if_generation: int | None = None
     fleet: FleetRequest | None = None
     fence: HostFence | None = None
-    override_controller: bool = False
+    protects_desktops: bool = False
 
 
 class Subjects:
@@ -259,8 +259,8 @@ class CallSettings(Value):
     call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
     `caller`: for whom the calls work; None: for the user that runs this process. `files`: the texts of files that a
     caller elsewhere names, by path; None: they are read on this machine. `if_generation`: as of `Context`, for a call
-    that changes one VM. `fleet`, `fence`, `override_controller`: as of `Context`; calls about the whole host, which
-    stop and start VMs, need no override.
+    that changes one VM. `fleet`, `fence`: as of `Context`. `override_controller`: calls about one VM change a desktop
+    of a pool, too, as those about the whole host do.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS

@@ -43,7 +43,7 @@ def refuse_controlled(context: Context, vm: Vm) -> None:
     if mark is None:
         return
     if context.fleet is None:
-        if context.override_controller:
+        if not context.protects_desktops:
             return
         raise Controlled(
             f"{vm.name} is a desktop of the pool {mark.pool}, and its controller decides about it",

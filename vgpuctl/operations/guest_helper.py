@@ -178,7 +178,7 @@ def _ask(
     require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
     # a message changes nothing about which a controller decides
-    asks = replace(context, override_controller=True) if verb == "message-vm" else context
+    asks = replace(context, protects_desktops=False) if verb == "message-vm" else context
     vm = find_vm_to_change(asks, snapshot, name)
     if vm.state in NOT_RUNNING_STATES:
         raise Refused(

@@ -31,7 +31,7 @@ def mark_desktop(host: Host, context: Context, name: str) -> Outcome[VmReport]:
     if mark is None:
         raise InvalidInput(
             "mark-desktop writes the mark of the request, and there is none",
-            hint='send request: {"fleet": {"fence": {...}, "mark": {...}}}; see docs/reference/api.md, Fleet',
+            hint='send request: {"fleet": {"fence": {...}, "mark": {...}}}',
         )
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
