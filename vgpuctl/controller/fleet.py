@@ -3,6 +3,8 @@
 
 The arguments and results are those that `routes` publishes. Clients read them from here too, so this module needs no
 database.
+
+Size: one short method for each call.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from vgpuctl.controller.model import (
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.phase import PhaseWord, phase_of
 from vgpuctl.controller.planning.pool_spec import dump_pool, parse_pool
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import Busy, InvalidInput
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fleet import (
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 
 MAX_SPEC_BYTES = 1 << 20
 DAY_SECONDS = 86400.0
+LEASE_SECONDS = 30.0
+"""So long an admin's decision about a host keeps other controllers away."""
 _READY = frozenset({PhaseWord.READY})
 
 
@@ -213,9 +217,12 @@ class FleetService:
         link = self._connect(host)
         try:
             seen = link.host().read_fleet()
-            lease = self._store.hosts.take_lease(host.id, self._store.holder, 30.0)
-            epoch = 1 if lease is None else lease.epoch
-            link.host().announce_fleet(Fence(self._store.incarnation, epoch, self._store.holder), adopt=True)
+            lease = self._store.hosts.take_lease(host.id, self._store.holder, LEASE_SECONDS)
+            if lease is None:
+                raise Busy(
+                    f"another controller has {name}, or had it until a moment ago", hint="try again in 30 seconds"
+                )
+            link.host().announce_fleet(Fence(self._store.incarnation, lease.epoch, lease.holder), adopt=True)
             host = self._store.hosts.take_over_machine(name, facts_of(seen), caller.name)
         finally:
             link.close()

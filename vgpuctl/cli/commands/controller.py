@@ -180,15 +180,9 @@ def _changed_image(data: Any) -> Page:
 
 def _token_page(data: Any) -> Page:
     token: ApiTokenResult = data.data
-    lines = [] if token.secret is None else [token.secret]
-    return Page(
-        lines,
-        [
-            f"token {token.name}: {token.role}; nobody can read its secret again"
-            if lines
-            else f"token {token.name}: deleted"
-        ],
-    )
+    if token.secret is None:
+        return Page([f"token {token.name}: deleted"])
+    return Page([token.secret], [f"token {token.name}: {token.role}; its secret is shown this once"])
 
 
 def _fleet_page(data: FleetResult) -> Page:

@@ -3,6 +3,8 @@
 
 Who assigns a desktop locks the user's row first, then the pool's: two requests of one user wait for each other, and so
 do two for one pool. Nothing locks them in another order.
+
+Size: each method is one transaction, and all of them are about the same row.
 """
 
 from __future__ import annotations

@@ -185,6 +185,8 @@ class PoolRows(Rows):
                 .where((schema.desktop.c.pool_id == pool.id) & schema.desktop.c.absent.is_(False))
                 .values(absent=True, not_before=0.0)
             )
+            unplaced = (schema.desktop.c.pool_id == pool.id) & schema.desktop.c.host_id.is_(None)
+            connection.execute(delete(schema.desktop).where(unplaced))  # no host has anything of them
             hosts = select(schema.desktop.c.host_id).where(schema.desktop.c.pool_id == pool.id).distinct()
             for host_id in connection.execute(hosts).scalars():
                 self._changes.touch(host_id)

@@ -12,6 +12,13 @@ down_revision = None
 
 def upgrade() -> None:
     """Make the tables."""
+    _make_access()
+    _make_hosts()
+    _make_pools()
+    _make_desktops()
+
+
+def _make_access() -> None:
     op.create_table(
         "answer",
         sa.Column("token", sa.String(length=255), nullable=False),
@@ -36,39 +43,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_event")),
     )
     op.create_table(
-        "host",
-        sa.Column("id", sa.String(length=36), nullable=False),
-        sa.Column("name", sa.String(length=255), nullable=False),
-        sa.Column("address", sa.Text(), nullable=False),
-        sa.Column("host_key", sa.Text(), nullable=True),
-        sa.Column("labels", sa.Text(), nullable=False),
-        sa.Column("state", sa.String(length=255), nullable=False),
-        sa.Column("machine_id", sa.String(length=255), nullable=True),
-        sa.Column("boot_id", sa.String(length=255), nullable=True),
-        sa.Column("driver", sa.String(length=255), nullable=True),
-        sa.Column("agent_version", sa.String(length=255), nullable=True),
-        sa.Column("held", sa.Text(), nullable=True),
-        sa.Column("problem", sa.Text(), nullable=True),
-        sa.Column("seen_at", sa.Float(), nullable=True),
-        sa.Column("generation", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_host")),
-        sa.UniqueConstraint("name", name=op.f("uq_host_name")),
-    )
-    op.create_table(
-        "image",
-        sa.Column("id", sa.String(length=36), nullable=False),
-        sa.Column("name", sa.String(length=255), nullable=False),
-        sa.Column("version", sa.String(length=255), nullable=False),
-        sa.Column("path", sa.Text(), nullable=False),
-        sa.Column("os", sa.String(length=255), nullable=False),
-        sa.Column("sha256", sa.String(length=64), nullable=True),
-        sa.Column("bytes", sa.BigInteger(), nullable=True),
-        sa.Column("retired", sa.Boolean(), nullable=False),
-        sa.Column("generation", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_image")),
-        sa.UniqueConstraint("name", name=op.f("uq_image_name")),
-    )
-    op.create_table(
         "meta",
         sa.Column("key", sa.String(length=255), nullable=False),
         sa.Column("value", sa.Text(), nullable=False),
@@ -89,6 +63,28 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", name=op.f("pk_token")),
         sa.UniqueConstraint("digest", name=op.f("uq_token_digest")),
     )
+
+
+def _make_hosts() -> None:
+    op.create_table(
+        "host",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("name", sa.String(length=255), nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("host_key", sa.Text(), nullable=True),
+        sa.Column("labels", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(length=255), nullable=False),
+        sa.Column("machine_id", sa.String(length=255), nullable=True),
+        sa.Column("boot_id", sa.String(length=255), nullable=True),
+        sa.Column("driver", sa.String(length=255), nullable=True),
+        sa.Column("agent_version", sa.String(length=255), nullable=True),
+        sa.Column("held", sa.Text(), nullable=True),
+        sa.Column("problem", sa.Text(), nullable=True),
+        sa.Column("seen_at", sa.Float(), nullable=True),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_host")),
+        sa.UniqueConstraint("name", name=op.f("uq_host_name")),
+    )
     op.create_table(
         "host_lease",
         sa.Column("host_id", sa.String(length=36), nullable=False),
@@ -107,6 +103,23 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["host_id"], ["host.id"], name=op.f("fk_host_offer_host_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("host_id", "profile", name=op.f("pk_host_offer")),
     )
+
+
+def _make_pools() -> None:
+    op.create_table(
+        "image",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("name", sa.String(length=255), nullable=False),
+        sa.Column("version", sa.String(length=255), nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("os", sa.String(length=255), nullable=False),
+        sa.Column("sha256", sa.String(length=64), nullable=True),
+        sa.Column("bytes", sa.BigInteger(), nullable=True),
+        sa.Column("retired", sa.Boolean(), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_image")),
+        sa.UniqueConstraint("name", name=op.f("uq_image_name")),
+    )
     op.create_table(
         "pool",
         sa.Column("id", sa.String(length=36), nullable=False),
@@ -121,6 +134,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_pool")),
         sa.UniqueConstraint("name", name=op.f("uq_pool_name")),
     )
+
+
+def _make_desktops() -> None:
     op.create_table(
         "desktop",
         sa.Column("id", sa.String(length=36), nullable=False),
