@@ -102,8 +102,9 @@ def run(*, database: str | None, state: str | None, path: str | None, listen: Li
     store = open_store(url, alone=True)
     try:
         with bind(path or SOCKET_PATH) as listening:
+            socket_path = str(listening.getsockname())
             asyncio.run(_serve(store, listening, listen))
-            return str(listening.getsockname())
+        return socket_path
     finally:
         store.close()
 
