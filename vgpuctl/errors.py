@@ -3,6 +3,8 @@
 
 Library code raises one of these and never prints or exits. The message says what failed and where; `hint` is a
 command or an action that helps; `facts` are the numbers and names involved, as JSON values.
+
+Size: one short class for each code.
 """
 
 from __future__ import annotations
