@@ -174,6 +174,8 @@ def test_another_machine_under_a_known_name_is_held(own_store: Store, agent: Run
     with working(own_store):
         wait_until(lambda: service.show_host(ADMIN, "gpu01").data.held is not None, "the hold")
         assert "it is another machine" in (service.show_host(ADMIN, "gpu01").data.held or "")
+        wait_until(lambda: own_store.hosts.find("gpu01").seen_at is not None, "it is seen")
+        assert own_store.hosts.find("gpu01").machine_id == "another", "an admin decides"
         service.accept_host(ADMIN, "gpu01")
         wait_until(is_ready(own_store, 1), "a desktop")
 

@@ -48,7 +48,7 @@ from vgpuctl.model.results.fleet import (
     FleetResult,
     PoolResult,
 )
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
@@ -211,10 +211,10 @@ class FleetService:
             link.close()
         return Outcome(True, self._host_results((host,))[0])
 
-    def accept_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
-        """Let a held host go on as it is now: another machine or driver, or taken away from another controller."""
+    def accept_host(self, caller: FleetCaller, name: str, host_key: str | None = None) -> Outcome[FleetHostResult]:
+        """Let a held host go on as it is now: another machine or driver, another SSH key, another controller's."""
         host = self._store.hosts.find(name)
-        link = self._connect(host)
+        link = self._connect(host if host_key is None else replace(host, host_key=host_key))
         try:
             seen = link.host().read_fleet()
             lease = self._store.hosts.take_lease(host.id, self._store.holder, LEASE_SECONDS)
@@ -223,7 +223,7 @@ class FleetService:
                     f"another controller has {name}, or had it until a moment ago", hint="try again in 30 seconds"
                 )
             link.host().announce_fleet(Fence(self._store.incarnation, lease.epoch, lease.holder), adopt=True)
-            host = self._store.hosts.take_over_machine(name, facts_of(seen), caller.name)
+            host = self._store.hosts.take_over_machine(name, facts_of(seen), link.host_key, caller.name)
         finally:
             link.close()
         return Outcome(True, self._host_results((host,))[0])

@@ -425,15 +425,27 @@ drain_host = _host_command(
     "desktops with a user stay until they are released",
 )
 uncordon_host = _host_command("uncordon-host", "Make desktops on a host again.", "after cordon-host or drain-host")
-accept_host = _host_command(
-    "accept-host",
-    "Let a held host go on as it is now: it is another machine, has another driver, or lost its fence.",
-    "after you have looked why it is held",
-    "Host {} is trusted as it is now. Accept it?",
-)
 remove_host = _host_command(
     "remove-host", "Remove a host without desktops from the fleet.", "after drain-host", "Remove host {}?"
 )
+
+
+@make_command(
+    "accept-host", table=CONTROLLER_COMMANDS, page=_changed_host,
+    examples=(("vgpuctl controller accept-host gpu01", "after you have looked why it is held"),),
+)  # fmt: skip
+@click.argument("name", metavar="HOST")
+@click.option("--host-key", metavar="SHA256:...", help="Its new SSH key, where that is why it is held.")
+@_at_controller
+@click.pass_obj
+def accept_host(settings: Settings, name: str, host_key: str | None, where: Where) -> int:
+    """Let a held host go on as it is now: it is another machine, has another driver or key, or lost its fence."""
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        _confirmed(settings, f"Host {name} is trusted as it is now. Accept it?")
+        return run.CommandOutput(_connect(settings, *where).call("accept-host", name=name, host_key=host_key))
+
+    return run.perform(settings, "controller-accept-host", work)
 
 
 @make_command(

@@ -106,11 +106,16 @@ class HostRows(Rows):
             text = f"{before.name} is held: {reason}" if reason else f"{before.name} is no longer held"
             self._note(connection, "host-held" if reason else "host-released", text, actor, About(host=before.name))
 
-    def note_facts(self, host_id: str, facts: AgentFacts, host_key: str | None = None) -> None:
-        """Note what a host says of itself; nothing is written unless that changed or it is some time ago."""
+    def note_seen(self, host_id: str, facts: AgentFacts | None, host_key: str | None = None) -> None:
+        """Note that a host answered, and what it says of itself; of a held one that does not count yet (None).
+
+        Nothing is written unless something changed or it is some time ago.
+        """
         with self._database.read() as connection:
             before, now = _by_id(connection, host_id), self._database.now(connection)
-        values = {**columns_of(facts), "host_key": before.host_key or host_key, "problem": None}
+        values: dict[str, object] = {"problem": None}
+        if facts is not None:
+            values |= {**columns_of(facts), "host_key": before.host_key or host_key}
         is_recent = before.seen_at is not None and 0 <= now - before.seen_at < SEEN_SECONDS
         if is_recent and all(getattr(before, name) == value for name, value in values.items()):
             return
@@ -127,15 +132,17 @@ class HostRows(Rows):
             connection.execute(update(schema.host).where(schema.host.c.id == host_id).values(problem=problem[:1000]))
             self._note(connection, "host-problem", f"{before.name}: {problem}", CONTROLLER, About(host=before.name))
 
-    def take_over_machine(self, name: str, facts: AgentFacts, actor: str) -> FleetHost:
-        """Accept another machine under a host's name, and its SSH key at the next login; an admin has decided so."""
+    def take_over_machine(self, name: str, facts: AgentFacts, host_key: str | None, actor: str) -> FleetHost:
+        """Accept a host as it is now, with its SSH key: an admin has decided so."""
         with self._write() as connection:
             before = _find(connection, name, lock=True)
             self._changes.touch(before.id)
             connection.execute(
                 update(schema.host)
                 .where(schema.host.c.id == before.id)
-                .values(**columns_of(facts), held=None, problem=None, generation=before.generation + 1)
+                .values(
+                    **columns_of(facts), host_key=host_key, held=None, problem=None, generation=before.generation + 1
+                )
             )
             self._note(connection, "host-accepted", f"{name}: machine {facts.machine_id}", actor, About(host=name))
             return _find(connection, name)

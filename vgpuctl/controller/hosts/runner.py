@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from vgpuctl.agent.protocol import Fenced
+from vgpuctl.agent.protocol import Fenced, FenceLost
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
 from vgpuctl.controller.hosts.link import HostLink, facts_of
@@ -38,6 +38,8 @@ IDLE_SECONDS = 20.0
 BUSY_SECONDS = 2.0
 """The same while desktops start, or wait for a next try."""
 RETRY_SECONDS = 5.0
+SETTLE_SECONDS = 0.1
+"""Events that follow each other this quickly begin one turn."""
 MAX_CALLS = 4
 """So many calls of one host run at a time."""
 MAX_PROBES = 16
@@ -85,6 +87,7 @@ class HostRunner(threading.Thread):
         wait = 0.0
         while not self._stopping.is_set():
             self._wake.wait(wait)
+            self._stopping.wait(SETTLE_SECONDS)
             self._wake.clear()
             if self._stopping.is_set():
                 break
@@ -112,8 +115,9 @@ class HostRunner(threading.Thread):
         pools = {pool.id: pool for pool in self._store.pools.list()}
         images = {image.id: image for image in self._store.images.list()}
         vms = self._look(link, desktops, pools)
-        if self._seen is not None and host.held is None:
-            self._store.hosts.note_facts(host.id, facts_of(self._seen), link.host_key)
+        if self._seen is not None:
+            known = facts_of(self._seen) if host.held is None else None
+            self._store.hosts.note_seen(host.id, known, link.host_key)
         self._offer(link, host)
         with self._lock:
             running = frozenset(self._running)
@@ -154,8 +158,9 @@ class HostRunner(threading.Thread):
             self._store.hosts.hold(host.id, text)
         try:
             link.host().announce_fleet(Fence(self._store.incarnation, lease.epoch, lease.holder))
-        except Fenced as error:
-            self._store.hosts.hold(host.id, error.message)
+        except (Fenced, FenceLost) as error:
+            if isinstance(error, FenceLost) or error.facts.get("reason") in ("incarnation", "former"):
+                self._store.hosts.hold(host.id, error.message)
             raise
         self._lease = lease
         self._follow(link)
