@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+import kubernetes_validate
 import pytest
 
 from tests.callers import host_of
@@ -51,6 +52,31 @@ def test_every_label_is_one_of_kubernetes(tmp_path):
         for key, value in data.labels.items():
             assert re.fullmatch(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", key)
             assert re.fullmatch(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", value)
+
+
+def validate(document: dict[str, object]) -> None:
+    """Check a manifest against the schemas of the newest Kubernetes; unknown fields are errors."""
+    kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("scenario", ["a100-40", "h100-mig", "l40s-x4", "t4", "rtx-pro-6000", "hgx-h100"])
+def test_a_node_and_the_plugins_configuration_fit_kubernetes_schemas(tmp_path, scenario):
+    data = host_of(open_sim_host(tmp_path, scenario), None).capacity().data
+    amounts = {name: str(count) for name, count in data.resources.items()}
+    metadata = {"name": "k8s-1", "labels": dict(data.labels)}
+    validate({
+        "apiVersion": "v1", "kind": "Node", "metadata": metadata,
+        "status": {"capacity": amounts, "allocatable": amounts},
+    })  # fmt: skip
+    plugin = {"metadata": {"name": "device-plugin"}, "data": {"config.yaml": data.device_plugin}}
+    validate({"apiVersion": "v1", "kind": "ConfigMap", **plugin})
+    container = {"name": "main", "image": "i", "resources": {"limits": amounts}}
+    validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "job"}, "spec": {"containers": [container]}})
+
+
+def test_what_does_not_fit_kubernetes_schemas_is_noticed():
+    with pytest.raises(kubernetes_validate.ValidationError):
+        validate({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"a": 1}}})
 
 
 def test_gpu_instances_are_resources_of_their_own(tmp_path):
