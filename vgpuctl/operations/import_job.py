@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.kubernetes.claims import CLAIM, DeviceClaim, find_claims
-from vgpuctl.config.kubernetes.manifests import Container, Manifests, PodTemplate, cpus_of, memory_mib_of
+from vgpuctl.config.kubernetes.manifests import Manifests
+from vgpuctl.config.kubernetes.pods import Container, PodTemplate, cpus_of, memory_mib_of
 from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_request
 from vgpuctl.config.kubernetes.runtimes import with_runtimes
 from vgpuctl.config.kubernetes.words import AMD, DOMAINS, NVIDIA, find_word

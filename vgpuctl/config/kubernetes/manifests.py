@@ -8,12 +8,12 @@ pods there are, the `replicas` and `parallelism` above it say, multiplied.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vgpuctl.config.kubernetes.claims import CLAIM_TEMPLATE, ClaimRef, DeviceClaim, is_claim, parse_claim, parse_refs
+from vgpuctl.config.kubernetes.claims import CLAIM_TEMPLATE, DeviceClaim, is_claim, parse_claim, parse_refs
+from vgpuctl.config.kubernetes.pods import Container, PodTemplate
 from vgpuctl.config.kubernetes.quantity import parse_quantity
 from vgpuctl.config.kubernetes.words import DOMAINS
 from vgpuctl.config.not_text import refuse_nul
@@ -45,48 +45,6 @@ _OF_JOBS = frozenset({
     "slotsPerWorker", "runPolicy", "serveConfigV2", "jobTemplate",
 })  # fmt: skip
 """What says when, how often and together with what the pods of an object run: no VM keeps it."""
-
-
-class Container(Value):
-    """A container. `resources`: its limits, and the requests without a limit, as written. `at`: `file:line`.
-
-    `env`: the variables with a plain value. `left_out`: what else it has.
-    """
-
-    name: str
-    image: str
-    command: tuple[str, ...]
-    args: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
-    resources: Mapping[str, object]
-    at: str
-    left_out: tuple[str, ...] = ()
-
-
-class PodTemplate(Value):
-    """Pods that are alike. `kind`, `name`, `namespace`: of what makes them; `role`: of those in it, such as `worker`.
-
-    `annotations`, `labels` and `node_selector`: of the pods. `queue`: the one that they wait in.
-    `restart`: when systemd starts a container again. `claims`: of devices. `runtime`: of KServe, which has the
-    containers that these ones change. `at`: `file:line`.
-    """
-
-    kind: str
-    name: str
-    namespace: str
-    role: str
-    pods: int
-    containers: tuple[Container, ...]
-    init_containers: tuple[Container, ...]
-    annotations: Mapping[str, str]
-    node_selector: Mapping[str, str]
-    labels: Mapping[str, str]
-    queue: str | None
-    restart: str
-    at: str
-    left_out: tuple[str, ...] = ()
-    claims: tuple[ClaimRef, ...] = ()
-    runtime: str | None = None
 
 
 class Manifests(Value):
@@ -224,9 +182,9 @@ class _Reader:
                 continue
             is_role = isinstance(item, Mapping) and "template" in item
             named = key.lower().removesuffix("groupspec") if is_role else None  # of Ray: headGroupSpec
-            found = self._find(item, (*path, key), (*roles, named) if named and named != "spec" else roles, pods)
+            templates = self._find(item, (*path, key), (*roles, named) if named and named != "spec" else roles, pods)
             policy = _RESTARTS.get(_text(value.get("restartPolicy"), "")) if key == "template" else None
-            for made in found:  # Kubeflow's jobs say it beside the template, and set the pods' by it
+            for made in templates:  # Kubeflow's jobs say it beside the template, and set the pods' by it
                 yield made if policy is None else replace(made, restart=policy)
 
     def _count(self, value: Mapping[str, Any], path: KeyPath) -> int:
@@ -346,16 +304,6 @@ class _Reader:
         if not isinstance(items, list):
             raise _problem(self._document, (*path, key), f"{key}: expected a list")
         return items
-
-
-def cpus_of(containers: Sequence[Container]) -> int:
-    """Return how many CPUs containers ask for together, rounded up; 0 if they do not say."""
-    return math.ceil(sum(parse_quantity(c.resources.get("cpu", 0)) for c in containers))
-
-
-def memory_mib_of(containers: Sequence[Container]) -> int:
-    """Return how much memory containers ask for together in MiB, rounded up; 0 if they do not say."""
-    return math.ceil(sum(parse_quantity(c.resources.get("memory", 0)) for c in containers) / (1 << 20))
 
 
 def _problem(document: Document, path: KeyPath, text: str) -> InvalidInput:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from vgpuctl.config.kubernetes.manifests import Container
+from vgpuctl.config.kubernetes.pods import Container
 from vgpuctl.config.kubernetes.quantity import has_byte_suffix, parse_count, parse_quantity
 from vgpuctl.config.kubernetes.words import DOMAINS, HAMI, PLUGIN, WORDS, Amount, Word, find_word
 from vgpuctl.errors import InvalidInput

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.config.kubernetes.manifests import Container, PodTemplate
+from vgpuctl.config.kubernetes.pods import Container, PodTemplate
 from vgpuctl.value import replace
 
 _NAMESPACED, _OF_CLUSTER = "ServingRuntime", "ClusterServingRuntime"

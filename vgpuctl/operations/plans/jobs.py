@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from vgpuctl.config.arguments import placement_policy_of
-from vgpuctl.config.kubernetes.manifests import PodTemplate
+from vgpuctl.config.kubernetes.pods import PodTemplate
 from vgpuctl.config.kubernetes.request import DeviceRequest
 from vgpuctl.errors import HostCannot
 from vgpuctl.makers import maker_of

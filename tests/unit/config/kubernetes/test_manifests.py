@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from vgpuctl.config.kubernetes.manifests import MAX_DOCUMENTS, cpus_of, memory_mib_of, parse_manifests
+from vgpuctl.config.kubernetes.manifests import MAX_DOCUMENTS, parse_manifests
+from vgpuctl.config.kubernetes.pods import cpus_of, memory_mib_of
 from vgpuctl.config.kubernetes.quantity import parse_quantity
 from vgpuctl.errors import InvalidInput
 
