@@ -188,6 +188,16 @@ memory: 512
 name: old
 hostpci0: 0000:01:00.0
 """
+PROXMOX_MAPPING = """a40
+\tdescription two nodes
+\tmap id=10de:2235,iommugroup=12,node=pve1,path=0000:01:00.0,subsystem-id=10de:145a
+\tmap id=10de:2235,iommugroup=40,node=pve2,path=0000:81:00.0;0000:81:00.1,subsystem-id=10de:145a
+\tmdev 1
+
+# a network card
+nic
+\tmap id=15b3:1017,iommugroup=7,node=pve1,path=0000:3b:00.0,subsystem-id=15b3:0007
+"""
 DOMAIN = f"""<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
   <name>desk-5</name>
   <uuid>{UUID}</uuid>
@@ -267,6 +277,7 @@ NVreg_RegistryDwords   string  RmPVMRL=0x00020001         Registry dwords
 """
 FORMATS = {
     "vmx": VMX, "ovf": OVF, "xe": XE_VM + XE_VGPUS, "proxmox": PROXMOX, "libvirt": DOMAIN, "esxcli": ESXCLI,
+    "mapping": PROXMOX_MAPPING,
 }  # fmt: skip
 """A file of each format."""
 DESCRIPTOR = """# Disk DescriptorFile

@@ -110,6 +110,48 @@ MANIFESTS: tuple[Any, ...] = tuple(
         {"nvidia.com/mig-1g.5gb": 1},
     )
 )
+_ASKING = {**_CONTAINER, "resources": {"limits": {"nvidia.com/gpu": 1}, "claims": [{"name": "gpu"}]}}
+_OBJECTS: tuple[dict[str, Any], ...] = (
+    {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "spec": {"spec": {"devices": {"requests": [{"exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}}]}}},
+    },
+    {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "spec": {
+            "containers": [_ASKING],
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "train"}],
+        },
+    },
+    {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "spec": {"predictor": {"minReplicas": 1, "model": {**_ASKING, "runtime": "train", "storageUri": "pvc://a"}}},
+    },
+    {"apiVersion": "serving.kserve.io/v1alpha1", "kind": "ServingRuntime", "spec": {"containers": [_ASKING]}},
+    {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "spec": {
+            "replicas": 2,
+            "leaderWorkerTemplate": {"size": 3, "workerTemplate": {"spec": {"containers": [_ASKING]}}},
+        },
+    },
+    {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "spec": {
+            "workerGroupSpecs": [
+                {"groupName": "a", "numOfHosts": 2, "template": {"spec": {"containers": [_ASKING]}}},
+            ],
+        },
+    },
+)
+MANIFESTS += (
+    {"apiVersion": "v1", "kind": "List", "items": [{**one, "metadata": {"name": "train"}} for one in _OBJECTS]},
+)
 QUERIES = (
     "list-gpus",
     "list-vms",

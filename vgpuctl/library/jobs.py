@@ -9,7 +9,7 @@ from vgpuctl.config.arguments import as_texts
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.call import Calls, query
 from vgpuctl.library.fields import Texts
-from vgpuctl.library.text_file import display_name, read_given_text
+from vgpuctl.library.text_file import command_path, display_name, read_given_text
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import QueryResult
@@ -39,7 +39,10 @@ class JobCalls(Calls):
             raise InvalidInput(
                 f"from 1 to {MAX_FILES} files of manifests, not {len(names)}", hint="vgpuctl import-job FILE"
             )
-        read = [parse_manifests(read_given_text(self._ports, path, "manifest"), display_name(path)) for path in names]
+        read = [
+            parse_manifests(read_given_text(self._ports, path, "manifest"), display_name(path), command_path(path))
+            for path in names
+        ]
         return import_job.import_jobs(
             self._ports, read, parse_assumed(as_texts("assume", assume)), name=job, units=units
         )

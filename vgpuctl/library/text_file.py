@@ -6,18 +6,27 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.not_text import not_utf8_error
 from vgpuctl.errors import FileNeeded, InvalidInput, NotFound
 from vgpuctl.regular_file import MAX_BYTES, read_regular_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vgpuctl.ports.host import Host
 
 
 def display_name(path: str) -> str:
     """Return what messages call a path; `-` is standard input."""
     return "standard input" if path == "-" else path
+
+
+def command_path(path: str) -> str:
+    """Return what commands call a path, before it is quoted: nothing for standard input, and never an option."""
+    return "" if path == "-" else f"./{path}" if path.startswith("-") else path
 
 
 VM_KIND = "VM"
@@ -49,7 +58,7 @@ def read_text(path: str, file_kind: str = "spec") -> str:
     if file_kind == VM_KIND:
         from vgpuctl.library import foreign_files, ova_file
 
-        decode = foreign_files.decode_vm_text
+        decode: Callable[[bytes], str] = partial(foreign_files.decode_vm_text, path=path)
         if path != "-" and ova_file.is_ova(path):
             return foreign_files.read_ova_text(path)
     else:
@@ -69,8 +78,7 @@ def read_text(path: str, file_kind: str = "spec") -> str:
         hint = _suggest_file(path) + hint
         raise NotFound(f"there is no {file_kind} file {path}", hint=hint, path=path) from exc
     except UnicodeDecodeError as exc:
-        hint = f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {'' if path == '-' else path}".rstrip()
-        raise InvalidInput(f"{display_name(path)} is not UTF-8 text: byte {exc.start} is wrong", hint=hint) from exc
+        raise not_utf8_error(display_name(path), command_path(path), exc.object, exc.start) from exc
     except OSError as exc:
         hint = f"ls -ld {path}" if path != "-" else "specify the file: -f SPEC"
         raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=hint, errno=exc.errno, path=path) from exc

@@ -128,15 +128,17 @@ class HostCalls(Calls):
         return import_host.import_host(self._ports, _read_foreign_config(self._ports, path, config))
 
     @query
-    def import_vm(self, *files: str) -> QueryResult[ImportedVmsResult]:
+    def import_vm(self, *files: str, pool: str | None = None) -> QueryResult[ImportedVmsResult]:
         """Return VMs of other hypervisors as VM specs, with the commands for their disks; nothing is written.
 
-        `files`: VMX, OVF, OVA, Proxmox's conf, libvirt's domain XML, or what xe and esxcli print; `-`: standard input.
+        `files`: VMX, OVF, OVA, Proxmox's conf and pci.cfg, libvirt's domain XML, or what xe and esxcli print; `-`:
+        standard input. `pool`: the storage pool in whose folder the disks go; None: /var/lib/libvirt/images.
         """
         from vgpuctl.library import foreign_files
         from vgpuctl.operations import import_vm
 
-        return import_vm.import_vms(self._ports, foreign_files.read_vm_files(self._ports, as_texts("files", files)))
+        read = foreign_files.read_vm_files(self._ports, as_texts("files", files))
+        return import_vm.import_vms(self._ports, read, pool=pool)
 
     @change("reconcile-host")
     def reconcile_host(self, *, only: Texts | None = None, dry_run: bool = False) -> Outcome[ReconcileResult]:

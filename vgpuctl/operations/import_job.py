@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.kubernetes.manifests import Manifests, PodTemplate, cpus_of, memory_mib_of
+from vgpuctl.config.kubernetes.claims import CLAIM, DeviceClaim, find_claims
+from vgpuctl.config.kubernetes.manifests import Container, Manifests, PodTemplate, cpus_of, memory_mib_of
 from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_request
+from vgpuctl.config.kubernetes.runtimes import with_runtimes
 from vgpuctl.config.kubernetes.words import DOMAINS, find_word
 from vgpuctl.config.rules import ValidationError
 from vgpuctl.config.spec_text import choose_vm_name
@@ -27,6 +29,7 @@ from vgpuctl.model.results.jobs import JobResult, JobUnitResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.plans.jobs import KNOWN_ANNOTATIONS, PodFit, fit_pod
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -49,11 +52,13 @@ def import_jobs(
         NotFound: no pod asks for a GPU, or there is no object of this name.
         HostCannot: this host has nothing for a pod; `result` has all pods.
     """
-    templates = [t for file in files for t in file.templates if name is None or name in (t.name, _stem(t))]
+    everything = with_runtimes([t for file in files for t in file.templates])
+    templates = [t for t in everything if name is None or name in (t.name, _stem(t))]
+    claims = [claim for file in files for claim in file.claims]
     if name is not None and not templates:
-        names = sorted({t.name for file in files for t in file.templates})
+        names = sorted({t.name for t in everything})
         raise NotFound(f"no object with pods has the name {name}", hint=f"there are: {', '.join(names[:20]) or 'none'}")
-    asked = [(t, requests) for t in templates if (requests := _requests(t, assumed))]
+    asked = [(t, requests) for t in templates if (requests := _requests(t, assumed, claims))]
     if not asked:
         names = sorted({name for t in templates for c in t.containers for name in c.resources if "/" in name})
         asks = f"; they ask for {', '.join(names[:10])}" if names else ""
@@ -76,15 +81,17 @@ def import_jobs(
     return result
 
 
-def _requests(template: PodTemplate, assumed: Assumed) -> tuple[DeviceRequest, ...]:
-    """Return what the containers of a pod ask for; those that run before the others only where those ask for nothing.
+def _requests(template: PodTemplate, assumed: Assumed, claims: Sequence[DeviceClaim]) -> tuple[DeviceRequest, ...]:
+    """Return what the containers of a pod ask for, and what it claims.
+
+    Those that run before the others count only where those ask for nothing.
 
     Raises:
         InvalidInput: a request is not understood, or the requests are for GPUs of several makers.
     """
     requests = [r for c in template.containers if (r := parse_request(c, assumed)) is not None]
     before = [r for c in template.init_containers if (r := parse_request(c, assumed)) is not None]
-    requests = requests or before[:1]
+    requests = [*(requests or before[:1]), *_claimed(template, claims)]
     makers = list(dict.fromkeys(request.maker for request in (*requests, *before)))
     if len(makers) > 1:
         raise InvalidInput(
@@ -92,6 +99,28 @@ def _requests(template: PodTemplate, assumed: Assumed) -> tuple[DeviceRequest, .
             hint="a VM for each: make a pod for each maker",
         )
     return tuple(requests)
+
+
+def _claimed(template: PodTemplate, claims: Sequence[DeviceClaim]) -> list[DeviceRequest]:
+    """Return what a pod claims: its containers share that.
+
+    Raises:
+        InvalidInput: a claim is in none of the files, or for too many devices.
+    """
+    requests = []
+    for claim in find_claims(template.claims, template.namespace, claims, template.at):
+        left_out = list(claim.left_out)
+        if claim.kind == CLAIM:
+            left_out.append(f"claim {claim.name}: all pods that name it share its devices, and each VM has its own")
+        for devices in claim.devices:
+            resources = {devices.word: devices.count}
+            request = parse_request(Container(claim.name, "", (), (), (), resources, devices.at))
+            if request is not None:
+                texts = (*(f"claim {claim.name}: {text}" for text in devices.left_out), *left_out)
+                words = (f"claim {claim.name} {devices.word} {devices.count}",)
+                requests.append(replace(request, words=words, left_out=(*request.left_out, *texts)))
+                left_out = []
+    return requests
 
 
 def _job(

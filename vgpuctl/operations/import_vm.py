@@ -8,14 +8,16 @@ becomes lines for host.yaml.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.foreign_vms.imported import ForeignFile, ImportedHostSettings, VmFile, bounded, merge_files
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.host import ImportedVmsResult
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.plans.imported_disks import name_copies
+from vgpuctl.operations.plans.facts import DIRECTORY_POOLS
+from vgpuctl.operations.plans.imported_disks import DISK_FOLDER, name_copies
 from vgpuctl.operations.plans.imported_vms import choose_name, plan_spec
 from vgpuctl.scheduler.registry_dword import DriverGeneration, decode_dword, wrong_generation
 
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def import_vms(host: Host, files: Sequence[VmFile]) -> QueryResult[ImportedVmsResult]:
+def import_vms(host: Host, files: Sequence[VmFile], *, pool: str | None = None) -> QueryResult[ImportedVmsResult]:
     """Return a VM spec for each VM in the files, and the lines for host.yaml.
 
+    `pool`: the storage pool in whose folder the disks go; None: `DISK_FOLDER`.
+
     Raises:
+        NotFound, HostCannot: there is no such pool, or it is no folder, or not started.
         InvalidInput: none of the files describes a VM or a host, or a VM cannot be one of vgpuctl's.
     """
     pairs, left_out = merge_files(tuple(files))
@@ -37,10 +42,11 @@ def import_vms(host: Host, files: Sequence[VmFile]) -> QueryResult[ImportedVmsRe
             f"{files[0].content.name}: none of the files describes a VM",
             hint="give the file of the VM too: of XenServer what xe vm-param-list uuid=VM prints",
         )
+    folder = DISK_FOLDER if pool is None else _folder_of(host, pool)
     snapshot = observe(host, ReadScope(types=True))
     taken: set[str] = set()
     named = [(file, vm, choose_name(vm, file, taken)) for file, vm in name_copies(pairs)]
-    plans = [plan_spec(file, vm, name, snapshot.gpus, taken) for file, vm, name in named]
+    plans = [plan_spec(file, vm, name, snapshot.gpus, taken, folder) for file, vm, name in named]
     results = tuple(plan.result for plan in plans)
     text = (
         "".join(f"---\n{result.text}" for result in results) if len(results) > 1 else "".join(r.text for r in results)
@@ -59,6 +65,32 @@ def import_vms(host: Host, files: Sequence[VmFile]) -> QueryResult[ImportedVmsRe
         )
     data = ImportedVmsResult(text, results, host_lines, not_of_vms)
     return QueryResult(data, (*snapshot.warnings, *warnings), notes=tuple(notes))
+
+
+def _folder_of(host: Host, name: str) -> str:
+    """Return the folder of a storage pool: qemu-img and virt-v2v write files.
+
+    Raises:
+        NotFound, HostCannot: as `import_vms`.
+    """
+    pool = host.storage.pool(name)
+    if pool is None:
+        raise NotFound(f"libvirt has no storage pool '{name}'", hint="virsh pool-list --all", pool=name)
+    if pool.path is None or pool.kind not in DIRECTORY_POOLS:
+        raise HostCannot(
+            f"the storage pool '{name}' is of kind {pool.kind}, and the commands for disks write files",
+            hint="choose a pool of kind dir: virsh pool-list --all --details",
+            check="pool-kind",
+            pool=name,
+        )
+    if not pool.active:
+        raise HostCannot(
+            f"the storage pool '{name}' is not started, so {pool.path} may be another folder",
+            hint=f"virsh pool-start {quote(name)}",
+            check="pool-inactive",
+            pool=name,
+        )
+    return pool.path
 
 
 def find_host_lines(files: Sequence[ForeignFile]) -> tuple[tuple[str, ...], tuple[str, ...]]:

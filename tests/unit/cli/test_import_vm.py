@@ -27,6 +27,16 @@ def test_stdout_is_a_spec_that_ensure_vm_takes(sim: Run, tmp_path: Path) -> None
     assert (shown["memory_mib"], shown["vcpus"]) == (8192, 4)
 
 
+def test_the_pool_of_the_disks(sim: Run, tmp_path: Path) -> None:
+    path = tmp_path / "desk-1.vmx"
+    path.write_text(texts.VMX)
+    sim("create-vm --profile A100-4C")  # it makes the pool default
+    assert "desk-1.vmdk /var/lib/libvirt/images/desk-1.qcow2\n" in sim(f"import-vm --pool default {path}").err
+    ran = sim(f"import-vm --pool other {path}")
+    assert (ran.status, ran.out) == (2, "")
+    assert "libvirt has no storage pool 'other'" in ran.err
+
+
 def test_json_has_every_field(sim: Run, tmp_path: Path) -> None:
     (tmp_path / "vm.txt").write_text(texts.XE_VM)
     (tmp_path / "more.txt").write_text(texts.XE_VGPUS + texts.XE_VIFS + texts.XE_GROUP)

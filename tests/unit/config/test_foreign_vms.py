@@ -164,8 +164,8 @@ def test_a_vm_of_proxmox_without_its_snapshots():
         ("01:00,x-vga=1", (ImportedGpu("f:2", device="01:00"),)),
         ("host=01:00.0;01:00.1", (ImportedGpu("f:2", device="01:00.0"),)),
         ("01:00.0;02:00.0", (ImportedGpu("f:2", device="01:00.0"), ImportedGpu("f:2", device="02:00.0"))),
-        ("mapping=a100", (ImportedGpu("f:2", device="the mapping a100"),)),
-        ("mapping=a100,mdev=nvidia-63", (ImportedGpu("f:2", type_id="nvidia-63"),)),
+        ("mapping=a100", (ImportedGpu("f:2", device="the mapping a100", mapping="a100"),)),
+        ("mapping=a100,mdev=nvidia-63", (ImportedGpu("f:2", type_id="nvidia-63", mapping="a100"),)),
     ],
 )
 def test_devices_of_proxmox(value, gpus):

@@ -69,6 +69,12 @@ BAD = {
     "proxmox: line": ("memory: 1\n-> x\n", "f:2: '-> x' is not KEY: VALUE"),
     "proxmox: twice": ("memory: 1\nmemory: 2\n", "f:2: memory is given twice"),
     "proxmox: cores": ("cores: x\n", "cores is 'x'"),
+    "mapping: no name": ("\tmap node=a,path=01:00\n", "f:1: 'map node=a,path=01:00' belongs to no mapping"),
+    "mapping: twice": (f"{texts.PROXMOX_MAPPING}\nnic\n", "the mapping nic is given twice, first in line 8"),
+    "mapping: no path": ("a\n\tmap id=10de:1,node=a\n", "f:2: this map has no path="),
+    "mapping: no node": ("a\n map path=1\n map id=10de:1,path=01:00,node=\n", "f:2: this map has no node="),
+    "mapping: bidi": ("a\n\tmap node=a\u202e,path=01:00\n", "f:2: map node has the character '\\u202e'"),
+    "mapping: long": (f"{'a' * 2000}\n\tmap node=a,path=01:00\n", "f:1: the mapping has 2000 characters"),
     "esxcli: policy": ("   Shared Passthru Assignment Policy: Random\n", "not Performance or Consolidation"),
     "esxcli: dword": ("NVreg_RegistryDwords string RmPVMRL=0x100000001\n", "not a number of 32 bits"),
 }

@@ -307,14 +307,14 @@ def test_a_folder_that_is_a_link_itself_is_no_problem(ports, tmp_path):
 def test_a_vmx_says_its_encoding():
     text = '.encoding = "{}"\ndisplayName = "Büro"\n'
     for name, codec in (("UTF-8", "utf-8"), ("windows-1252", "cp1252"), ("ISO-8859-1", "latin-1")):
-        assert "Büro" in decode_vm_text(text.format(name).encode(codec))
-    assert decode_vm_text("\ufeffa\r\nb".encode()) == "a\nb"
+        assert "Büro" in decode_vm_text(text.format(name).encode(codec), "x.vmx")
+    assert decode_vm_text("\ufeffa\r\nb".encode(), "x.vmx") == "a\nb"
     for name, line in (("shift_jis", 2), ("us-ascii", 2), ("UTF-8", 2)):
-        with pytest.raises(InvalidInput, match=f"^.encoding is '{name.lower()}', but byte .* in line {line},"):
-            decode_vm_text(text.format(name).encode("latin-1").replace(b"\xfc", b"\x81 "))
+        with pytest.raises(InvalidInput, match=f"^x.vmx:{line}: .encoding is '{name.lower()}', but byte .* is no such"):
+            decode_vm_text(text.format(name).encode("latin-1").replace(b"\xfc", b"\x81 "), "x.vmx")
     for name in ("rot13", "zlib", "utf-16"):
-        with pytest.raises(InvalidInput, match="which vgpuctl does not know"):
-            decode_vm_text(text.format(name).encode())
+        with pytest.raises(InvalidInput, match=r"^x\.vmx:1: .*which vgpuctl does not know"):
+            decode_vm_text(text.format(name).encode(), "x.vmx")
 
 
 def test_files_that_cannot_be_read(ports, tmp_path):

@@ -71,7 +71,10 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"name: \xff")
     with pytest.raises(InvalidInput, match="not UTF-8 text: byte 6") as binary:
         requests.from_file(ports(), os.fspath(tmp_path / "binary"), {})
-    assert binary.value.hint == f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {tmp_path / 'binary'}"
+    assert (
+        binary.value.hint
+        == f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {tmp_path}/binary > {tmp_path}/binary.utf8"
+    )
     with pytest.raises(InvalidInput, match="cannot be read: Is a directory") as directory:
         requests.from_file(ports(), os.fspath(tmp_path), {})
     assert directory.value.hint == f"ls -ld {tmp_path}"

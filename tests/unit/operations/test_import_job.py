@@ -64,6 +64,11 @@ def spec_of(result):
         ("nvidia.com/gpumem: 5000", "l40s-x4", {"profile": "L40S-6Q"}),
         ("nvidia.com/gpumem: 4000", "t4", {"profile": "T4-8C"}),
         ("huawei.com/Ascend310P: 1, huawei.com/Ascend310P-memory: 6144", "ascend", {"profile": "vnpu-vir02"}),
+        (
+            "huawei.com/Ascend310P: 1, huawei.com/Ascend310P-memory: 8192, huawei.com/Ascend310P-core: 50",
+            "ascend",
+            {"profile": "vnpu-vir04"},
+        ),
         ("amd.com/gpu: 1", "mixed", {"mode": "passthrough", "gpus": 1, "gpu": ["0000:af:00.0"]}),
         ("gpu.intel.com/i915: 1", "mixed", {"mode": "passthrough", "gpus": 1, "gpu": ["0000:86:00.0"]}),
         (
@@ -95,6 +100,7 @@ def test_a_spec_makes_a_vm_that_has_it(tmp_path):
     [
         ("amd.com/gpu: 1", "a100-40", "this host has no GPU of AMD that vgpuctl manages: NVIDIA A100-PCIE-40GB"),
         ("huawei.com/Ascend910: 1", "ascend", "no GPU of this host is model 910"),
+        ("huawei.com/Ascend310P-core: 50", "ascend", "holds 50 % of the cores"),
         ("cambricon.com/mlu: 1", "mixed", "this host has no GPU of Cambricon"),
         ("nvidia.com/gpu: 4", "a100-40", "4 whole GPUs of one model: this host has NVIDIA A100-PCIE-40GB"),
         ("nvidia.com/gpumem: 60000", "a100-40", "A100-40C, has 40 GiB, of which programs get about 38352 MiB"),

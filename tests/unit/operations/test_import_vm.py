@@ -42,9 +42,10 @@ def the_vm(ports, text: str, path: str = "vms/x.vmx") -> ImportedVmResult:
 
 
 def commands(vm: ImportedVmResult) -> tuple[str, ...]:
-    """Return the commands without the check that comes first: nothing may be overwritten."""
+    """Return the commands without the checks that come first: nothing may be overwritten, no disk lead elsewhere."""
     assert all(command.startswith((f"test ! -e {IMAGES}/{vm.name}", "mkdir ")) for command in vm.commands)
-    return tuple(command.partition("; false; } && ")[2] or command for command in vm.commands)
+    without = (command.partition("; false; } && ")[2] or command for command in vm.commands)
+    return tuple(command.rpartition(" >&2) && ")[2] for command in without)
 
 
 def test_a_vmx_becomes_a_spec(ports):
@@ -216,11 +217,13 @@ def test_a_command_says_that_its_disk_exists(ports, tmp_path):
     for program in ("qemu-img", "virt-v2v"):
         (tmp_path / program).write_text(f"#!/bin/sh\necho {program}\n")
         (tmp_path / program).chmod(0o755)
+    (tmp_path / "vms").mkdir()
 
     def ran(command: str) -> tuple[int, str, str]:
         pasted = command.replace(IMAGES, str(tmp_path))
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-        done = subprocess.run(["sh", "-c", pasted], env=environment, capture_output=True, text=True, check=False)
+        words = ["sh", "-c", pasted]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
     first, second = the_vm(ports, texts.VMX).commands

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.makers import is_makers_vendor_id
 from vgpuctl.model.names import is_visible
 from vgpuctl.model.numbers import count_text
 from vgpuctl.value import Value, replace
@@ -21,6 +22,9 @@ MAX_VMS_PER_FILE = 1000
 MAX_DEVICES_PER_VM = 256
 """More disks, network cards or GPUs than any of these hypervisors gives to a VM."""
 MAX_LEFT_OUT = 200
+MAPPINGS_PRINTER = "cat /etc/pve/mapping/pci.cfg"
+"""What prints the mappings of a cluster of Proxmox on each of its nodes."""
+_MAX_SHOWN = 4
 _MIB = 1 << 20
 _HUGE = 1 << 62
 _INSIDE = re.compile(r"[^/\\:]+(/[^/\\:]+)*")
@@ -74,7 +78,7 @@ class ImportedDisk(Value):
     """A disk. `file`: as its source names it; it is a path in the VM's folder.
 
     `format`: QEMU's name of its format. `fetch`: how its file comes to this host, if it is not there yet; then `origin`
-    is its whole name on the other host.
+    is its whole name on the other host. `is_checked`: it was read here, and leads to no file outside its VM's folder.
     """
 
     file: str
@@ -82,6 +86,7 @@ class ImportedDisk(Value):
     position: str
     fetch: str | None = None
     origin: str = ""
+    is_checked: bool = False
 
 
 class ImportedNic(Value):
@@ -98,13 +103,15 @@ class ImportedNic(Value):
 class ImportedGpu(Value):
     """A GPU or vGPU that a VM has on its other host: a vGPU by name or by mdev type; without both a whole device.
 
-    `profile`: the vGPU's name as it is written there. `device`: what people call a whole device.
+    `profile`: the vGPU's name as it is written there. `device`: what people call a whole device. `mapping`: the name
+    that Proxmox' cluster has for devices of several nodes.
     """
 
     position: str
     profile: str | None = None
     type_id: str | None = None
     device: str | None = None
+    mapping: str | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -160,6 +167,28 @@ class ImportedHostSettings(Value):
     scheduler_dword: int | None = None
 
 
+class MappedDevice(Value):
+    """A device of a node of Proxmox. `path`: PCI addresses, with `;` between them. `id`: vendor and device, in hex."""
+
+    node: str
+    path: str
+    id: str
+
+
+class ImportedMapping(Value):
+    """A name that a cluster of Proxmox has for devices, any of which a VM may get."""
+
+    name: str
+    position: str
+    devices: tuple[MappedDevice, ...]
+
+    def __str__(self) -> str:
+        """Return which devices these are, the first ones by node."""
+        texts = [f"{one.path} of {one.node}{f' ({one.id})' if one.id else ''}" for one in self.devices]
+        more = f" and {len(texts) - _MAX_SHOWN} more" if len(texts) > _MAX_SHOWN else ""
+        return f"{self.position}: {' or '.join(texts[:_MAX_SHOWN]) or 'no device'}{more}"
+
+
 class ForeignFile(Value):
     """The content of one file. `format`: what people call its format. `left_out`: what belongs to no VM."""
 
@@ -169,6 +198,7 @@ class ForeignFile(Value):
     devices: tuple[ImportedDevice, ...] = ()
     settings: tuple[ImportedHostSettings, ...] = ()
     left_out: tuple[str, ...] = ()
+    mappings: tuple[ImportedMapping, ...] = ()
 
 
 class VmFile(Value):
@@ -220,6 +250,7 @@ def merge_files(files: tuple[VmFile, ...]) -> tuple[tuple[tuple[VmFile, Imported
     devices: dict[str, list[ImportedDevice]] = {}
     for device in (device for file in files for device in file.content.devices):
         devices.setdefault(device.vm_uuid, []).append(device)
+    mappings = [mapping for file in files for mapping in file.content.mappings]
     vms = []
     for file in files:
         for vm in file.content.vms:
@@ -228,7 +259,7 @@ def merge_files(files: tuple[VmFile, ...]) -> tuple[tuple[tuple[VmFile, Imported
             nics = tuple(device.nic for device in own if device.nic is not None)
             missing = () if vm.listed_nics is None else _missing_nics(vm, len(nics))
             merged = replace(vm, gpus=(*vm.gpus, *gpus), nics=(*vm.nics, *nics), left_out=(*vm.left_out, *missing))
-            vms.append((file, merged))
+            vms.append((file, _with_mappings(merged, mappings)))
     left_out = [line for file in files for line in file.content.left_out]
     left_out += [
         f"{device.position}: it belongs to the VM {device.vm_uuid!a}, which none of the files describes"
@@ -236,6 +267,28 @@ def merge_files(files: tuple[VmFile, ...]) -> tuple[tuple[tuple[VmFile, Imported
         for device in rest
     ]
     return tuple(vms), tuple(left_out)
+
+
+def _with_mappings(vm: ImportedVm, mappings: Sequence[ImportedMapping]) -> ImportedVm:
+    """Return the VM with what its mappings mean; one that means only devices which are no GPUs is left out."""
+    gpus, left_out, notes = [], list(vm.left_out), list(vm.notes)
+    for gpu in vm.gpus:
+        meant = [mapping for mapping in mappings if mapping.name == gpu.mapping]
+        texts = "; ".join(map(str, meant))
+        vendors = {device.id.partition(":")[0].lower() for mapping in meant for device in mapping.devices}
+        if gpu.mapping is not None and not meant:
+            absent = "which none of the files has" if mappings else "whose devices are in another file"
+            left_out.append(
+                f"{gpu.position}: the mapping {gpu.mapping}, {absent}: give what {MAPPINGS_PRINTER} prints on a node "
+                "of that cluster"
+            )
+        elif meant and vendors and "" not in vendors and not any(map(is_makers_vendor_id, vendors)):
+            left_out.append(f"{gpu.position}: the mapping {gpu.mapping} means no GPU: {texts}")
+            continue
+        elif meant:
+            notes.append(f"{gpu.position}: the mapping {gpu.mapping} means there {texts}")
+        gpus.append(gpu)
+    return replace(vm, gpus=tuple(gpus), left_out=tuple(left_out), notes=tuple(notes))
 
 
 def _missing_nics(vm: ImportedVm, known: int) -> tuple[str, ...]:

@@ -22,7 +22,17 @@ from vgpuctl.config.foreign_vms.imported import (
     scaled_mib,
     stays_inside,
 )
-from vgpuctl.config.foreign_vms.xml_reader import attribute, children, content, first, line_of, local_name, parse_xml
+from vgpuctl.config.foreign_vms.libvirt_unusual import find_unusual
+from vgpuctl.config.foreign_vms.xml_reader import (
+    attribute,
+    children,
+    content,
+    first,
+    line_of,
+    local_name,
+    parse_xml,
+    shown,
+)
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -30,13 +40,13 @@ if TYPE_CHECKING:
 FORMAT = "libvirt XML"
 _SILENT_TOP = frozenset({
     "name", "uuid", "genid", "title", "description", "metadata", "memory", "currentMemory", "vcpu", "os", "features",
-    "clock", "on_poweroff", "on_reboot", "on_crash", "pm", "devices", "resource", "seclabel",
+    "clock", "cpu", "on_poweroff", "on_reboot", "on_crash", "on_lockfailure", "pm", "devices", "resource", "seclabel",
 })  # fmt: skip
 _SILENT_DEVICES = frozenset({
     "controller", "input", "graphics", "video", "channel", "console", "serial", "memballoon", "rng", "audio", "hub",
     "disk", "interface", "hostdev",
 })  # fmt: skip
-"""What is read here, or what every VM of vgpuctl has in its own way."""
+"""What is read here, or what every VM of vgpuctl has in its own way: `libvirt_unusual` names what is unusual there."""
 _DISK_PARTS = frozenset({"driver", "source", "target", "backingStore", "address", "alias", "boot"})
 _NIC_PARTS = frozenset({"mac", "source", "model", "target", "vlan", "driver", "address", "alias", "boot"})
 """What is read of a device, or names and tunes it only on that host."""
@@ -45,7 +55,6 @@ _REASONS = {
     "emulator": "a program of the other host; vgpuctl takes this host's QEMU",
     "filesystem": "a folder of the other host",
     "tpm": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
-    "cpu": "vgpuctl chooses the CPU that the guest sees",
     "cputune": "cpu_pin: is vgpuctl's way",
     "numatune": "numa_node: and cpu_pin: are vgpuctl's way",
     "memoryBacking": "hugepages: is vgpuctl's way",
@@ -80,7 +89,12 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         disks=_find_disks(source, devices, left_out),
         nics=_find_nics(source, devices, left_out),
         gpus=_find_gpus(source, devices, left_out),
-        left_out=(*left_out, *_find_differences(source, domain), *_find_others(source, domain, devices)),
+        left_out=(
+            *left_out,
+            *_find_differences(source, domain),
+            *find_unusual(source, domain, is_windows=_is_windows(domain), firmware=_firmware(domain)),
+            *_find_others(source, domain, devices),
+        ),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
 
@@ -124,16 +138,11 @@ def _find_differences(source: Source, domain: etree._Element) -> list[str]:
 def _name_parts(source: Source, device: etree._Element, known: frozenset[str], what: str, left_out: list[str]) -> None:
     """Add a sentence about the parts of a device that are not taken over."""
     others = [
-        source.text(line_of(part), what, _shown(part)) for part in children(device) if local_name(part) not in known
+        source.text(line_of(part), what, shown(part)) for part in children(device) if local_name(part) not in known
     ]
     if others:
         place = source.at(line_of(device))
         left_out.append(f"{place}: {what}: {', '.join(dict.fromkeys(others))}: a VM spec has no such field")
-
-
-def _shown(element: etree._Element) -> str:
-    attributes = "".join(f" {key!s}={value!a}" for key, value in element.attrib.items())
-    return f"<{local_name(element)}{attributes}>"[:80]
 
 
 def _firmware(domain: etree._Element) -> str:
@@ -176,7 +185,10 @@ def _find_disks(source: Source, devices: etree._Element | None, left_out: list[s
 
             named = attribute(first(disk, "driver"), "type") or posixpath.splitext(file)[1].lstrip(".")
             disk_format = named if named in _FORMATS else "raw"
-            fetch = f"copy it here first, with its backing files: {quote(path)} on the other host"
+            fetch = (
+                f"copy it here first: {quote(path)} on the other host; one with a backing file as one file, by "
+                "qemu-img convert there"
+            )
             disks.append(ImportedDisk(file, disk_format, place, fetch, path))
             _name_parts(source, disk, _DISK_PARTS, f"disk {target}", left_out)
     return tuple(disks)

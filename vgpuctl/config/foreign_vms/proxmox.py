@@ -244,10 +244,11 @@ def _find_gpus(source: Source, lines: list[_Line], left_out: list[str]) -> tuple
         options = _options(source, line, "host")
         place = source.at(line.number)
         _name_options(source, line, options, _GPU_OPTIONS, left_out)
+        mapping = options.get("mapping") or None
         if "mdev" in options:
-            gpus.append(ImportedGpu(place, type_id=options["mdev"]))
-        elif "mapping" in options:
-            gpus.append(ImportedGpu(place, device=f"the mapping {options['mapping']}"))
+            gpus.append(ImportedGpu(place, type_id=options["mdev"], mapping=mapping))
+        elif mapping is not None:
+            gpus.append(ImportedGpu(place, device=f"the mapping {mapping}", mapping=mapping))
         else:
             for address in filter(None, (part.strip() for part in options.get("host", "").split(";"))):
                 slot = _slot_of(address)

@@ -99,6 +99,12 @@ def content(element: etree._Element | None) -> str:
     return "" if element is None else str(element.text or "").strip(" \t\n")
 
 
+def shown(element: etree._Element) -> str:
+    """Return the beginning of an element with its attributes, for messages: at most 80 characters."""
+    attributes = "".join(f" {key!s}={value!a}" for key, value in element.attrib.items())
+    return f"<{local_name(element)}{attributes}>"[:80]
+
+
 def line_of(element: etree._Element) -> int:
     """Return the line of an element."""
     line: object = element.sourceline

@@ -13,28 +13,32 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from vgpuctl.config.kubernetes.claims import CLAIM_TEMPLATE, ClaimRef, DeviceClaim, is_claim, parse_claim, parse_refs
 from vgpuctl.config.kubernetes.quantity import parse_quantity
+from vgpuctl.config.kubernetes.words import DOMAINS
+from vgpuctl.config.not_text import refuse_nul
 from vgpuctl.config.yaml_reader import Document, KeyPath, LocatedProblem, load_document, problems_error
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.names import is_visible
-from vgpuctl.value import EMPTY_MAPPING, Value
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 MAX_DOCUMENTS = 500
 _MAX_TEXT = 300
 MAX_PODS = 10_000
 _SEPARATOR = re.compile(r"^(---|\.\.\.)[ \t]*(#.*)?$\n?", re.MULTILINE)
 _RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "no"}
-_COUNT_KEYS = ("replicas", "parallelism", "size")
+_COUNT_KEYS = ("replicas", "parallelism", "size", "minReplicas")
+_COMPONENTS = ("predictor", "transformer", "explainer")
+"""Of KServe's InferenceService: each has pods of its own."""
 _ROLE_KEYS = ("type", "name", "groupName")
 """What tells the templates of a list apart."""
-_KEPT_LABELS = re.compile(
-    r"(scheduler\.tensorstack\.dev|kueue\.x-k8s\.io|volcano\.sh|hami\.io|[a-z.]*nvidia\.com|aliyun\.com)/"
-)
+_SCHEDULERS = frozenset({"scheduler.tensorstack.dev", "kueue.x-k8s.io", "hami.io"})
+"""Domains of labels and annotations of schedulers that give out GPUs, besides those of the words themselves."""
 _QUEUE_LABELS = ("scheduler.tensorstack.dev/queue", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
 _OF_CONTAINER = frozenset({"name", "image", "imagePullPolicy", "command", "args", "env", "resources"})
 _OF_POD = frozenset({
     "containers", "initContainers", "nodeSelector", "restartPolicy", "schedulerName", "terminationGracePeriodSeconds",
-    "dnsPolicy", "securityContext",
+    "dnsPolicy", "securityContext", "resourceClaims",
 })  # fmt: skip
 """What is read, or says nothing about a VM; all else is said to be left out."""
 
@@ -59,7 +63,8 @@ class PodTemplate(Value):
     """Pods that are alike. `kind`, `name`, `namespace`: of what makes them; `role`: of those in it, such as `worker`.
 
     `annotations`, `labels` and `node_selector`: of the pods. `queue`: the one that they wait in.
-    `restart`: when systemd starts a container again. `at`: `file:line`.
+    `restart`: when systemd starts a container again. `claims`: of devices. `runtime`: of KServe, which has the
+    containers that these ones change. `at`: `file:line`.
     """
 
     kind: str
@@ -76,32 +81,40 @@ class PodTemplate(Value):
     restart: str
     at: str
     left_out: tuple[str, ...] = ()
+    claims: tuple[ClaimRef, ...] = ()
+    runtime: str | None = None
 
 
 class Manifests(Value):
-    """What files of manifests have: pods, and the kinds without any."""
+    """What files of manifests have: pods, what they claim, and the kinds without either."""
 
     templates: tuple[PodTemplate, ...]
     others: tuple[str, ...] = ()
+    claims: tuple[DeviceClaim, ...] = ()
 
 
-def parse_manifests(text: str, name: str) -> Manifests:
-    """Read one file of manifests; `name` is the file's, for messages.
+def parse_manifests(text: str, name: str, file: str = "") -> Manifests:
+    """Read one file of manifests; `name` is the file's, for messages, and `file` for commands, if it is a file.
 
     Raises:
         InvalidInput: each problem as `file:line:column`: it is no YAML, or no manifest.
     """
+    refuse_nul(name, file, text)
     templates: list[PodTemplate] = []
     others: list[str] = []
+    claims: list[DeviceClaim] = []
     for document in _documents(text, name):
         for path, value in _objects(document, document.value, ()):
+            if is_claim(value):
+                claims.append(_claim(document, value, path))
+                continue
             read = tuple(_Reader(document, value, path).templates())
             templates += read
             if not read:
                 others.append(f"{_at(document, path)}: {_text(value.get('kind'), 'object')} {_name_of(value)}")
-    if not templates and not others:
+    if not templates and not others and not claims:
         raise InvalidInput(f"{name} has no manifest", hint="kubectl get deployment NAME -o yaml prints one")
-    return Manifests(tuple(templates), tuple(others))
+    return Manifests(tuple(templates), tuple(others), tuple(claims))
 
 
 def _documents(text: str, name: str) -> Iterator[Document]:
@@ -132,6 +145,17 @@ def _objects(document: Document, value: object, path: KeyPath) -> Iterator[tuple
         yield path, value
 
 
+def _claim(document: Document, value: Mapping[str, Any], path: KeyPath) -> DeviceClaim:
+    inner = ("spec", "spec") if value["kind"] == CLAIM_TEMPLATE else ("spec",)
+    requests: object = value
+    for key in (*inner, "devices", "requests"):
+        requests = _mapping(requests).get(key)
+    lines: dict[int | None, str] = {None: _at(document, path)}
+    for number in range(len(requests) if isinstance(requests, list) else 0):
+        lines[number] = _at(document, (*path, *inner, "devices", "requests", number))
+    return parse_claim(value, _name_of(value), _namespace_of(value), lines)
+
+
 class _Reader:
     """One pass over an object."""
 
@@ -143,7 +167,36 @@ class _Reader:
         self._labels, self._annotations = (_kept_labels(metadata.get(key)) for key in ("labels", "annotations"))
 
     def templates(self) -> Iterator[PodTemplate]:
-        yield from self._find(self._object, self._path, (), 1)
+        spec, path = _mapping(self._object.get("spec")), (*self._path, "spec")
+        if self._object.get("kind") == "InferenceService":
+            for role in _COMPONENTS:
+                if isinstance(spec.get(role), Mapping):
+                    yield self._component(spec[role], (*path, role), role)
+        elif self._object.get("kind") == "LeaderWorkerSet":
+            yield from self._group(spec, path)
+        else:
+            yield from self._find(self._object, self._path, (), 1)
+
+    def _group(self, spec: Mapping[str, Any], path: KeyPath) -> Iterator[PodTemplate]:
+        """Yield the templates of a LeaderWorkerSet: without one of its own, the leader is a worker."""
+        group, inner = _mapping(spec.get("leaderWorkerTemplate")), (*path, "leaderWorkerTemplate")
+        groups, size = self._count({"replicas": spec.get("replicas")}, path), self._count(group, inner)
+        leaders = groups if isinstance(group.get("leaderTemplate"), Mapping) else 0
+        for role, pods in (("leader", leaders), ("worker", groups * size - leaders)):
+            template = group.get(f"{role}Template")
+            if isinstance(template, Mapping) and isinstance(_mapping(template.get("spec")).get("containers"), list):
+                yield self._template(template, template["spec"], (*inner, f"{role}Template"), (role,), max(pods, 0))
+
+    def _component(self, spec: Mapping[str, Any], path: KeyPath, role: str) -> PodTemplate:
+        """Return the pods of a component of KServe's InferenceService: a pod's own keys, and a model in a runtime."""
+        named = [key for key in spec if key == "model" or (key not in _OF_POD and "storageUri" in _mapping(spec[key]))]
+        values = {key: {**spec[key], "name": "kserve-container"} for key in named if isinstance(spec[key], Mapping)}
+        runtime = next((_text(value.pop("runtime", None), "") for value in values.values()), "")
+        models = [self._container(value, (*path, key)) for key, value in values.items()]
+        pods = self._count({"minReplicas": spec.get("minReplicas")}, path)
+        others = {key: value for key, value in spec.items() if key not in (*named, "minReplicas")}
+        made = self._template({}, others, path, () if role == "predictor" else (role,), pods, spec_path=path)
+        return replace(made, containers=(*models, *made.containers), runtime=runtime or None)
 
     def _find(self, value: object, path: KeyPath, roles: tuple[str, ...], pods: int) -> Iterator[PodTemplate]:
         """Yield the templates at or below a value. `roles`: the keys above it that tell templates apart."""
@@ -161,7 +214,8 @@ class _Reader:
         if role is not None and isinstance(path[-1] if path else None, int) and len(path) > len(self._path):
             roles = (*roles, role)
         for key, item in value.items():
-            named = key.lower() if isinstance(item, Mapping) and "template" in item else None
+            is_role = isinstance(item, Mapping) and "template" in item
+            named = key.lower().removesuffix("groupspec") if is_role else None  # of Ray: headGroupSpec
             yield from self._find(item, (*path, key), (*roles, named) if named and named != "spec" else roles, pods)
 
     def _count(self, value: Mapping[str, Any], path: KeyPath) -> int:
@@ -171,11 +225,18 @@ class _Reader:
                 continue
             if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_PODS:
                 raise _problem(self._document, (*path, key), f"{key} is no whole number from 0 to {MAX_PODS}")
-            return count
+            return count * self._count({"replicas": value.get("numOfHosts")}, path) if "numOfHosts" in value else count
         return 1
 
     def _template(
-        self, value: Mapping[str, Any], spec: Mapping[str, Any], path: KeyPath, roles: tuple[str, ...], pods: int
+        self,
+        value: Mapping[str, Any],
+        spec: Mapping[str, Any],
+        path: KeyPath,
+        roles: tuple[str, ...],
+        pods: int,
+        *,
+        spec_path: KeyPath | None = None,
     ) -> PodTemplate:
         if pods > MAX_PODS:
             raise _problem(self._document, path, f"that is {pods} pods, and the limit is {MAX_PODS}")
@@ -184,11 +245,11 @@ class _Reader:
         scheduler = _mapping(_mapping(_mapping(self._object.get("spec")).get("scheduler")).get("t9kScheduler"))
         annotations = {**self._annotations, **_kept_labels(metadata.get("annotations"))}
         queue = scheduler.get("queue") or next((labels[label] for label in _QUEUE_LABELS if label in labels), None)
-        spec_path = (*path, "spec")
+        spec_path = (*path, "spec") if spec_path is None else spec_path
         return PodTemplate(
             kind=_text(self._object.get("kind"), "object"),
             name=_name_of(self._object),
-            namespace=_text(_mapping(self._object.get("metadata")).get("namespace"), "default"),
+            namespace=_namespace_of(self._object),
             role="-".join(roles),
             pods=pods,
             containers=self._containers(spec, "containers", spec_path),
@@ -200,6 +261,7 @@ class _Reader:
             queue=None if queue is None else str(queue),
             at=_at(self._document, path),
             left_out=tuple(str(key) for key, item in spec.items() if key not in _OF_POD and item),
+            claims=parse_refs(spec),
         )
 
     def _containers(self, spec: Mapping[str, Any], key: str, path: KeyPath) -> tuple[Container, ...]:
@@ -287,6 +349,10 @@ def _name_of(value: Mapping[str, Any]) -> str:
     return _text(metadata.get("name"), "") or _text(metadata.get("generateName"), "").rstrip("-") or "unnamed"
 
 
+def _namespace_of(value: Mapping[str, Any]) -> str:
+    return _text(_mapping(value.get("metadata")).get("namespace"), "default")
+
+
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else EMPTY_MAPPING
 
@@ -297,7 +363,13 @@ def _texts(value: object) -> dict[str, str]:
 
 def _kept_labels(value: object) -> dict[str, str]:
     """Return the labels or annotations that say something about GPUs: an object may have thousands, and many pods."""
-    return {key: text for key, text in _texts(value).items() if _KEPT_LABELS.match(key)}
+    return {key: text for key, text in _texts(value).items() if _is_about_gpus(key)}
+
+
+def _is_about_gpus(key: str) -> bool:
+    domain, slash, _ = key.partition("/")
+    of_words = any(domain == known or domain.endswith(f".{known}") for known in DOMAINS)
+    return bool(slash) and (of_words or domain in _SCHEDULERS)
 
 
 def _text(value: object, default: str) -> str:

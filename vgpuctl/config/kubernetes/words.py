@@ -88,6 +88,7 @@ WORDS = (
     Word(
         "nvidia.com/mig-1g.5gb", PLUGIN, NVIDIA, Amount.INSTANCES, _PLUGIN, pattern=r"nvidia\.com/mig-[0-9a-z.]{1,20}"
     ),
+    _word("nvidia.com/vgpu", HAMI, NVIDIA, Amount.DEVICES, f"{_HAMI}: resourceName"),
     _word("nvidia.com/gpumem", HAMI, NVIDIA, Amount.MEMORY, _HAMI),
     _word("nvidia.com/gpumem-percentage", HAMI, NVIDIA, Amount.MEMORY_PERCENT, _HAMI),
     _word("nvidia.com/gpucores", HAMI, NVIDIA, Amount.CORES, _HAMI),
@@ -131,6 +132,14 @@ WORDS = (
         Amount.MEMORY,
         _HAMI,
         pattern=r"huawei\.com/Ascend(?P<model>[0-9]{3}[A-Z]?)[0-9-]{0,5}-memory",
+    ),
+    Word(
+        "huawei.com/Ascend310P-core",
+        HAMI,
+        ASCEND,
+        Amount.CORES,
+        "Project-HAMi/ascend-device-plugin, README",
+        pattern=r"huawei\.com/Ascend(?P<model>[0-9]{3}[A-Z]?)[0-9-]{0,5}-core",
     ),
     _word("gpu.intel.com/i915", "Intel's device plugin", "Intel", Amount.DEVICES, "intel/intel-device-plugins, README"),
     _word("gpu.intel.com/xe", "Intel's device plugin", "Intel", Amount.DEVICES, "intel/intel-device-plugins, README"),

@@ -7,6 +7,10 @@ NAME-sda, NAME-sdb and so on (virt-v2v-output-local(1)). A name without a slash 
 it as a protocol, and every program a hyphen as an option. Both programs overwrite what they write to, so `test` first
 checks that no disk of that name exists, and tar extracts into a folder that is new. No two disks of a call share a
 name: not what is copied here from other hosts (`name_copies`), and not what the commands write.
+
+A disk that was not here to be read could name any file of this host, which would end up in the VM. So its command
+first asks `qemu-img info`, which reads no backing file, and ends if the disk names one. Source of the words of its
+JSON: QEMU, qapi/block-core.json. Disks in the other formats that are read have no such names.
 """
 
 from __future__ import annotations
@@ -33,6 +37,11 @@ class DiskConversion(Value):
 
 
 _MAX_PREFIX = 60
+_OUTSIDE = {
+    **dict.fromkeys(("qcow2", "qed"), '"(backing-filename|data-file)":'),
+    "vmdk": r'"backing-filename":|"filename": "([^.]|\.[^/]|([^"\\]|\\.)*/\.\./)',
+}
+"""By format, what grep -E finds in the JSON about a disk that leads out of the folder where `qemu-img info` runs."""
 
 
 def name_copies(pairs: Sequence[tuple[VmFile, ImportedVm]]) -> tuple[tuple[VmFile, ImportedVm], ...]:
@@ -69,8 +78,13 @@ def _free_name(disk: ImportedDisk, taken: set[str]) -> str:
     return name
 
 
-def plan_disks(vm: ImportedVm, file: VmFile, name: str, names: Collection[str]) -> DiskConversion:
-    """Return how the disks of a VM, whose name here is `name`, are converted. `names`: of all VMs of the call."""
+def plan_disks(
+    vm: ImportedVm, file: VmFile, name: str, names: Collection[str], folder: str = DISK_FOLDER
+) -> DiskConversion:
+    """Return how the disks of a VM, whose name here is `name`, are converted into a folder.
+
+    `names`: of all VMs of the call.
+    """
     if not vm.disks:
         return DiskConversion(notes=(f"{vm.position}: no disk is taken over: without disk: the VM gets an empty one",))
     notes = [
@@ -85,15 +99,18 @@ def plan_disks(vm: ImportedVm, file: VmFile, name: str, names: Collection[str]) 
         )
     is_alone = len(file.content.vms) == 1
     if vm.opener == "disk" and vm.is_windows:
-        return _with_virt_v2v(vm, name, f"-i disk -if {vm.disks[0].format} {quote(_source(vm, file, 0, name))}", notes)
+        opened = f"-i disk -if {vm.disks[0].format} {quote(_source(vm, file, 0, name))}"
+        return _with_virt_v2v(vm, f"{folder}/{name}", _checks(vm, file, name), opened, notes)
     if vm.opener in ("vmx", "ova") and (vm.is_windows or file.is_ova) and file.path != "-" and is_alone:
         opened = posixpath.dirname(file.path) or "." if vm.opener == "ova" and not file.is_ova else file.path
-        return _with_virt_v2v(vm, name, f"-i {vm.opener} {quote(_dotted(opened))}", notes)
+        checks = "" if file.is_ova else _checks(vm, file, name)
+        opened = f"-i {vm.opener} {quote(_dotted(opened))}"
+        return _with_virt_v2v(vm, f"{folder}/{name}", checks, opened, notes)
     if vm.is_windows and vm.opener is None and file.content.format in _WITHOUT_VIRTIO:
         notes.append(f"{vm.position}: Windows may lack virtio drivers: install them on the other host first")
-    paths = _qcow2_paths(vm, name, names)
+    paths = tuple(f"{folder}/{one}.qcow2" for one in _qcow2_names(vm, name, names))
     commands = [
-        f"{_unless_there([path])} && "
+        f"{_unless_there([path])} && {_checks(vm, file, name, index)}"
         f"qemu-img convert -f {disk.format} -O qcow2 {quote(_source(vm, file, index, name))} {quote(path)}"
         for index, (disk, path) in enumerate(zip(vm.disks, paths, strict=True))
     ]
@@ -106,17 +123,34 @@ def plan_disks(vm: ImportedVm, file: VmFile, name: str, names: Collection[str]) 
 _WITHOUT_VIRTIO = ("VMware VMX", "OVF")
 
 
-def _with_virt_v2v(vm: ImportedVm, name: str, opened: str, notes: list[str]) -> DiskConversion:
-    paths = tuple(f"{DISK_FOLDER}/{name}-sd{_letters(number)}" for number in _numbers(vm))
-    run = f"virt-v2v {opened} -o local -os {DISK_FOLDER} -of qcow2 -on {quote(name)}"
-    return DiskConversion((f"{_unless_there(paths)} && {run}",), paths, tuple(notes))
+def _checks(vm: ImportedVm, file: VmFile, name: str, *indexes: int) -> str:
+    """Return what must come before a command that reads these disks, or all: it ends where one leads to other files."""
+    checks = []
+    for index in indexes or range(len(vm.disks)):
+        disk = vm.disks[index]
+        if disk.format in _OUTSIDE and not disk.is_checked:
+            folder, own_name = posixpath.split(_source(vm, file, index, name))
+            entered = "" if folder == "." else f"cd {quote(folder)} && "
+            checks.append(
+                f"({entered}i=$(qemu-img info --output=json -f {disk.format} {quote(f'./{own_name}')}) && "
+                f'! printf %s "$i" | grep -E {quote(_OUTSIDE[disk.format])} >&2) && '
+            )
+    return "".join(checks)
 
 
-def _qcow2_paths(vm: ImportedVm, name: str, names: Collection[str]) -> tuple[str, ...]:
-    """Return the paths NAME.qcow2, NAME.disk2.qcow2 and so on, without those that are another VM's NAME.qcow2."""
+def _with_virt_v2v(vm: ImportedVm, target: str, checks: str, opened: str, notes: list[str]) -> DiskConversion:
+    """Return the conversion of a whole VM; `target`: the path of its disks without what virt-v2v adds to it."""
+    folder, name = posixpath.split(target)
+    paths = tuple(f"{target}-sd{_letters(number)}" for number in _numbers(vm))
+    run = f"virt-v2v {opened} -o local -os {quote(folder)} -of qcow2 -on {quote(name)}"
+    return DiskConversion((f"{_unless_there(paths)} && {checks}{run}",), paths, tuple(notes))
+
+
+def _qcow2_names(vm: ImportedVm, name: str, names: Collection[str]) -> tuple[str, ...]:
+    """Return NAME, NAME.disk2 and so on, without those that are another VM's NAME."""
     more = (f"{name}.disk{number}" for number in count(2))
     free = (one for one in more if one not in names)
-    return tuple(f"{DISK_FOLDER}/{name if number == 1 else next(free)}.qcow2" for number in _numbers(vm))
+    return tuple(name if number == 1 else next(free) for number in _numbers(vm))
 
 
 def _unless_there(paths: Sequence[str]) -> str:

@@ -43,8 +43,12 @@ class SpecPlan(Value):
     warnings: tuple[str, ...]
 
 
-def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu], names: Collection[str] = ()) -> SpecPlan:
-    """Return the spec of a VM, whose name here is `name`, for a host with these GPUs. `names`: of all VMs of the call.
+def plan_spec(
+    file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu], names: Collection[str], folder: str
+) -> SpecPlan:
+    """Return the spec of a VM, whose name here is `name`, for a host with these GPUs.
+
+    `names`: of all VMs of the call; `folder`: for disks.
 
     Raises:
         InvalidInput: the VM cannot be one of vgpuctl's, for instance with too many vCPUs.
@@ -54,7 +58,7 @@ def plan_spec(file: VmFile, vm: ImportedVm, name: str, gpus: Sequence[Gpu], name
     warnings: list[str] = []
     if name != vm.name:
         notes.append(f"{vm.position}: the VM's name here is {name}, and there {vm.name!a}")
-    conversion = plan_disks(vm, file, name, names)
+    conversion = plan_disks(vm, file, name, names, folder)
     fields: dict[str, Any] = {"name": name}
     fields |= _gpu_fields(vm, gpus, left_out, notes, warnings)
     if vm.memory_mib is not None:

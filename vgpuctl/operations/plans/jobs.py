@@ -56,7 +56,11 @@ class PodFit(Value):
 
 
 class _Offer(Value):
-    """A type of vGPU that GPUs of this host have. `share`: of a GPU's time with the policy fixed_share."""
+    """A type of vGPU that GPUs of this host have. `share`: of a GPU's time with the policy fixed_share.
+
+    `has_scheduler`: policies say how its GPU's time is shared. Other makers' types have a part of the cores that no
+    driver tells.
+    """
 
     profile: str
     framebuffer_mib: int
@@ -66,6 +70,7 @@ class _Offer(Value):
     rank: tuple[int, int]
     mig: tuple[int, int] | None
     is_whole: bool
+    has_scheduler: bool
 
 
 def usable_mib(framebuffer_mib: int) -> int:
@@ -192,7 +197,7 @@ def _fit_parts(gpus: Sequence[Gpu], requests: Sequence[DeviceRequest]) -> PodFit
     for request, offer in zip(requests, fitting, strict=True):
         chosen.append((offer.profile, request.count))
         kept.append(_kept_text(offer, request))
-        if request.cores_percent is not None and offer.mig is None and not offer.is_whole:
+        if request.cores_percent is not None and offer.has_scheduler and offer.mig is None and not offer.is_whole:
             first += _scheduler_commands(gpus, offer)
             shares = True
     fields: dict[str, object] = {"profile": _profile_field(chosen)}
@@ -247,10 +252,11 @@ def _offer(gpu: Gpu, vgpu_type: VgpuType) -> _Offer | None:
         framebuffer_mib=size,
         usable_mib=usable_mib(size) if is_nvidia else size,
         gpu_mib=gpu.framebuffer_mib,
-        share=None if not count or mig is not None else Fraction(100, count),
+        share=Fraction(100, count) if is_nvidia and count and mig is None else None,
         rank=(size, _SERIES.get(name.series, 0) if name is not None else 0),
         mig=mig,
         is_whole=count == 1 and mig is None,
+        has_scheduler=is_nvidia,
     )
 
 
@@ -279,7 +285,7 @@ def _choose(gpus: Sequence[Gpu], offers: Sequence[_Offer], request: DeviceReques
         raise _error(
             f"no vGPU of {_gpus_text(gpus)} holds {_amount_text(request)}: the largest, {largest.profile}, has "
             f"{format_mib(largest.framebuffer_mib)}, of which programs get about {largest.usable_mib} MiB",
-            hint="vgpuctl list-profiles; a whole GPU holds more: ask for nvidia.com/gpu alone",
+            hint="vgpuctl list-profiles; a whole GPU holds more: ask for devices alone, without memory and cores",
         )
     return min(fitting, key=lambda offer: (offer.mig is not None, offer.rank))
 
@@ -301,7 +307,11 @@ def _holds(offer: _Offer, request: DeviceRequest) -> bool:
         return False
     if request.memory_percent is not None and not _has_percent(offer, request.memory_percent):
         return False
-    return request.cores_percent is None or (offer.share is not None and offer.share >= request.cores_percent)
+    if request.cores_percent is None:
+        return True
+    if not offer.has_scheduler:  # its part of the cores comes with its memory
+        return request.memory_mib is not None or request.memory_percent is not None
+    return offer.share is not None and offer.share >= request.cores_percent
 
 
 def _has_percent(offer: _Offer, percent: Fraction) -> bool:
@@ -318,9 +328,11 @@ def _amount_text(request: DeviceRequest) -> str:
 
 def _kept_text(offer: _Offer, request: DeviceRequest) -> str:
     what = _amount_text(request) or f"GPU instance {request.mig_slices}g.{request.mig_gb}gb"
-    share = (
-        "" if request.cores_percent is None or offer.share is None else f", and {float(offer.share):.3g} % of the time"
-    )
+    share = ""
+    if request.cores_percent is not None and offer.share is not None:
+        share = f", and {float(offer.share):.3g} % of the time"
+    elif request.cores_percent is not None and not offer.has_scheduler:
+        share = ", and its own part of the cores, which vgpuctl cannot compare"
     return f"{what}: {offer.profile} has about {offer.usable_mib} MiB for programs{share}"
 
 

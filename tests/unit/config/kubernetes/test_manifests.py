@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.kubernetes_objects import check_manifests
@@ -159,7 +161,7 @@ def test_several_documents_have_the_lines_of_the_file() -> None:
         ("a: " + "[" * 200 + "]" * 200, "it is nested too deeply"),
         ("apiVersion: v1\nkind: Pod\nkind: Pod\n", "the key appears twice"),
         ("apiVersion: v1\nkind: !!python/object:os.system Pod\n", "a tag (!name) is not allowed here"),
-        ("apiVersion: v1\x00\n", "a character that YAML does not allow"),
+        ("apiVersion: v1\n\x00\n", "job.yaml:2: it has a NUL byte: this is no text file"),
     ],
 )
 def test_what_is_no_manifest_is_refused_at_its_place(text: str, problem: str) -> None:
@@ -202,3 +204,18 @@ def test_names_cannot_forge_lines() -> None:
     text = 'apiVersion: v1\nkind: "Pod\\nfake"\nmetadata: {name: "a\\nvgpuctl: done\\e[31m"}\nspec: ' + POD
     (template,) = parse_manifests(text, "job.yaml").templates
     assert (template.kind, template.name) == ("Pod?fake", "a?vgpuctl: done?[31m")
+
+
+def test_annotations_that_say_something_of_gpus_are_kept_and_no_others() -> None:
+    annotations = {
+        "tencent.com/vcuda-core-limit": "50",
+        "hami.io/use-Ascend310P-uuid": "A-B",
+        "example.org/nvidia.com": "no",
+        "notnvidia.com/mode": "no",
+        "gpu.nvidia.com/mode": "x",
+    }
+    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: job, annotations: " + json.dumps(annotations) + "}\n"
+    (template,) = parse_manifests(text + "spec: {containers: [{name: main, image: i}]}\n", "job.yaml").templates
+    assert set(template.annotations) == {
+        "tencent.com/vcuda-core-limit", "hami.io/use-Ascend310P-uuid", "gpu.nvidia.com/mode"
+    }  # fmt: skip

@@ -41,6 +41,10 @@ CASES = {
     "alpha.kubernetes.io/nvidia-gpu": ("alpha.kubernetes.io/nvidia-gpu: 1", ("NVIDIA", 1, None, None, None)),
     "nvidia.com/gpu.shared": ("nvidia.com/gpu.shared: 1", ("NVIDIA", 1, None, 25, None)),
     "nvidia.com/mig-1g.5gb": ("nvidia.com/mig-1g.5gb: 2", ("NVIDIA", 2, None, None, None)),
+    "nvidia.com/vgpu": (
+        "nvidia.com/vgpu: 1, nvidia.com/gpumem: 4096, nvidia.com/gpucores: 50",
+        ("NVIDIA", 1, 4096, None, 50),
+    ),
     "nvidia.com/gpumem": ("nvidia.com/gpu: 2, nvidia.com/gpumem: 3000", ("NVIDIA", 2, 3000, None, None)),
     "nvidia.com/gpumem-percentage": (
         "nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50",
@@ -93,6 +97,10 @@ CASES = {
     "huawei.com/Ascend310P-memory": (
         "huawei.com/Ascend910B4-1: '1', huawei.com/Ascend910B4-1-memory: '4096'",
         ("Huawei Ascend", 1, 4096, None, None),
+    ),
+    "huawei.com/Ascend310P-core": (
+        "huawei.com/Ascend310P: 1, huawei.com/Ascend310P-memory: '8192', huawei.com/Ascend310P-core: '50'",
+        ("Huawei Ascend", 1, 8192, None, 50),
     ),
     "gpu.intel.com/i915": ("gpu.intel.com/i915: 1", ("Intel", 1, None, None, None)),
     "gpu.intel.com/xe": ("gpu.intel.com/xe: 1", ("Intel", 1, None, None, None)),
