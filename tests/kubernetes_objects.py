@@ -21,6 +21,8 @@ QUALIFIED_NAME = re.compile(rf"({_DOMAIN}/)?{_PART}", re.ASCII)
 LABEL_VALUE = re.compile(rf"({_PART})?", re.ASCII)
 CONFIG_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}", re.ASCII)
 QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?", re.ASCII)
+_OWN_GROUP = re.compile(r"(v|[a-z]+/v|(?!.*\bx-k8s\.io/)[a-z0-9.-]+\.k8s\.io/v)[0-9].*")
+"""Versions of Kubernetes' own groups: others' have another domain, or `x-k8s.io`."""
 
 
 def read_objects(text: str) -> list[dict[str, Any]]:
@@ -28,19 +30,19 @@ def read_objects(text: str) -> list[dict[str, Any]]:
     return [document for document in YAML(typ="safe").load_all(text) if document is not None]
 
 
-def check_manifests(text: str) -> None:
-    """Check every object of Kubernetes' own kinds in a text, also those of a list; groups of others have a dot."""
+def check_manifests(text: str, version: str = VERSION) -> None:
+    """Check every object of Kubernetes' own kinds in a text, also those of a list; `version`: of Kubernetes."""
     objects = read_objects(text)
     assert objects
     for one in objects:
         for item in one.get("items", [one]):
-            if "." not in item["apiVersion"].partition("/")[0]:
-                check_object(item)
+            if _OWN_GROUP.fullmatch(item["apiVersion"]):
+                check_object(item, version)
 
 
-def check_object(document: dict[str, Any]) -> None:
+def check_object(document: dict[str, Any], version: str = VERSION) -> None:
     """Check an object that an API server would take."""
-    kubernetes_validate.validate(document, VERSION, strict=True)
+    kubernetes_validate.validate(document, version, strict=True)
     metadata, status = document.get("metadata", {}), document.get("status", {})
     _check_labels(metadata.get("labels", {}))
     for resources in (status.get("capacity", {}), status.get("allocatable", {})):
@@ -62,8 +64,8 @@ def _check_templates(kind: str, spec: Mapping[str, Any]) -> None:
         assert spec["selector"]["matchLabels"].items() <= labels.items() != set(), "the selector is not for these pods"
     for container in [*pod.get("initContainers", ()), *pod.get("containers", ())]:
         assert container.get("image"), f"container {container['name']} has no image"
-        for resources in container.get("resources", {}).values():
-            _check_resources(resources)
+        resources = container.get("resources", {})
+        _check_resources({**resources.get("requests", {}), **resources.get("limits", {})})
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:
