@@ -39,7 +39,7 @@ PROMETHEUS = ROOT / ".venv-prometheus"
 PYTHON = "/usr/bin/python3"
 IN_PARALLEL = ("-n", "2", "--dist", "worksteal")
 PLACEMENT = "tests/bench/placement"
-UNIT = ("tests/unit", "tests/agent", "tests/contract", "tests/fuzz")
+UNIT = ("tests/unit", "tests/agent", "tests/controller", "tests/contract", "tests/fuzz")
 NOT_WITH_LOWEST = (
     # The types of the newest libraries are checked, and HiGHS 1.10 finds another one of two plans with as many moves.
     "tests/unit/test_structure.py::test_mypy_finds_nothing",
@@ -68,7 +68,10 @@ TEST_PACKAGES = (
     "iproute2",
     "graphviz",
     "systemd",
+    "postgresql",
 )
+NO_CLUSTER = Path("/etc/postgresql-common/createcluster.conf")
+"""Debian's postgresql starts a cluster as a service unless this file says otherwise; the tests run one of their own."""
 PROMETHEUS_PACKAGES = ("prometheus", "prometheus-alertmanager")
 """Only unpacked, into PROMETHEUS: installed, they would run as services on this machine, now and after each boot."""
 
@@ -113,6 +116,13 @@ def install(packages: tuple[str, ...]) -> None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     must("apt-get", "-q", "update", env=env)
     must("apt-get", "-q", "install", "-y", "--no-install-recommends", *wanted, env=env)
+
+
+def keep_postgresql_off() -> None:
+    """Have Debian's postgresql, where it is not installed yet, make no cluster that would run after each boot."""
+    if os.geteuid() == 0 and missing(("postgresql",)) and not NO_CLUSTER.exists():
+        NO_CLUSTER.parent.mkdir(exist_ok=True)
+        NO_CLUSTER.write_text("create_main_cluster = false\n")
 
 
 def unpack_prometheus() -> None:
@@ -300,6 +310,7 @@ def test() -> int:
         os.environ["VGPUCTL_TESTS"] = "all"
     must(PYTHON, "-m", "tests.namespaces", "true")
     lab_packages = tuple((ROOT / "tests/lab/packages.txt").read_text().split())
+    keep_postgresql_off()
     install(BASE_PACKAGES + TEST_PACKAGES + lab_packages)
     make_venv("dev")
     make_ansible_venvs()

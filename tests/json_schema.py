@@ -12,6 +12,7 @@ from typing import Any
 from vgpuctl.config.host_spec import HOST_SHAPE
 from vgpuctl.config.shape import Key, Shape
 from vgpuctl.config.vm_spec import VM_SHAPE
+from vgpuctl.controller.planning.pool_spec import POOL_SHAPE
 from vgpuctl.host.usage.programs import MAX_ROWS
 from vgpuctl.model.json_schema import schema_of
 from vgpuctl.model.usage import GpuUse, VgpuUse
@@ -27,6 +28,11 @@ def vm_spec_schema() -> dict[str, Any]:
 def host_schema() -> dict[str, Any]:
     """Return the JSON Schema of /etc/vgpuctl/host.yaml."""
     return _make_schema(HOST_SHAPE, "host", "vgpuctl host file")
+
+
+def pool_spec_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a pool's spec."""
+    return _make_schema(POOL_SHAPE, "pool-spec", "vgpuctl pool spec")
 
 
 def reader_schema() -> dict[str, Any]:

@@ -3,6 +3,8 @@
 
 Library code raises one of these and never prints or exits. The message says what failed and where; `hint` is a
 command or an action that helps; `facts` are the numbers and names involved, as JSON values.
+
+Size: one short class for each code.
 """
 
 from __future__ import annotations
@@ -94,6 +96,12 @@ class NotFound(InvalidInput):
     code = "not-found"
 
 
+class ClockChange(InvalidInput):
+    """A local time that summer time skips or repeats in its time zone; `problems` has the dates."""
+
+    code = "clock-change"
+
+
 class FileNeeded(InvalidInput):
     """The host agent reads no file that a caller names: the caller sends its text; `facts` has the `path`."""
 
@@ -141,6 +149,18 @@ class Stale(Refused):
     """The VM was changed since the caller read it; `facts` has its `generation` and the one that is `expected`."""
 
     code = "stale"
+
+
+class Controlled(Refused):
+    """The VM is a desktop of a pool, about which a controller decides; `facts` has its `pool`."""
+
+    code = "controlled"
+
+
+class RecordNewer(Refused):
+    """The mark in the VM's record is newer than the request's; `facts` has both. The caller's database is old."""
+
+    code = "record-newer"
 
 
 class NotAllowed(Refused):

@@ -18,12 +18,14 @@ EXTRAS = {
     "ssh": ("paramiko", "bcrypt", "cryptography", "invoke", "nacl"),
     "solver": ("highspy",),
     "top": ("textual", "rich"),
+    "controller": ("sqlalchemy", "alembic", "psycopg", "mako", "starlette", "uvicorn", "paramiko"),
 }
 """Extra -> import names of its libraries, the one that it is for first."""
 _PIP_NAMES = {
     "libvirt": "libvirt-python",
     "libvirtmod": "libvirt-python",
     "nacl": "PyNaCl",
+    "mako": "Mako",
     "pynvml": "nvidia-ml-py",
     "ruamel": "ruamel.yaml",
 }

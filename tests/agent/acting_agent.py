@@ -12,6 +12,7 @@ from tests.hosts import EagerClock
 from vgpuctl import library
 from vgpuctl.agent.boot_starts import BootStarter
 from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.fleet_fence import FleetFence
 from vgpuctl.agent.healing import QUIET_SECONDS, HostHealer
 from vgpuctl.agent.operation_store import OperationStore
 from vgpuctl.agent.operations import AgentOperations
@@ -34,7 +35,8 @@ class Parts:
         self.directory = directory
         directory.mkdir(exist_ok=True)
         self.events = EventLog(self.clock)
-        self.operations = AgentOperations(library.opener(host), OperationStore(directory))
+        fence = FleetFence(directory, self.clock.now, lambda: False)
+        self.operations = AgentOperations(library.opener(host), OperationStore(directory), fence)
         self.returned: float | None = None
         self.healer = HostHealer(self.ports, self.operations, self.events, lambda: self.returned)
         self.starter = self.again()

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from tests.command_cases import IMAGE, MANIFEST
 
 GPU, TURING = "0000:3b:00.0", "0000:86:00.0"
+FENCE = {"incarnation": "db-1", "epoch": 1, "holder": "controller-1"}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "adopt": {"name": "old-desktop"},
     "advise-sizes": {"by": "team"},
@@ -62,6 +63,22 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "list-vgpus": {"unassigned": True},
     "list-vms": {},
     "log": {"vm": "runs", "lines": 5},
+    "mark-desktop": {
+        "name": "off",
+        "request": {
+            "fleet": {
+                "fence": FENCE,
+                "mark": {
+                    "id": "4b20d080-1b54-4048-85b3-a6a62d165c01",
+                    "pool": "office",
+                    "incarnation": "db-1",
+                    "generation": 2,
+                    "dirty": True,
+                    "user": "ada",
+                },
+            }
+        },
+    },
     "message-vm": {"name": "runs", "text": "Please save your work"},
     "monitoring": {"name": "rules"},
     "move-vms": {"defragment": True},

@@ -18,6 +18,7 @@ import vgpuctl
 from tests import foreign_vms
 from tests.agent.conftest import RunningAgent, running
 from vgpuctl import library
+from vgpuctl.agent.call_arguments import names_file
 from vgpuctl.agent.client import AgentHost
 from vgpuctl.errors import (
     FileNeeded,
@@ -180,15 +181,13 @@ def test_the_agent_reads_no_file_for_a_caller(agent: RunningAgent, tmp_path: Pat
 
 def test_a_file_that_the_request_does_not_name_is_not_sent(agent: RunningAgent, tmp_path: Path) -> None:
     """An agent of a hostile host asks for what only the caller can read."""
-    from vgpuctl.agent import client
-
     named = {"name": "vdi", "cloud_init": "/root/user-{:02}.yaml", "file": "/root/spec.yaml"}
-    assert client._is_named("/root/user-01.yaml", named, {})
-    assert client._is_named("/root/net.yaml", named, {"/root/spec.yaml": "network_config: /root/net.yaml\n"})
-    assert client._is_named("b.txt", {"files": ["a.vmx", "b.txt"]}, {})
-    assert not client._is_named("c.txt", {"files": ["a.vmx", "b.txt"]}, {})
+    assert names_file("/root/user-01.yaml", named, {})
+    assert names_file("/root/net.yaml", named, {"/root/spec.yaml": "network_config: /root/net.yaml\n"})
+    assert names_file("b.txt", {"files": ["a.vmx", "b.txt"]}, {})
+    assert not names_file("c.txt", {"files": ["a.vmx", "b.txt"]}, {})
     for path in ("/root/.ssh/id_rsa", "/root/user-a.yaml", "/root/spec", "/etc/shadow"):
-        assert not client._is_named(path, named, {})
+        assert not names_file(path, named, {})
 
 
 class UntilCancelled:

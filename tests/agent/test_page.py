@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.agent.conftest import ROOT, RunningAgent, running
-from tests.agent.examples import EXAMPLES, HOSTS, SOCKET, command
+from tests.agent.examples import EXAMPLES, FENCE, HOSTS, SOCKET, command
 from tests.agent.test_commands import prepare
 from vgpuctl.agent import openapi
 from vgpuctl.agent.operations import WAITING_CALLS
@@ -31,6 +31,7 @@ FAILS = {
     "allow-logon": ("host-cannot",),
     "find-causes": (),
     "import-host": ("invalid-input",),
+    "mark-desktop": ("refused",),
     "message-vm": ("host-cannot",),
     "move-vms": (),
     "shutdown-in": ("host-cannot",),
@@ -99,6 +100,7 @@ def example_agent(
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_works(name: str, example_agent: RunningAgent) -> None:
     changes = API_CALLS[name].changes
+    example_agent.ask("POST", "/v1/fleet", {"fence": FENCE})
     words = [word.replace(SOCKET, example_agent.path) for word in shlex.split(command(name, changes=changes))]
     answer = json.loads(subprocess.run([*words, "-sS"], capture_output=True, text=True, check=True, timeout=60).stdout)
     if changes or name in WAITING_CALLS:

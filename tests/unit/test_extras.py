@@ -59,7 +59,10 @@ def test_pipx(prefix: Path) -> None:
 
 def test_uv_replaces_the_environment_so_its_other_extras_are_named_too(prefix: Path) -> None:
     (prefix / "uv-receipt.toml").touch()
-    command, requirement = extras.install_command("highspy").rsplit(" ", 1)[0], "vgpuctl[agent,host,solver,ssh,top]"
+    command, requirement = (
+        extras.install_command("highspy").rsplit(" ", 1)[0],
+        "vgpuctl[agent,controller,host,solver,ssh,top]",
+    )
     assert command.startswith("uv tool install --force ")
     words = shlex.split(extras.install_command("highspy"))
     assert words[4].split(" @ ")[0] == requirement, "the environment of these tests has all extras"

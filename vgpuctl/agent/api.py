@@ -25,6 +25,7 @@ from starlette.routing import Route
 from vgpuctl.agent import openapi
 from vgpuctl.agent.events import EventLog, EventReader
 from vgpuctl.agent.fair_threads import FairThreads
+from vgpuctl.agent.fleet_api import FleetApi, refuse_request
 from vgpuctl.agent.http_input import read_body, read_query, read_seconds, refuse_long
 from vgpuctl.agent.metrics_text import CONTENT_TYPE
 from vgpuctl.agent.operation import AgentOperation, wait_for_end
@@ -63,6 +64,7 @@ _STATUSES_OF_CODES = {
     "not-found": 404,
     "not-allowed": 403,
     "not-yours": 403,
+    "fence-needed": 403,
     "unknown-fields": 422,
     "key-reused": 409,
     "too-many": 429,
@@ -99,9 +101,11 @@ class Api:
         events: EventLog,
         policy: Policy,
         snapshots: SnapshotCache,
+        fleet: FleetApi,
         read_metrics: Callable[[], bytes],
     ) -> None:
         """`open_reader`: opens the host with these snapshots. `read_metrics`: the text of the last sample, or empty."""
+        self._fleet = fleet
         self._read_metrics = read_metrics
         self._snapshots = snapshots
         self._reader = open_reader(CallSettings(), None)
@@ -117,6 +121,7 @@ class Api:
             Route(prefix, self._answer(self._root)),
             Route(f"{prefix}/openapi.json", self._answer(self._openapi)),
             Route(f"{prefix}/events", self._answer(self._read_events)),
+            Route(f"{prefix}/fleet", self._answer(self._answer_fleet), methods=["GET", "POST"]),
             Route(f"{prefix}/metrics", self._answer(self._metrics)),
             Route(f"{prefix}/operations", self._answer(self._list_operations)),
             Route(f"{prefix}/operations/{{id}}", self._answer(self._show_operation)),
@@ -188,6 +193,12 @@ class Api:
                     return
                 for event in events:
                     yield f"id: {event.id}\nevent: {event.type}\ndata: {_text(event)}\n\n"
+
+    async def _answer_fleet(self, request: HttpRequest, caller: Caller) -> Response:
+        """Answer which controller the host obeys, after taking the one that is announced."""
+        if request.method == "POST":
+            await self._checkers.run(caller, self._fleet.announce, caller, await read_body(request))
+        return _json(await self._readers.run(caller, self._fleet.status))
 
     async def _list_operations(self, _: HttpRequest, caller: Caller) -> Response:
         return _json({"operations": [_shown(stored) for stored in self._operations.list()]})
@@ -264,8 +275,12 @@ class Api:
         todo = CallRequest(
             call, arguments, options, caller, key, partial(self._checked_again, call, read, options, caller)
         )
-        if options.if_generation is not None and self._operations.known(todo) is None:
-            await self._readers.run(caller, self._refuse_stale, todo, options.if_generation)
+        refuse_request(caller, call, options)
+        if self._operations.known(todo) is None:
+            if options.fleet is not None:  # not in the loop: it may wait until the fence is on the disk
+                await self._checkers.run(caller, self._fleet.check, call, options)
+            if options.if_generation is not None:
+                await self._readers.run(caller, self._refuse_stale, todo, options.if_generation)
         if call.changes or call.name in WAITING_CALLS:
             operation = self._operations.begin(todo)
             return _json(
@@ -282,6 +297,7 @@ class Api:
             NotAllowed: they have become too few.
         """
         now = replace(self._policy.caller_of(before.uid), address=before.address, on_behalf_of=before.on_behalf_of)
+        refuse_request(now, call, options)
         return CallRequest(call, self._policy.check(now, call, given, options.files), options, now)
 
     def _refuse_stale(self, request: CallRequest, expected: int) -> None:

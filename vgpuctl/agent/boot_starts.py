@@ -108,7 +108,9 @@ class BootStarter:
         """Start a VM, unless its record has changed since the look: somebody may have asked to stop it."""
         tries, _ = self._tries.get(vm.uuid, (0, 0.0))
         self._tries[vm.uuid] = (tries + 1, self._host.clock.monotonic() + FIRST_WAIT_SECONDS * 2**tries)
-        options = RequestOptions(if_generation=None if vm.record is None else vm.record.generation)
+        options = RequestOptions(
+            if_generation=None if vm.record is None else vm.record.generation, override_controller=True
+        )
         try:
             request = CallRequest(CALLS["start-vm"], {"name": vm.uuid}, options, ROOT, vm_name=vm.name)
             operation = self._operations.begin(request)

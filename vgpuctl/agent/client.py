@@ -12,10 +12,8 @@ Threads may share it. Each request has a connection of its own; `dial` makes the
 from __future__ import annotations
 
 import http.client
-import inspect
 import json
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,6 +22,7 @@ from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlencode
 
 from vgpuctl.agent.answers import pass_on, read_answer, result_in, with_remains
+from vgpuctl.agent.call_arguments import arguments_of, names_file
 from vgpuctl.agent.connection import (
     LOCAL_AGENT,
     LOCAL_LIMITS,
@@ -43,7 +42,6 @@ from vgpuctl.agent.protocol import (
 )
 from vgpuctl.agent.remote_errors import error_of
 from vgpuctl.config.arguments import require_seconds
-from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, parse_vm_spec
 from vgpuctl.errors import (
     DeadlineExceeded,
     FileNeeded,
@@ -52,12 +50,12 @@ from vgpuctl.errors import (
     NeedsConfirmation,
     ResultUnknown,
     Unreachable,
-    VgpuctlError,
 )
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
 from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.library.text_file import read_text
+from vgpuctl.model.desktop import Fence, FleetStatus
 from vgpuctl.model.documents import read_failure, to_json_value
 from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import (
@@ -71,6 +69,7 @@ from vgpuctl.model.outcome import (
     confirm_everything,
     never_cancelled,
 )
+from vgpuctl.value import replace
 
 Result = TypeVar("Result")
 Data = TypeVar("Data")
@@ -80,7 +79,6 @@ MAX_ROUNDS = MAX_FILES + 100
 MAX_STOPS = 3
 """The first stop of the user cancels an operation; at the third nobody waits for its undo any longer."""
 _STOPS = (Interrupted, KeyboardInterrupt, DeadlineExceeded)
-_PLACEHOLDER = re.compile(r"\\\{[^{}]*\\\}")
 
 
 class AnswerLost(Unreachable):
@@ -118,6 +116,10 @@ class AgentHost(GpuHost):
     def _with_settings(self, settings: CallSettings, _: HostClock) -> Self:
         return type(self)(self._dial, settings, self._host_name, read_file=self._read_file)
 
+    def with_settings(self, settings: CallSettings) -> Self:
+        """Return this host for calls with other settings, such as those of one change of a fleet."""
+        return self._with_settings(settings, HostClock())
+
     def close(self) -> None:
         """Log out at another host. No connection to an agent outlives its request."""
         if self._log_out is not None:
@@ -144,6 +146,25 @@ class AgentHost(GpuHost):
         if status != 200:
             raise error_of(read_failure(answer["error"]))
         return QueryResult(read_answer(tuple[Event, ...], answer.get("events")))
+
+    def read_fleet(self) -> FleetStatus:
+        """Return which controller the host obeys, and what a controller compares when it connects."""
+        return self._fleet("GET", None)
+
+    def announce_fleet(self, fence: Fence, *, adopt: bool = False) -> FleetStatus:
+        """Announce the holder of this host's lease. `adopt`: for another incarnation than the host obeyed.
+
+        Raises:
+            Refused: the host obeys another holder (`Fenced`), or no longer knows whom (`FenceLost`).
+        """
+        return self._fleet("POST", json.dumps({"fence": to_json_value(fence), "adopt": adopt}).encode())
+
+    def _fleet(self, method: str, body: bytes | None) -> FleetStatus:
+        status, answer = self._request(method, f"/{API_VERSION}/fleet", body, {"Content-Type": "application/json"})
+        if status != 200:
+            raise error_of(read_failure(answer["error"]))
+        fleet: FleetStatus = read_answer(FleetStatus, answer)
+        return fleet
 
     def follow_events(self, after: str | None = None) -> Iterator[Event]:
         """Yield events as they come, from now on or after the event with this id, until the agent ends.
@@ -188,7 +209,7 @@ class AgentHost(GpuHost):
         """Send a call; send it again with what the agent asks for: a file's text, or the user's confirmation."""
         refuse_host_only(method.__name__.replace("_", "-"))
         call = CALLS[method.__name__.replace("_", "-")]
-        arguments = _arguments_of(method, self, args, named)
+        arguments = arguments_of(method, self, args, named)
         files: dict[str, str] = {}
         confirmed: list[str] = []
         for _ in range(MAX_ROUNDS):
@@ -198,6 +219,7 @@ class AgentHost(GpuHost):
                 "confirmed": confirmed,
                 "files": files,
                 "command_line": self._settings.command_line or (),
+                **self._fleet_options(call),
             }
             document = self._send(call, {**arguments, REQUEST_KEY: options})
             if document.get("ok") is True:
@@ -206,7 +228,7 @@ class AgentHost(GpuHost):
             error = error_of(read_failure(failure if isinstance(failure, dict) else {}), call, document)
             path, question = error.facts.get("path"), error.facts.get("question")
             if isinstance(error, FileNeeded) and isinstance(path, str) and path not in files and len(files) < MAX_FILES:
-                if not _is_named(path, arguments, files):
+                if not names_file(path, arguments, files):
                     raise InvalidInput(f"the host agent asks for {path}, which the request does not name", path=path)
                 files[path] = self._read_file(path, str(error.facts.get("file_kind", "spec")))
             elif isinstance(error, NeedsConfirmation) and isinstance(question, str):
@@ -217,6 +239,15 @@ class AgentHost(GpuHost):
             else:
                 raise error
         raise ResultUnknown(f"{call.name}: the host agent asks again and again")
+
+    def _fleet_options(self, call: LibraryCall) -> Mapping[str, object]:
+        """Return what a change has besides, if it has any of it: an older agent knows none of it."""
+        options = {
+            "fleet": self._settings.fleet if call.changes else None,
+            "if_generation": self._settings.if_generation if call.changes else None,
+            "override_controller": self._settings.override_controller or None,
+        }
+        return {name: value for name, value in options.items() if value is not None}
 
     def _send(self, call: LibraryCall, body: Mapping[str, object]) -> Mapping[str, Any]:
         """Return the document of a call, of an operation when it has ended."""
@@ -331,39 +362,6 @@ class AgentHost(GpuHost):
         raise OSError("the stream ended early")
 
 
-def _arguments_of(
-    method: Callable[..., Any], host: GpuHost, args: tuple[Any, ...], named: Mapping[str, Any]
-) -> dict[str, object]:
-    """Return the arguments of a call by name; fields of a VM are arguments like the others."""
-    signature = inspect.signature(method)
-    bound = signature.bind(host, *args, **named).arguments
-    arguments: dict[str, object] = {}
-    for name, value in [*bound.items()][1:]:
-        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            arguments |= value
-        else:
-            arguments[name] = value
-    return arguments
-
-
-def _is_named(path: str, arguments: Mapping[str, object], files: Mapping[str, str]) -> bool:
-    """Return whether a request names a file: an argument that takes one, or the spec file that it sent.
-
-    A host that asks for another file is hostile: it would get what only the caller can read.
-    """
-    named = [arguments.get(name) for name in ("file", "path", "cloud_init", "network_config")]
-    files_of_vms = arguments.get("files")
-    named += files_of_vms if isinstance(files_of_vms, (list, tuple)) else []
-    file = arguments.get("file")
-    if isinstance(file, str) and file in files:
-        for shape in (VM_SHAPE, NUMBERED_VM_SHAPE):
-            with suppress(VgpuctlError):  # no spec, such as a host.yaml: it names no files
-                spec = parse_vm_spec(files[file], file, shape)
-                named += [spec.get("cloud_init"), spec.get("network_config")]
-    texts = [text for text in named if isinstance(text, str)]
-    return any(re.fullmatch(_PLACEHOLDER.sub(r"[0-9]+", re.escape(text)), path) for text in texts)
-
-
 def connect(
     name: str = LOCAL_AGENT,
     *,
@@ -372,6 +370,7 @@ def connect(
     confirm: Confirm = confirm_everything,
     cancelled: Callable[[], bool] = never_cancelled,
     command_line: tuple[str, ...] | None = None,
+    override_controller: bool = False,
 ) -> AgentHost:
     """Connect to a host agent: this machine's (`agent`), one at another socket (`agent:PATH`), or `ssh://[USER@]HOST`.
 
@@ -384,5 +383,6 @@ def connect(
     """
     require_seconds("wait_seconds", wait_seconds)
     settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line)
+    settings = replace(settings, override_controller=override_controller)
     dial, log_out = dialer(name)
     return AgentHost(dial, settings, name, log_out)

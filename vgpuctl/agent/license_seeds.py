@@ -81,7 +81,7 @@ class LicenseSeeds:
     async def _clear(self, vm: Vm) -> bool:
         """Take the license out; return whether that is done, or will not be possible."""
         generation = None if vm.record is None else vm.record.generation
-        options = RequestOptions(if_generation=generation)
+        options = RequestOptions(if_generation=generation, override_controller=True)
         arguments = {"name": vm.uuid, "clear": True}
         try:
             request = CallRequest(CALLS["refresh-license"], arguments, options, ROOT, vm_name=vm.name)

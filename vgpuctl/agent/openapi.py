@@ -10,6 +10,7 @@ from typing import Any
 from vgpuctl.agent.operation_store import SECRET_FIELDS, StoredOperation
 from vgpuctl.agent.protocol import API_CALLS, API_VERSION, REQUEST_KEY, RequestOptions
 from vgpuctl.library.call_table import LibraryCall, Parameter
+from vgpuctl.model.desktop import Fence, FleetStatus
 from vgpuctl.model.json_schema import document_schema, schema_of
 from vgpuctl.model.result_reader import typed_fields
 from vgpuctl.version import __version__
@@ -21,9 +22,9 @@ def document() -> dict[str, Any]:
     schemas: dict[str, Any] = {}
     paths = {f"/{API_VERSION}/{name}": _path(call, schemas) for name, call in sorted(API_CALLS.items())}
     schemas["Operation"] = _operation()
-    options = {name: schema_of(hint, {}) for _, name, hint, _ in typed_fields(RequestOptions)}
+    options = {name: schema_of(hint, schemas) for _, name, hint, _ in typed_fields(RequestOptions)}
     schemas["RequestOptions"] = {"type": "object", "additionalProperties": False, "properties": options}
-    paths |= _operation_paths()
+    paths |= _operation_paths() | _fleet_path(schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -80,6 +81,24 @@ def _operation_paths() -> dict[str, Any]:
         }
     }
     return paths
+
+
+def _fleet_path(schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the path about the controller that the host obeys."""
+    status, fence = schema_of(FleetStatus, schemas), schema_of(Fence, schemas)
+    body = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["fence"],
+        "properties": {"fence": fence, "adopt": {"type": "boolean"}},
+    }
+    announce = {
+        "summary": "Announce the holder of this host's lease, before its first change.",
+        "requestBody": {"content": {"application/json": {"schema": body}}},
+        "responses": _responses(status),
+    }
+    read = {"summary": "Show which controller the host obeys.", "responses": _responses(status)}
+    return {f"/{API_VERSION}/fleet": {"get": read, "post": announce}}
 
 
 def _referred_here(schemas: dict[str, Any]) -> Any:

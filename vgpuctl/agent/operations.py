@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
 
+from vgpuctl.agent.fleet_fence import FleetFence
 from vgpuctl.agent.operation import AgentOperation, OperationProgress, stop_waits_of, wait_for_end
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
 from vgpuctl.agent.protocol import KeyReused, RequestOptions, StateNotWritable, Stopping, TooMany
@@ -52,8 +53,9 @@ OpenHost = Callable[[CallSettings, HostClock | None], GpuHost]
 class AgentOperations:
     """All operations of this agent. Its methods are called in the loop's thread."""
 
-    def __init__(self, open_host: OpenHost, store: OperationStore) -> None:
+    def __init__(self, open_host: OpenHost, store: OperationStore, fence: FleetFence) -> None:
         self._open_host = open_host
+        self._fence = fence
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._queue: list[AgentOperation] = []
@@ -278,6 +280,9 @@ class AgentOperations:
             if request.renew is not None and time.time() - operation.stored.created > RENEW_SECONDS:
                 request = request.renew()
             settings = request.settings(OperationProgress(operation), operation.is_cancelled)
+            settings = replace(settings, fence=self._fence)
+            if settings.fleet is not None:  # at each begin: another controller may have taken the host just now
+                self._fence.check(settings.fleet.fence)
             with self._open_host(settings, HostClock(stop_waits_of(operation))) as host:
                 return success_body(kind, request.call.on(host, request.arguments))
         except BaseException as exc:

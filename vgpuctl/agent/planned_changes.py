@@ -99,7 +99,7 @@ class PlannedChanger:
         next_time = self._host.clock.monotonic() + pause
         self._tries[vm.uuid] = tries._replace(number=tries.number + 1, next_time=next_time)
         arguments = {"name": vm.uuid, "when_off": True, **planned_fields(vm.record)}
-        options = RequestOptions(if_generation=vm.record.generation)
+        options = RequestOptions(if_generation=vm.record.generation, override_controller=True)
         try:
             request = CallRequest(CALLS["set-vm"], arguments, options, ROOT, vm_name=vm.name)
             operation = self._operations.begin(request)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from vgpuctl.errors import Busy, InvalidInput, Refused, Temporary
 from vgpuctl.library.call_table import CALLS, LibraryCall
+from vgpuctl.model.desktop import DesktopMark, Fence, FleetRequest, check_fleet
 from vgpuctl.model.documents import to_json_value
-from vgpuctl.model.result_reader import Mismatch, read_value
+from vgpuctl.model.result_reader import read_value
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 API_VERSION = "v1"
@@ -64,6 +65,34 @@ class StateNotWritable(Temporary):
     code = "state-not-writable"
 
 
+class Fenced(Refused):
+    """The host obeys another controller, or another holder of its lease (HTTP 409); `facts` says whom, and `reason`.
+
+    `reason`: `epoch`, `holder`: the lease has gone on; `incarnation`: of another database; `former`: of one that the
+    host obeyed before; `unknown`: nobody announced this holder.
+    """
+
+    code = "fenced"
+
+
+class FenceLost(Refused):
+    """The host no longer knows which controller it obeys (HTTP 409)."""
+
+    code = "fence-lost"
+
+
+class FenceNeeded(Refused):
+    """An account with the rights of a fleet sends a fence with each change (HTTP 403)."""
+
+    code = "fence-needed"
+
+
+class DesktopDeleted(Refused):
+    """The desktop was deleted on this host, and is not made again (HTTP 409)."""
+
+    code = "tombstone"
+
+
 class RequestOptions(Value):
     """What a request has besides the arguments of its call.
 
@@ -72,6 +101,7 @@ class RequestOptions(Value):
     arguments name, by path; the agent reads no file for a caller. `command_line`: what the caller typed, for the audit
     journal. `fresh`: a read observes the host again; without it, a snapshot of a moment ago may serve.
     `if_generation`: the generation that the record of the call's VM must have; None: any.
+    `fleet`: a controller asks, and says which. `override_controller`: as root, change desktops without it.
     `address`, `on_behalf_of`: where the request comes from and for whom, for the audit journal; nothing proves them.
     """
 
@@ -84,6 +114,8 @@ class RequestOptions(Value):
     address: str | None = None
     on_behalf_of: str | None = None
     if_generation: int | None = None
+    fleet: FleetRequest | None = None
+    override_controller: bool = False
 
 
 def read_options(given: object) -> RequestOptions:
@@ -96,16 +128,26 @@ def read_options(given: object) -> RequestOptions:
         return RequestOptions()
     if not isinstance(given, dict):
         raise InvalidInput(f"{REQUEST_KEY}: it is not an object")
-    unknown = sorted(given.keys() - {*RequestOptions._fields})
+    unknown = sorted(given.keys() - {*RequestOptions._fields}) or _unknown_in_fleet(given.get("fleet"))
     if unknown:
         names = ", ".join(RequestOptions._fields)
         raise InvalidInput(f"{REQUEST_KEY}: {', '.join(unknown)}: not known; it takes {names}", fields=unknown)
     try:
         defaults = to_json_value(RequestOptions())
         options: RequestOptions = read_value(RequestOptions, {**defaults, **given}, REQUEST_KEY)
-    except Mismatch as mismatch:
-        raise InvalidInput(str(mismatch)) from mismatch
+        if options.fleet is not None:
+            check_fleet(options.fleet)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error
     return options
+
+
+def _unknown_in_fleet(given: object) -> list[str]:
+    """Return the names in a fleet request that nothing has: a mark that is written wrong must not become none."""
+    if not isinstance(given, dict):
+        return []
+    parts = ((given, FleetRequest), (given.get("fence"), Fence), (given.get("mark"), DesktopMark))
+    return sorted({name for part, kind in parts if isinstance(part, dict) for name in part.keys() - {*kind._fields}})
 
 
 def confirmation_key(question: str, details: tuple[str, ...]) -> str:

@@ -67,13 +67,18 @@ class CallRequest:
             files=self.options.files,
             caller=self.caller,
             if_generation=self.options.if_generation,
+            fleet=self.options.fleet,
+            override_controller=self.options.override_controller,
             confirm=self._confirm if self.options.ask else confirm_everything,
             **({} if self.options.wait_seconds is None else {"wait_seconds": self.options.wait_seconds}),
         )
 
     def _words(self) -> tuple[str, ...]:
         """Return what was asked, for the audit journal; a client that is not root could claim any command line."""
-        return ("agent", self.call.name, *(f"{name}={_word_of(name, value)}" for name, value in self.arguments.items()))
+        words = [f"{name}={_word_of(name, value)}" for name, value in self.arguments.items()]
+        if self.options.fleet is not None and self.options.fleet.mark is not None:
+            words.append(f"mark={json.dumps(to_json_value(self.options.fleet.mark), ensure_ascii=False)}")
+        return ("agent", self.call.name, *words)
 
     def _confirm(self, question: str, details: tuple[str, ...]) -> None:
         if confirmation_key(question, details) not in self.options.confirmed:

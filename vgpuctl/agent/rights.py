@@ -46,6 +46,7 @@ class Decision(StrEnum):
     EVERYBODY = "everybody"
     MEMBER = "member"
     OPERATOR = "operator"
+    FLEET = "fleet"
     ROOT = "root"
 
 
@@ -53,6 +54,7 @@ _MAY: Mapping[Decision, frozenset[Rights]] = {
     Decision.EVERYBODY: frozenset(Rights),
     Decision.MEMBER: frozenset({Rights.OPERATOR, Rights.FLEET, Rights.MEMBER}),
     Decision.OPERATOR: frozenset({Rights.OPERATOR}),
+    Decision.FLEET: frozenset({Rights.FLEET}),
     Decision.ROOT: frozenset(),
 }
 
@@ -72,6 +74,8 @@ VM_CHANGES = (
 )  # fmt: skip
 OPERATORS_CHANGES = ("move-vms",)
 """It stops and starts VMs of whatever account, as the plan needs."""
+FLEET_CHANGES = ("mark-desktop",)
+"""It says to whom a desktop belongs, and that it is to be refreshed."""
 HOST_CHANGES = (
     "adopt", "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "fix-problems", "import-host",
     "install-host", "purge-deleted", "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size",
@@ -85,6 +89,7 @@ DECISIONS: Mapping[str, Decision] = {
     **dict.fromkeys((*READS, *GUEST_READS), Decision.EVERYBODY),
     **dict.fromkeys(VM_CHANGES, Decision.MEMBER),
     **dict.fromkeys(OPERATORS_CHANGES, Decision.OPERATOR),
+    **dict.fromkeys(FLEET_CHANGES, Decision.FLEET),
     **dict.fromkeys(HOST_CHANGES, Decision.ROOT),
 }
 """Who may make each call of the library; a call that is not here is root's."""
@@ -162,8 +167,10 @@ def _check_call(caller: Caller, call: str) -> None:
     texts = {
         Decision.MEMBER: "members of the group vgpuctl may do it; you may look at this host",
         Decision.OPERATOR: f"agent: {{accounts: {{{caller.account}: operator}}}} in /etc/vgpuctl/host.yaml allows it",
+        Decision.FLEET: f"agent: {{accounts: {{{caller.account}: fleet}}}} in /etc/vgpuctl/host.yaml allows it",
     }
-    rule = {Decision.MEMBER: "group", Decision.OPERATOR: "agent.accounts"}.get(decision, "root")
+    keys = dict.fromkeys((Decision.OPERATOR, Decision.FLEET), "agent.accounts")
+    rule = {Decision.MEMBER: "group", **keys}.get(decision, "root")
     hint = texts.get(decision, f"as root: sudo vgpuctl {call}; no entry of host.yaml allows it to others")
     raise NotAllowed(f"{call} is not allowed to {caller.account}", hint=hint, rule=rule, call=call)
 

@@ -23,6 +23,8 @@ from vgpuctl.agent.api import Api, Policy
 from vgpuctl.agent.bin_purger import BinPurger
 from vgpuctl.agent.boot_starts import BootStarter
 from vgpuctl.agent.events import EventLog
+from vgpuctl.agent.fleet_api import FleetApi, has_desktops
+from vgpuctl.agent.fleet_fence import FleetFence
 from vgpuctl.agent.guest_helpers import AgentGuestHelpers, HelperWatch
 from vgpuctl.agent.healing import HostHealer
 from vgpuctl.agent.http_server import PeerProtocol, make_server
@@ -192,14 +194,14 @@ async def serve(
     deliveries = _start_deliveries(agent.ports, events)
     watcher = HostWatcher(agent.ports, agent.snapshots, events)
     watcher.start()
-    operations = AgentOperations(agent.open_host, store)
-    operations.on_begin = partial(_publish, events, EventType.OPERATION_BEGIN)
-    operations.on_end = partial(_publish, events, EventType.OPERATION_END)
-    operations.on_read_only = partial(_publish_read_only, events, agent.state)
+    fence = FleetFence(agent.state, agent.ports.clock.now, partial(has_desktops, agent.ports))
+    operations = _open_operations(agent, store, fence, events)
     sampler = None if agent.usage is None else UsageSampler(agent.ports, agent.usage, events)
     read_metrics = (lambda: b"") if sampler is None else (lambda: sampler.metrics)
     scraped = _open_metrics(agent, read_metrics)
-    api = Api(agent.open_reader, operations, events, agent.policy, agent.snapshots, read_metrics)
+    api = Api(
+        agent.open_reader, operations, events, agent.policy, agent.snapshots, FleetApi(agent.ports, fence), read_metrics
+    )
     server = make_server(api.app, PeerProtocol)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     scraping = None if scraped is None else asyncio.create_task(scraped.serve())
@@ -228,6 +230,15 @@ async def serve(
     await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
     server.force_exit = True
     await serving
+
+
+def _open_operations(agent: Agent, store: OperationStore, fence: FleetFence, events: EventLog) -> AgentOperations:
+    """Return the operations, whose begin and end are events."""
+    operations = AgentOperations(agent.open_host, store, fence)
+    operations.on_begin = partial(_publish, events, EventType.OPERATION_BEGIN)
+    operations.on_end = partial(_publish, events, EventType.OPERATION_END)
+    operations.on_read_only = partial(_publish_read_only, events, agent.state)
+    return operations
 
 
 def _begin_work(

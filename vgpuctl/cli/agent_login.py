@@ -89,6 +89,7 @@ class AgentRoute:
             confirm or confirm_everything,
             is_stopped,
             ("vgpuctl", *settings.args),
+            override_controller=settings.override_controller,
         )
         return AgentHost(self._agent.dial, call_settings, f"{SCHEME}{self._name}", read_file=self._sent_file.read)
 

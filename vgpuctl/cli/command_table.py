@@ -122,6 +122,9 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
             "monitoring", "Print rules, dashboards and scrape configurations.", "alerts grafana metrics prometheus"
         ),
         "agent": Entry("agent", "Run the host agent, or reach it through SSH.", "daemon serve"),
+        "controller": Entry(
+            "controller", "Run pools of desktops on many hosts, or work with them.", "desktops fleet pools vdi"
+        ),
         "sim": Entry("sim", "Reboot or reset a simulated host, or list scenarios."),
     },
 }
@@ -140,7 +143,46 @@ AGENT_COMMANDS: dict[str, Entry] = {
     "dial": Entry("agent", "Join stdin and stdout to the agent's socket."),
 }
 
-GROUPS: dict[str, dict[str, Entry]] = {"agent": AGENT_COMMANDS, "sim": SIM_COMMANDS}
+CONTROLLER_COMMANDS: dict[str, Entry] = {
+    "run": Entry("controller", "Run a controller."),
+    "upgrade-db": Entry("controller", "Make a database's tables, or bring them to this version."),
+    "show-fleet": Entry("controller", "Show which controller answers, and what you may do."),
+    "add-host": Entry("controller", "Add a host: this machine, or one by ssh."),
+    "list-hosts": Entry("controller", "List the hosts."),
+    "show-host": Entry("controller", "Show one host and what it has room for."),
+    "cordon-host": Entry("controller", "Make no new desktops on a host."),
+    "drain-host": Entry("controller", "The same, and desktops without a user leave it."),
+    "uncordon-host": Entry("controller", "Make desktops on a host again."),
+    "label-host": Entry("controller", "Set a host's labels, by which pools choose hosts."),
+    "accept-host": Entry("controller", "Let a held host go on as it is now."),
+    "remove-host": Entry("controller", "Remove a host without desktops."),
+    "ensure-image": Entry("controller", "Name an image: a file on the hosts."),
+    "list-images": Entry("controller", "List the images and the pools that use them."),
+    "delete-image": Entry("controller", "Forget an image that nothing uses."),
+    "ensure-pool": Entry("controller", "Create or change a pool so that it matches a spec file."),
+    "list-pools": Entry("controller", "List the pools."),
+    "show-pool": Entry("controller", "Show one pool and its spec."),
+    "pause-pool": Entry("controller", "Make, start and refresh nothing for a pool."),
+    "resume-pool": Entry("controller", "Let a paused pool go on."),
+    "delete-pool": Entry("controller", "Delete a pool with its desktops and their disks."),
+    "list-desktops": Entry("controller", "List desktops, and what they do."),
+    "show-desktop": Entry("controller", "Show one desktop."),
+    "assign": Entry("controller", "Give a user a desktop of a pool."),
+    "release": Entry("controller", "Take a desktop away from its user."),
+    "start-desktop": Entry("controller", "Have a desktop run."),
+    "stop-desktop": Entry("controller", "Have a desktop be off until it is opened again."),
+    "delete-desktop": Entry("controller", "Delete a desktop with its disks."),
+    "add-token": Entry("controller", "Make an API token; its secret is shown once."),
+    "list-tokens": Entry("controller", "List the API tokens."),
+    "delete-token": Entry("controller", "Delete an API token."),
+    "list-events": Entry("controller", "Show who did what in the fleet."),
+}
+
+GROUPS: dict[str, dict[str, Entry]] = {
+    "agent": AGENT_COMMANDS,
+    "controller": CONTROLLER_COMMANDS,
+    "sim": SIM_COMMANDS,
+}
 """The commands that are groups of others."""
 
 SYNONYMS: dict[str, str] = {

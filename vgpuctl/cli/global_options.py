@@ -50,6 +50,7 @@ class Settings:
         wait: float = DEFAULT_WAIT_SECONDS,
         verbose: bool = False,
         progress: bool = False,
+        override_controller: bool = False,
     ) -> None:
         self.host = host
         self.root = root
@@ -64,6 +65,7 @@ class Settings:
         self.wait = wait
         self.verbose = verbose
         self.progress = progress
+        self.override_controller = override_controller
         self.ssh_hosts: tuple[str, ...] = ()
         self.agent_route: AgentRoute | None = None
         self.host_deadline: float | None = None
@@ -153,6 +155,11 @@ def global_options() -> list[click.Parameter]:
             metavar="SECONDS",
             type=Seconds(),
             help="How long to wait for another vgpuctl or a busy device (60).",
+        ),
+        _option(
+            "override-controller",
+            is_flag=True,
+            help="As root: change desktops of pools, about which a controller decides.",
         ),
         _option("progress", is_flag=True, help="Report progress on stderr, also with --json."),
         _option("verbose", "-v", is_flag=True, help="Show more: every fact of an error, and tracebacks."),

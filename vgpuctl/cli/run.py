@@ -63,6 +63,7 @@ def open_host(
         confirm=confirm or library.confirm_everything,
         cancelled=cancelled or library.never_cancelled,
         command_line=("vgpuctl", *settings.args),
+        override_controller=settings.override_controller,
     )
 
 
@@ -99,6 +100,7 @@ def open_agent(
         confirm=confirm or library.confirm_everything,
         cancelled=cancelled or library.never_cancelled,
         command_line=("vgpuctl", *settings.args),
+        override_controller=settings.override_controller,
     )
 
 

@@ -20,6 +20,7 @@ from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results import TargetsResult
 from vgpuctl.model.results.advice import AdviceResult
+from vgpuctl.model.results.fleet import DatabaseResult
 from vgpuctl.model.results.host import (
     AgentResult,
     CompletionResult,
@@ -41,6 +42,8 @@ DIAL = "agent-dial"
 _OTHERS: dict[str, object] = {
     "advise": QueryResult[WorkloadAdviceResult] | QueryResult[AdviceResult],
     "agent-run": QueryResult[AgentResult],
+    "controller-run": QueryResult[AgentResult],
+    "controller-upgrade-db": QueryResult[DatabaseResult],
     "events": QueryResult[tuple[Event, ...]],
     "create-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult] | QueryResult[XmlResult],
     "ensure-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult | TargetsResult[VmResult | PlannedVmResult]],
@@ -66,6 +69,10 @@ def result_type(kind: str) -> Any:
     """Return the type of a kind's result."""
     if kind in _OTHERS:
         return _OTHERS[kind]
+    if kind.startswith("controller-"):
+        from vgpuctl.controller import routes
+
+        return routes.CALLS[kind.removeprefix("controller-")].result_type
     call = CALLS.get(kind) or CALLS[f"{kind}-host"]
     single = call.result_type
     if not _takes_several(kind, call.method):

@@ -45,6 +45,7 @@ from vgpuctl.model.autostart import (
     DEFAULT_START_ORDER,
     MAX_START_ORDER,
 )
+from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.model.guest_sharing import GuestSharing
 from vgpuctl.model.numbers import SIZE_PATTERN, format_mib, parse_disk_size, parse_memory_size
 from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, GuestSecrets, GuestSetup, NewDisk
@@ -124,7 +125,8 @@ class VmRequest(DeclaredFields):
     These have no declaration: `sources`: the source of each field's value: "command-line", "host.yaml" or "default";
     only "command-line" fields are compared with an existing VM. `seed`: the files in `cloud_init` and `network_config`,
     read. `label_changes`: instead of `labels`, labels to set on a VM that exists, and to remove from it (None); its
-    other labels stay. `account`: who makes the VM, which only the operation sets.
+    other labels stay. `account`: who makes the VM, `desktop`: the mark of a pool's desktop; only the
+    operation sets them.
     """
 
     name: str | None = vm_field(
@@ -613,6 +615,7 @@ class VmRequest(DeclaredFields):
     seed: CloudInit | None = None
     label_changes: Mapping[str, str | None] = EMPTY_MAPPING
     account: str | None = None
+    desktop: DesktopMark | None = None
 
     @property
     def constraints(self) -> GpuConstraints:

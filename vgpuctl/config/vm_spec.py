@@ -54,7 +54,7 @@ def check_pattern(value: object) -> str:
             f"'{text}' names one VM, but several are requested: "
             f"one {{}} or {{:0K}} must stand for the number, as in {EXAMPLE}"
         )
-    rules.name(_fill_number(text, 1))
+    rules.name(fill_number(text, 1))
     return text
 
 
@@ -68,21 +68,23 @@ def expand_names(pattern: str | None, count: int) -> tuple[str, ...]:
         if pattern is None:
             raise ValueError(f"missing: with --count the name is a pattern, as in {EXAMPLE}")
         checked = check_pattern(pattern)
-        return tuple(rules.name(_fill_number(checked, number)) for number in range(1, count + 1))
+        return tuple(rules.name(fill_number(checked, number)) for number in range(1, count + 1))
     except ValueError as error:
         raise InvalidInput(
             f"NAME: {error}",
-            hint=f"vgpuctl create-vm '{EXAMPLE}' --count {count} creates {_fill_number(EXAMPLE, 1)} and so on",
+            hint=f"vgpuctl create-vm '{EXAMPLE}' --count {count} creates {fill_number(EXAMPLE, 1)} and so on",
             problems=[{"option": "NAME", "problem": str(error)}],
         ) from error
 
 
 def expand_path(path: str, count: int) -> tuple[str, ...]:
     """Return the paths of `count` VMs' files, numbered as their names; without a placeholder the path for each."""
-    return tuple(_fill_number(path, number) for number in range(1, count + 1))
+    return tuple(fill_number(path, number) for number in range(1, count + 1))
 
 
-def _fill_number(text: str, number: int) -> str:
+def fill_number(text: str, number: int) -> str:
+    """Return a checked pattern with a number in its placeholder."""
+
     def digits(match: re.Match[str]) -> str:
         return f"{number:0{match[1] or 1}}"
 

@@ -111,7 +111,7 @@ def parse_document(text: str, name: str, shape: Shape) -> dict[str, object]:
     try:
         return shape.check(document.value)
     except ValidationError as exc:
-        raise problems_error(name, [_locate_problem(document, problem) for problem in exc.problems]) from exc
+        raise problems_error(name, [locate_problem(document, problem) for problem in exc.problems]) from exc
 
 
 def problems_error(name: str, problems: list[LocatedProblem]) -> InvalidInput:
@@ -127,7 +127,8 @@ def problems_error(name: str, problems: list[LocatedProblem]) -> InvalidInput:
     return InvalidInput("\n".join(lines), problems=facts)
 
 
-def _locate_problem(document: Document, problem: Problem) -> LocatedProblem:
+def locate_problem(document: Document, problem: Problem) -> LocatedProblem:
+    """Return a problem of a document's value at its place in the text."""
     position = document.position(problem.path, of_key=problem.at_key)
     return LocatedProblem(position.line, position.column, document.format_path(problem.path), problem.text)
 

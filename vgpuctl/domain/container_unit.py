@@ -64,9 +64,16 @@ def full_image_name(image: str) -> str:
 
 
 def container_unit(
-    name: str, image: str, command: Sequence[str], args: Sequence[str], *, restart: str, has_variables: bool
+    name: str,
+    image: str,
+    command: Sequence[str],
+    args: Sequence[str],
+    *,
+    restart: str,
+    has_variables: bool,
+    devices: Sequence[str],
 ) -> str:
-    """Return the unit of a container with all GPUs of the guest.
+    """Return the unit of a container with devices of the guest, as podman's --device takes them.
 
     `command` replaces the image's entry point, as in Kubernetes. `restart`: as systemd's Restart= has it.
     `has_variables`: it has a file with them.
@@ -75,7 +82,8 @@ def container_unit(
         ValueError: a text has a character that no unit can have.
     """
     words = ["/usr/bin/podman", "run", "--rm", "--replace", f"--name={name.removesuffix('.service')}"]
-    words += ["--device=nvidia.com/gpu=all", *([f"--env-file={variables_file(name)}"] if has_variables else [])]
+    words += [f"--device={device}" for device in devices]
+    words += [*([f"--env-file={variables_file(name)}"] if has_variables else [])]
     words += [] if not command else [f"--entrypoint={command[0]}"]
     words += [image, *command[1:], *args]
     return f"""[Unit]

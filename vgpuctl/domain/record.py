@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.desktop import DesktopMark, check_mark
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.names import format_pci
 from vgpuctl.model.numbers import parse_integer
@@ -86,6 +87,8 @@ def record_to_xml(record: VmRecord) -> str:
                 "role": None if disk.role is DiskRole.DISK else disk.role.value,
             },
         )
+    if record.desktop is not None:
+        _add_desktop(root, record.desktop)
     etree.SubElement(root, f"{{{NAMESPACE}}}spec").text = _require_xml_text("spec", record.request_json) or None
     return etree.tostring(root, encoding="unicode")
 
@@ -107,6 +110,22 @@ def _add_vgpu(parent: etree._Element, vgpu: AssignedVgpu) -> None:
             "placement-id": _number_text(vgpu.placement_id),
             "waits-for-place": "yes" if vgpu.waits_for_place else None,
             "adopted": "yes" if vgpu.adopted else None,
+        },
+    )
+
+
+def _add_desktop(parent: etree._Element, mark: DesktopMark) -> None:
+    from lxml import etree
+
+    _set_attributes(
+        etree.SubElement(parent, f"{{{NAMESPACE}}}desktop"),
+        {
+            "id": mark.id,
+            "pool": mark.pool,
+            "incarnation": mark.incarnation,
+            "generation": _number_text(mark.generation),
+            "dirty": "yes" if mark.dirty else None,
+            "user": mark.user,
         },
     )
 
@@ -197,6 +216,9 @@ def parse_record(root: Element) -> VmRecord:
         account=_optional_attribute(root, "account"),
         generation=0 if root.get("generation") is None else _require_number(root, "generation"),
         should_run=root.get("should-run") == "yes",
+        desktop=_parse_desktop(
+            [child for child in children if child.tag == f"{namespace_prefix}desktop"], str(root.get("vm-uuid"))
+        ),
     )
 
 
@@ -246,6 +268,30 @@ def _parse_disk(element: Element) -> ManagedDisk:
         format=_optional_attribute(element, "format") or "qcow2",
         bin_entry=_optional_attribute(element, "bin"),
     )
+
+
+def _parse_desktop(elements: list[Element], vm_uuid: str) -> DesktopMark | None:
+    """Read the mark of a desktop. A doubtful one makes the record unreadable: then nobody gets or changes the VM."""
+    if not elements:
+        return None
+    if len(elements) > 1:
+        raise ValueError("the record has more than one desktop")
+    element = elements[0]
+    dirty = _optional_attribute(element, "dirty")
+    if dirty not in (None, "yes"):
+        raise ValueError(f"the record's desktop has dirty '{dirty[:60]}', which can only be yes")
+    mark = DesktopMark(
+        id=_require_attribute(element, "id"),
+        pool=_require_attribute(element, "pool"),
+        incarnation=_require_attribute(element, "incarnation"),
+        generation=_require_number(element, "generation"),
+        dirty=dirty == "yes",
+        user=_optional_attribute(element, "user"),
+    )
+    check_mark(mark)
+    if mark.id != vm_uuid:
+        raise ValueError(f"the record's desktop is {mark.id}, and its VM {vm_uuid}")
+    return mark
 
 
 def _optional_attribute(element: Element, key: str) -> str | None:

@@ -56,6 +56,7 @@ def open_host(
     cancelled: Callable[[], bool] = never_cancelled,
     command_line: tuple[str, ...] | None = None,
     caller: Caller | None = None,
+    override_controller: bool = False,
 ) -> GpuHost:
     """Open a host: `local`, a simulated one (`sim:NAME`, `sim:FILE`), or the captured files below `root`.
 
@@ -63,7 +64,8 @@ def open_host(
     down. `confirm` is called before something is lost and raises to refuse; without it the answer is yes. `cancelled`
     is called before each step: if it returns True, the work stops and is undone; of several VMs the finished ones
     stay. `command_line`: the command line in the audit journal; default: the process's own. `caller`: the user for whom
-    a process of root works; the calls then refuse to change the VMs of others.
+    a process of root works; the calls then refuse to change the VMs of others. `override_controller`: desktops of
+    pools may be changed without their controller.
 
     Threads may share the host: each call is an operation of its own. They share `progress`, `confirm` and `cancelled`,
     too. `close` or a `with` block closes it.
@@ -73,6 +75,7 @@ def open_host(
         HostCannot, FileFailed: it cannot be opened.
     """
     settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line, caller=caller)
+    settings = replace(settings, override_controller=override_controller)
     return opener(name, root=root, connect=connect)(settings, None)
 
 

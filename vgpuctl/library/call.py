@@ -97,6 +97,9 @@ class Calls:
         self._confirm = settings.confirm if settings.batch_subjects is not None else _without_empty(settings.confirm)
         self._begin_call()
 
+    _about: Literal["vm", "gpu"] | None = None
+    """What the running change's first argument names."""
+
     def _begin_call(self) -> None:
         """Create what a call does not share with another one."""
         self._subjects = self._settings.batch_subjects or Subjects()
@@ -146,6 +149,9 @@ class Calls:
             self._confirm,
             self._settings.caller,
             self._settings.if_generation,
+            self._settings.fleet,
+            self._settings.fence,
+            self._about == "vm" and not self._settings.override_controller,
         )
 
     @property
@@ -193,6 +199,7 @@ class Calls:
         """Make a call that changes the host, or a dry run of it. A client of the host agent sends it instead."""
         self._refuse_captured()
         with self._one_call() as host:
+            host._about = about
             if named.get("dry_run"):
                 return host._end_with(lambda: method(host, *args, **named))
             return host._carry_out(command, _named(about, args, named), lambda: method(host, *args, **named))

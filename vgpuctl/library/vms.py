@@ -266,6 +266,13 @@ class VmCalls(Calls):
 
         return power.delete_vm(self._ports, self._context(dry_run=dry_run), name, keep_disks=keep_disks)
 
+    @change("mark-desktop", "vm")
+    def mark_desktop(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
+        """Write the mark of a controller's request into the record of a desktop's VM; its guest notices nothing."""
+        from vgpuctl.operations import mark_desktop
+
+        return mark_desktop.mark_desktop(self._ports, self._context(dry_run=dry_run), name)
+
     @change("start-vm", "vm")
     def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Start a VM; missing vGPUs are created first."""

@@ -106,6 +106,8 @@ def _class_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"enum": [member.value for member in kind]}
     if is_record(kind):
         return _reference(kind, definitions)
+    if kind is Any:
+        return {}
     raise TypeError(f"no schema for {kind!r}")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from vgpuctl.model.caller import Caller
+from vgpuctl.model.desktop import FleetRequest, HostFence
 from vgpuctl.model.names import address_sort_key, normalize_pci
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, HOST_VGPU_CLAIM_PREFIX, Claim
 from vgpuctl.value import Value
@@ -144,7 +145,9 @@ class Context(Value):
     `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down. `subjects`: gets the VMs and GPUs that
     the operation changes, for the audit entry. `dry_run`: it only plans. `confirm` is asked before something is lost.
     `caller`: for whom it works, who may change only some VMs; None: for root. `if_generation`: the generation that the
-    VM's record must have until the operation itself changes it; None: any.
+    VM's record must have until the operation itself changes it; None: any. `fleet`: a controller asks, and `fence`
+    says whether the host still obeys it; None: there is no agent. `protects_desktops`: only a controller
+    may change a desktop of a pool.
     """
 
     progress: Progress
@@ -154,6 +157,9 @@ class Context(Value):
     confirm: Confirm = confirm_everything
     caller: Caller | None = None
     if_generation: int | None = None
+    fleet: FleetRequest | None = None
+    fence: HostFence | None = None
+    protects_desktops: bool = False
 
 
 class Subjects:
@@ -253,7 +259,8 @@ class CallSettings(Value):
     call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
     `caller`: for whom the calls work; None: for the user that runs this process. `files`: the texts of files that a
     caller elsewhere names, by path; None: they are read on this machine. `if_generation`: as of `Context`, for a call
-    that changes one VM.
+    that changes one VM. `fleet`, `fence`: as of `Context`. `override_controller`: calls about one VM change a desktop
+    of a pool, too, as those about the whole host do.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
@@ -265,3 +272,6 @@ class CallSettings(Value):
     files: Mapping[str, str] | None = None
     caller: Caller | None = None
     if_generation: int | None = None
+    fleet: FleetRequest | None = None
+    fence: HostFence | None = None
+    override_controller: bool = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.value import Value, replace
@@ -123,6 +124,7 @@ class VmRecord(Value):
     vGPUs, so vgpuctl never removes it. `reserve`: "always" reserves the slots of its vGPUs also while the VM is off,
     "running" only while it runs. `account`: the user of the host agent who made the VM; None: root made it.
     `generation`: how often vgpuctl changed the VM, see `domain.record`. `should_run`: see `model.autostart`.
+    `desktop`: the VM is a desktop of a pool, and a controller decides about it; None: it is not.
     """
 
     state: RecordState
@@ -136,6 +138,7 @@ class VmRecord(Value):
     account: str | None = None
     generation: int = 0
     should_run: bool = False
+    desktop: DesktopMark | None = None
 
     @property
     def spread_group(self) -> str | None:

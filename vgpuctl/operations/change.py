@@ -180,7 +180,7 @@ def change_record(
         if context.if_generation is not None:  # of two requests for the same generation one gets the claims
             held = replace(record, vgpus=with_slot(snapshot, vm, record))
             tx.take_over(claims_of_record(host, vm.name, held), include_missing=False)
-            refuse_changed_vm(host, context, vm)
+        refuse_changed_vm(host, context, vm)
         tx.carry_out(plan)
     return report_vm(host, result, steps, notes, warnings)
 

@@ -24,6 +24,7 @@ from vgpuctl.model.results.vms import ChangedVmResult, DiskResult, PlannedVmResu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
+from vgpuctl.operations.controlled import with_desktop
 from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import require_system_libvirt, require_writable, with_account
 from vgpuctl.operations.plans.choose import choose_vgpus, disk_stem, disk_volume_name, make_steps, vm_name
@@ -107,6 +108,7 @@ def design_domain(
         request_json=request_fields_json(request, _request_addresses(request)),
         reserve=request.reserve,
         account=request.account,
+        desktop=request.desktop,
     )
     needs_window = facts.capabilities.is_x86  # the machine "virt" has room for every BAR
     window = window_mib(request.pci_window, gpu_bars_mib(facts.bars_mib, vgpus)) if needs_window else None
@@ -308,10 +310,12 @@ class PreparedVm(Value):
 
 def prepare_vm(host: Host, look: Callable[[ReadScope], Snapshot], request: VmRequest, *, start: bool) -> PreparedVm:
     """Read the host and plan a new VM; whatever prevents it is raised before anything is written."""
-    uuid = host.new_uuid()
+    uuid = host.new_uuid() if request.desktop is None else request.desktop.id
     snapshot = look(scope_of_request(request))
     require_system_libvirt(snapshot)
     refuse_existing_vm(snapshot, vm_name(request, uuid))
+    if request.desktop is not None:
+        refuse_existing_vm(snapshot, uuid)
     has_slots = reserves_slots(request, start=start)
     vgpus = choose_vgpus(snapshot, request, uuid) if has_slots else tentative_placement(snapshot, request, uuid)
     facts = gather_host_facts(host, snapshot, request, vgpus)
@@ -351,7 +355,7 @@ def create_vm(
         VgpuctlError: the reason; everything created has been undone.
     """
     require_writable(host, context)
-    request = with_account(request, context)
+    request = with_desktop(with_account(request, context), context)
 
     def prepare(tx: Transaction) -> PreparedVm:
         prepared = prepare_vm(host, tx.look, request, start=start)

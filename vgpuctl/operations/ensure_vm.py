@@ -28,6 +28,7 @@ from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request, scope_of_vm
 from vgpuctl.operations import change, last_state, planned_change, power
 from vgpuctl.operations.change import allowed_addresses, change_vm, must_be_off_error
+from vgpuctl.operations.controlled import refuse_other_desktop
 from vgpuctl.operations.create import create_vm, reserves_slots
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import (
@@ -53,9 +54,9 @@ from vgpuctl.operations.plans.vm_diff import (
     set_vm_command,
     vm_gpu_types,
 )
-from vgpuctl.operations.refresh import WholeProgress
 from vgpuctl.operations.report_vm import add_to_vm, report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
+from vgpuctl.operations.whole_progress import WholeProgress
 from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.value import field_names, replace
 
@@ -90,6 +91,7 @@ def ensure_vm(
         created = reserves_slots(request, start=start)
         return _with_before_after(new, None, "started" if start else "stopped", created=created)
     refuse_change(context, vm)
+    refuse_other_desktop(context, vm)
     if state == "absent":
         deleted = power.delete_vm(host, context, vm.name, keep_disks=False)
         return add_to_vm(deleted, before=before, after=None)

@@ -308,7 +308,8 @@ def try_start_vm(host: Host, context: Context, vm: Vm, undone_steps: frozenset[s
     `undone_steps`: the steps that a signal undid. A guest that was asked to shut down does so after the signal too, so
     this waits for it.
     """
-    context = replace(uninterrupted(context), if_generation=None)  # it may have another one after the action
+    # after the action it may have another generation, and a VM that was shut down runs again whoever has the lease now
+    context = replace(uninterrupted(context), if_generation=None, fence=None)
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds).describe()
     try:
         if stop in undone_steps:

@@ -30,6 +30,7 @@ from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu,
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.observe.claims import gpu_setup_error, living_operations, read_claims, refuse_concurrent_command
 from vgpuctl.observe.definition import refuse_shared_vgpus
+from vgpuctl.operations.controlled import check_fence, refuse_controlled
 from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
 from vgpuctl.value import replace
@@ -168,13 +169,15 @@ def find_vm_to_change(context: Context, snapshot: Snapshot, name: str) -> Vm:
 
 
 def refuse_change(context: Context, vm: Vm) -> None:
-    """Refuse to change a VM of another account, or one that was changed since the caller read it.
+    """Refuse to change a VM of another account, one of a controller, or one that was changed since the caller read it.
 
     Raises:
         NotYours: as `refuse_others_vm`.
+        Controlled, RecordNewer, Refused: as `refuse_controlled`.
         Stale: its record has not the generation that the caller expects.
     """
     refuse_others_vm(context, vm)
+    refuse_controlled(context, vm)
     expected, generation = context.if_generation, None if vm.record is None else vm.record.generation
     if expected is not None and generation != expected:
         raise stale_error(vm.name, generation, expected)
@@ -186,7 +189,9 @@ def refuse_changed_vm(host: Host, context: Context, vm: Vm) -> None:
     Raises:
         NotFound: it was deleted.
         NotYours, Stale: as `refuse_change`.
+        Refused: as `check_fence`.
     """
+    check_fence(context)
     if context.if_generation is not None:
         refuse_change(context, find_vm(observe(host, scope_of_vm(vm.uuid)), vm.uuid))
 

@@ -177,7 +177,9 @@ def _ask(
     """
     require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
-    vm = find_vm_to_change(context, snapshot, name)
+    # a message changes nothing about which a controller decides
+    asks = replace(context, protects_desktops=False) if verb == "message-vm" else context
+    vm = find_vm_to_change(asks, snapshot, name)
     if vm.state in NOT_RUNNING_STATES:
         raise Refused(
             f"{vm.name} is {vm.state}: nothing answers in its guest",

@@ -10,7 +10,7 @@ from vgpuctl.config.kubernetes.claims import CLAIM, DeviceClaim, find_claims
 from vgpuctl.config.kubernetes.manifests import Container, Manifests, PodTemplate, cpus_of, memory_mib_of
 from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_request
 from vgpuctl.config.kubernetes.runtimes import with_runtimes
-from vgpuctl.config.kubernetes.words import DOMAINS, find_word
+from vgpuctl.config.kubernetes.words import AMD, DOMAINS, NVIDIA, find_word
 from vgpuctl.config.rules import ValidationError
 from vgpuctl.config.spec_text import choose_vm_name
 from vgpuctl.config.vm_spec import VM_SHAPE
@@ -28,7 +28,7 @@ from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.jobs import JobResult, JobUnitResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.plans.jobs import KNOWN_ANNOTATIONS, PodFit, fit_pod
+from vgpuctl.operations.plans.jobs import KNOWN_ANNOTATIONS, PRODUCT_LABELS, PodFit, fit_pod
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 GUEST_MIB = 1024
 """What the guest's own system needs besides the containers."""
 _STEP_MIB = 256
+_DEVICES = {NVIDIA: ("nvidia.com/gpu=all",), AMD: ("/dev/kfd", "/dev/dri")}
+"""By maker, the devices of all GPUs of a guest: by NVIDIA's container toolkit, and as ROCm's documentation has them."""
 
 
 def import_jobs(
@@ -136,7 +138,7 @@ def _job(
         problem = f"{error.message} ({error.hint})"
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(map(str, entry.path))}: {entry.text}" for entry in error.problems)
-    made, lost = _units(template) if units else ((), ())
+    made, lost = _units(template, requests[0].maker) if units else ((), ())
     return JobResult(
         at=template.at,
         kind=template.kind,
@@ -196,9 +198,9 @@ def _left_out(template: PodTemplate) -> tuple[str, ...]:
     lost += [
         f"annotation {name} {value}" for name, value in template.annotations.items() if name not in KNOWN_ANNOTATIONS
     ]
-    labels = [key for key in template.node_selector if "gpu.product" not in key and "accelerator" not in key]
+    labels = [key for key in template.node_selector if key not in PRODUCT_LABELS]
     lost += [f"nodeSelector {key}: this is about nodes" for key in labels]
-    lost += [f"{key} of the pod" for key in template.left_out]
+    lost += template.left_out
     for container in (*template.containers, *template.init_containers):
         lost += [f"container {container.name}: {text}" for text in container.left_out]
         others = [name for name in container.resources if name not in ("cpu", "memory") and find_word(name) is None]
@@ -210,10 +212,11 @@ def _left_out(template: PodTemplate) -> tuple[str, ...]:
     return tuple(lost)
 
 
-def _units(template: PodTemplate) -> tuple[tuple[JobUnitResult, ...], tuple[str, ...]]:
-    """Return a unit for each container, and why one has none."""
+def _units(template: PodTemplate, maker: str) -> tuple[tuple[JobUnitResult, ...], tuple[str, ...]]:
+    """Return a unit for each container, and why one has none, or none of the GPUs of its maker."""
     units: list[JobUnitResult] = []
-    lost: list[str] = []
+    devices = _DEVICES.get(maker, ())
+    lost: list[str] = [] if devices else [f"the GPUs of {maker} in the containers: add --device= to their units"]
     for container in template.containers:
         name = unit_name(_stem(template), container.name)
         env = dict(container.env)
@@ -221,7 +224,13 @@ def _units(template: PodTemplate) -> tuple[tuple[JobUnitResult, ...], tuple[str,
         command, args = words[: len(container.command)], words[len(container.command) :]
         try:
             text = container_unit(
-                name, full_image_name(container.image), command, args, restart=template.restart, has_variables=bool(env)
+                name,
+                full_image_name(container.image),
+                command,
+                args,
+                restart=template.restart,
+                has_variables=bool(env),
+                devices=devices,
             )
             units.append(JobUnitResult(name, text, variables_file(name) if env else None, variables_text(env)))
         except ValueError as error:

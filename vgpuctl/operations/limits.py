@@ -17,6 +17,7 @@ from vgpuctl.model.caller import Caller, Limits
 from vgpuctl.model.numbers import count_text, format_mib
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmRecord
+from vgpuctl.operations.controlled import check_fence
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -34,13 +35,15 @@ class _Taken(Value):
 def refuse_over_limits(
     context: Context, seen: Snapshot, *, records: Iterable[VmRecord] = (), claims: Iterable[Claim] = ()
 ) -> None:
-    """Refuse what would be too much for the caller's account, or for all accounts together.
+    """Refuse what would be too much for the caller's account, or for all accounts together; check its fence, too.
 
     `records`: those that VMs are to get, or `claims` that are to be written.
 
     Raises:
         NotAllowed: naming the limit.
+        Refused: as `check_fence`.
     """
+    check_fence(context)
     caller = context.caller
     if caller is None or (caller.limits, caller.group_limits) == (Limits(), Limits()):
         return

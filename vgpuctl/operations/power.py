@@ -303,6 +303,8 @@ def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> O
         plan = vm_removal_plan(vm, record, leftovers, keep_disks=keep_disks, keep_devices=unproven)
         prepare_bins(host, removed_record.disks)
         count_removal(host, context)
+        if context.fleet is not None and context.fence is not None:
+            context.fence.note_deletion(vm.uuid)
         if not record.vgpus:
             tx.note(vm.name, vm.uuid)
         tx.carry_out(plan)

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING
 from vgpuctl.domain.record import record_after
 from vgpuctl.errors import Busy, InUse, InvalidInput, NotFound, Refused, VgpuctlError
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import Context, NoProgress, Outcome, Progress
+from vgpuctl.model.desktop import DesktopMark
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.port_values import DomainLeftovers, ImageInfo, PoolInfo
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, DiskRole, ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
+from vgpuctl.operations.controlled import mark_of, with_mark
 from vgpuctl.operations.deleted_disks import prepare_bins, with_bin_entry
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import (
@@ -54,6 +56,7 @@ from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDom
 from vgpuctl.operations.steps.refresh_disk import CreateSpareDisk, DeleteSpareDisk, SwitchDisk
 from vgpuctl.operations.steps.storage import StartPool
 from vgpuctl.operations.transaction import Transaction
+from vgpuctl.operations.whole_progress import WholeProgress
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace
 
@@ -159,10 +162,14 @@ def disk_switch_plan(
     pool: PoolInfo | None,
     spare: ManagedDisk,
     setup: tuple[Step, ...] = (),
+    desktop: DesktopMark | None = None,
 ) -> Plan:
-    """Return the steps up to and including the switch; they can be undone. `setup`: what the new guest needs."""
+    """Return the steps up to and including the switch; they can be undone. `setup`: what the new guest needs.
+
+    `desktop`: the mark that the record gets with the switch; None: it keeps its own.
+    """
     record_with_both = _record_with_spare(record, old, replace(new, role=DiskRole.SPARE), own=old)
-    new_record = record_after_switch(record, old, new, spare)
+    new_record = record_after_switch(replace(record, desktop=desktop or record.desktop), old, new, spare)
     steps: list[Step] = [] if pool is None or pool.active else [StartPool(pool.name)]
     steps += setup
     steps += [
@@ -196,42 +203,6 @@ def _forget_text(vm: Vm, record: VmRecord) -> str:
     return f"remove {paths} from the record of VM {vm.name}"
 
 
-class WholeProgress(NoProgress):
-    """Reports several plans, one after the other, as one: their steps are numbered through.
-
-    `steps`: the expected steps of all plans. A plan may have others, as for a claim that is missing; they are added.
-    """
-
-    def __init__(self, progress: Progress, steps: tuple[str, ...]) -> None:
-        self._progress = progress
-        self._ahead = steps
-        self._finished: list[str] = []
-        self._before = 0
-
-    def on_plan(self, steps: tuple[str, ...]) -> None:
-        """Report the steps of all plans, as far as they are known."""
-        self._ahead = tuple(step for step in self._ahead if step not in steps)
-        self._before = len(self._finished)
-        self._progress.on_plan((*self._finished, *steps, *self._ahead))
-
-    def on_step_start(self, number: int, text: str) -> None:
-        """Report the step with its number among all."""
-        self._progress.on_step_start(self._before + number, text)
-
-    def on_step_progress(self, number: int, text: str, percent: float) -> None:
-        """Report the step with its number among all."""
-        self._progress.on_step_progress(self._before + number, text, percent)
-
-    def on_step_finish(self, number: int, text: str) -> None:
-        """Report the step with its number among all."""
-        self._finished.append(text)
-        self._progress.on_step_finish(self._before + number, text)
-
-    def on_step_undo(self, text: str) -> None:
-        """Report what is undone."""
-        self._progress.on_step_undo(text)
-
-
 class RefreshPlan(Value):
     """A checked refresh of one VM; nothing is written yet."""
 
@@ -262,6 +233,8 @@ def refresh_vm(
     """
     require_writable(host, context)
     if from_image is not None:
+        if mark_of(context) is not None:
+            raise InvalidInput("a mark goes with a refresh, and from_image may leave the VM alone", hint="omit one")
         left_alone = _left_alone(host, context, name, from_image)
         if left_alone is not None:
             return left_alone
@@ -336,7 +309,8 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
     free_name = next(n for n in names if not pool.active or host.storage.volume(pool.name, n) is None)
     added_disk = new_disk(old_disk, image_info, free_name)
     spare = replace(with_bin_entry(host, context, vm, old_disk), role=DiskRole.SPARE)
-    switched = record_after_switch(record, old_disk, added_disk, spare)
+    marked = with_mark(context, vm, record, is_refreshed=True)
+    switched = record_after_switch(marked, old_disk, added_disk, spare)
     setup, warnings = setup_for_new_disk(host, context, snapshot, vm, record)
     drop_plan = spare_removal_plan(vm, record_after(switched, record_after(record, record)))  # two writes before it
     return RefreshPlan(
@@ -346,7 +320,7 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
         old_disk,
         spare,
         added_disk,
-        disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool, spare, setup),
+        disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool, spare, setup, marked.desktop),
         drop_plan,
         warnings,
     )

@@ -91,6 +91,26 @@ def check_host_key(target: Target, login: Login, key_type: str, blob: bytes, kno
     )
 
 
+def check_pinned_key(target: Target, key_type: str, blob: bytes, pinned: str) -> None:
+    """Refuse a key that is not the one that somebody pinned; known_hosts does not count then.
+
+    `pinned`: `SHA256:...`, as ssh prints it, or `TYPE SHA256:...`.
+
+    Raises:
+        HostKeyRefused: it is another key.
+    """
+    actual = fingerprint(blob)
+    if hmac.compare_digest(actual, pinned.rpartition(" ")[2]):
+        return
+    raise HostKeyRefused(
+        f"{target.name}: its key is {key_type} {actual}, not {pinned}. It is another host, or was reinstalled",
+        hint="ask the host's admin; on the host: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub",
+        check="host-key",
+        key=f"{key_type} {actual}",
+        known_key=pinned,
+    )
+
+
 def _entry_name(host: str, port: int) -> str:
     return host if port == SSH_PORT else f"[{host}]:{port}"
 

@@ -30,7 +30,7 @@ import paramiko
 
 from vgpuctl.errors import HostCannot, InvalidInput, Unreachable, VgpuctlError
 from vgpuctl.remote import ssh_config
-from vgpuctl.remote.known_hosts import check_host_key, fingerprint, keys_for
+from vgpuctl.remote.known_hosts import check_host_key, check_pinned_key, fingerprint, keys_for
 from vgpuctl.remote.session import Target
 from vgpuctl.remote.ssh_config import SSH_PORT, Login, SshOptions, ssh_arguments
 from vgpuctl.remote.ssh_session import SshSession
@@ -41,12 +41,18 @@ _RSA_SHA2 = ("rsa-sha2-512", "rsa-sha2-256")
 _KEY_TYPES = {name: "ssh-rsa" for name in _RSA_SHA2}
 """Algorithms that share one key type in known_hosts."""
 _PROXY_END_SECONDS = 1.0
+_PEER_GONE_MS = 20_000
+"""Data that a peer does not acknowledge for so long ends the connection (tcp(7), TCP_USER_TIMEOUT)."""
 
 
 class SshConnector:
-    """Logs in at hosts. ssh_config and key files are read once for all of them; threads may share it."""
+    """Logs in at hosts. ssh_config and key files are read once for all of them; threads may share it.
 
-    def __init__(self) -> None:
+    `pinned_key`: the key of the host itself, see `known_hosts.check_pinned_key`; jump hosts' keys are in known_hosts.
+    """
+
+    def __init__(self, pinned_key: str | None = None) -> None:
+        self._pinned_key = pinned_key
         logging.getLogger("paramiko").addHandler(logging.NullHandler())  # a failure is reported once, as an error
         self._read_file = functools.cache(_read_file)
         self._load_key = functools.cache(load_key)
@@ -58,7 +64,9 @@ class SshConnector:
         """Return a login, see `session.Connect`."""
         with contextlib.ExitStack() as resources:
             login, transport = self._log_in(target, deadline, resources, _MAX_HOPS)
-            return SshSession(target.name, login.user, transport, deadline, resources.pop_all().close)
+            key = transport.get_remote_server_key()
+            host_key = f"{key.get_name()} {fingerprint(key.asbytes())}"
+            return SshSession(target.name, login.user, transport, deadline, resources.pop_all().close, host_key)
 
     def _log_in(
         self, target: Target, deadline: float, resources: contextlib.ExitStack, hops: int, via: tuple[Target, ...] = ()
@@ -72,15 +80,17 @@ class SshConnector:
         transport = paramiko.Transport(self._connect(target, login, deadline, resources, hops))
         resources.callback(_close, transport)
         files = [(path, text) for path in login.known_hosts_files if (text := self._read_file(path)) is not None]
+        pinned = self._pinned_key if hops == _MAX_HOPS else None
         known_keys = keys_for(files, login.known_hosts_name, login.known_hosts_port)
         portless = () if known_keys else keys_for(files, login.known_hosts_name, SSH_PORT)
-        _negotiate(
-            target, login, transport, {key.key_type for key in known_keys or portless}, _remaining(login, deadline)
-        )
+        key_types = {key.key_type for key in known_keys or portless} if pinned is None else {pinned.partition(" ")[0]}
+        _negotiate(target, login, transport, key_types, _remaining(login, deadline))
         key = transport.get_remote_server_key()
-        # As ssh does: a host that is not known with its port is accepted if the same key is known without a port.
-        matching = tuple(candidate for candidate in portless if candidate.blob == key.asbytes())
-        check_host_key(target, login, key.get_name(), key.asbytes(), known_keys or matching)
+        if pinned is not None:
+            check_pinned_key(target, key.get_name(), key.asbytes(), pinned)
+        else:  # as ssh does: a host that is not known with its port is accepted if the same key is known without one
+            matching = tuple(candidate for candidate in portless if candidate.blob == key.asbytes())
+            check_host_key(target, login, key.get_name(), key.asbytes(), known_keys or matching)
         self._authenticate(target, login, transport, deadline)
         return login, transport
 
@@ -228,6 +238,8 @@ def open_socket(target: Target, login: Login, seconds: float) -> socket.socket:
         connection = socket.create_connection((login.host, login.port), timeout=seconds)
         # As ssh does: otherwise a short message waits for the peer's delayed ACK, 40 ms each time.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A peer that vanished is noticed: paramiko's own keepalive does not wait for answers.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _PEER_GONE_MS)
         return connection
     except UnicodeError as exc:  # from the encoding of the name for DNS
         raise _unreachable_error(target, login, "a part of its name is empty, or longer than 63 characters") from exc

@@ -74,11 +74,20 @@ _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 
 
 class SshSession:
-    """A login, see `session.Session`."""
+    """A login, see `session.Session`. `host_key`: the host's key, as `TYPE SHA256:...`."""
 
-    def __init__(self, name: str, user: str, transport: Any, deadline: float, log_out: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        user: str,
+        transport: Any,
+        deadline: float,
+        log_out: Callable[[], None],
+        host_key: str | None = None,
+    ) -> None:
         self.name = name
         self.user = user
+        self.host_key = host_key
         self._transport = transport
         self._log_out = log_out
         self._dials = threading.Semaphore(MAX_DIALS)
@@ -125,6 +134,10 @@ class SshSession:
         """Log out."""
         self._watchdog.cancel()
         self._log_out()
+
+    def keep_open(self) -> None:
+        """Let the login last as long as the program, whatever its deadline was: for a service."""
+        self._watchdog.cancel()
 
     def is_active(self) -> bool:
         """Return whether the connection is still open."""

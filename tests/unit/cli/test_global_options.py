@@ -19,6 +19,7 @@ LINES = [
     "-y {}", "{} --yes", "-o yaml {}", "{} -o yaml", "--json {}", "{} --json", "--wait 0 {}", "{} -v",
     "--host ssh://gpu{{1..3}} {}", "{} --host ssh://a --host ssh://b", "--connect test:///default {}",
     "{} --host-deadline 0", "{} --color always --progress",
+    "--override-controller {}", "{} --override-controller",
 ]  # fmt: skip
 DEFAULTS = vars(Settings())
 COMMANDS = [words.partition(" ")[2] for words, command in walk_commands() if not isinstance(command, LazyGroup)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vgpuctl.config.arguments import HUGEPAGES_KIB
+from vgpuctl.model.desktop import MAX_COUNT, DesktopMark
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, Nic, RecordState, VmRecord
@@ -149,6 +150,18 @@ made = st.builds(
     base_format=st.none() | text,
     role=st.sampled_from(DiskRole),
 )
+names_of_people = st.text(
+    st.characters(exclude_categories=("C", "Z"), exclude_characters="\ufffe\uffff"), min_size=1, max_size=255
+)
+marks = st.builds(
+    DesktopMark,
+    id=st.just(UUID),
+    pool=names_of_people,
+    incarnation=names_of_people,
+    generation=st.integers(0, MAX_COUNT),
+    dirty=st.booleans(),
+    user=st.none() | names_of_people,
+)
 records = st.builds(
     VmRecord,
     state=st.sampled_from(RecordState),
@@ -158,7 +171,7 @@ records = st.builds(
     disks=st.lists(made, max_size=3).map(tuple),
     request_json=text,
     reserve=text,
-)
+) | marks.map(lambda mark: VmRecord(RecordState.READY, UUID, MACHINE, (), (), "{}", desktop=mark))
 
 
 models = st.sampled_from(("virtio", "e1000e"))

@@ -19,6 +19,7 @@ from vgpuctl.domain.container_unit import (
     variables_text,
 )
 
+GPUS = ("nvidia.com/gpu=all",)
 NASTY = [
     "a b",
     "$HOME",
@@ -46,7 +47,7 @@ NASTY = [
 
 def test_systemd_finds_nothing_wrong_in_a_unit(tmp_path: Path) -> None:
     text = container_unit(
-        "job-a.service", "example.org/i:1", ["/bin/sh", "-c"], NASTY, restart="no", has_variables=True
+        "job-a.service", "example.org/i:1", ["/bin/sh", "-c"], NASTY, restart="no", has_variables=True, devices=GPUS
     )
     path = tmp_path / "job-a.service"
     path.write_text(text.replace("/usr/bin/podman", "/bin/true"))
@@ -60,9 +61,11 @@ def test_systemd_finds_nothing_wrong_in_a_unit(tmp_path: Path) -> None:
 
 
 def test_variables_are_in_a_file_of_their_own() -> None:
-    text = container_unit("job-a.service", "i", [], [], restart="no", has_variables=True)
+    text = container_unit("job-a.service", "i", [], [], restart="no", has_variables=True, devices=GPUS)
     assert " --env-file=/etc/vgpuctl/jobs/job-a.env i\nRestart=no\n" in text
-    assert "--env" not in container_unit("job-a.service", "i", [], [], restart="always", has_variables=False)
+    assert "--env" not in container_unit(
+        "job-a.service", "i", [], [], restart="always", has_variables=False, devices=GPUS
+    )
     assert variables_text({"TOKEN": "hunter2 100% $x", "B": ""}) == "TOKEN=hunter2 100% $x\nB=\n"
 
 
@@ -83,7 +86,7 @@ def test_a_word_stays_one_word(word: str) -> None:
 @pytest.mark.parametrize("word", ["a\0b", "\u202eevil", "\x1b[31m"])
 def test_what_no_unit_can_have_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="control character"):
-        container_unit("job-a.service", "i", [], [word], restart="always", has_variables=False)
+        container_unit("job-a.service", "i", [], [word], restart="always", has_variables=False, devices=GPUS)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from lxml import etree
 
-from tests.unit.domain.designs import GOLDEN, MDEV, mdev, passthrough, records, vendor_vf
+from tests.unit.domain.designs import GOLDEN, MDEV, UUID, mdev, passthrough, records, vendor_vf
 from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.record import UnfinishedExchange, parse_record, record_from_xml, record_to_xml
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.model.vm import AssignedVgpu, VmRecord
 from vgpuctl.value import field_names, replace
 
@@ -50,7 +51,7 @@ def test_a_record_marks_an_adopted_vm_and_the_default_is_created_by_vgpuctl() ->
     assert record_from_xml(record_to_xml(adopted)) == adopted
     assert set(field_names(VmRecord)) == {
         "state", "vm_uuid", "machine_id", "vgpus", "disks", "request_json", "reserve", "created_vm", "account",
-        "generation", "should_run",
+        "generation", "should_run", "desktop",
     }, "a new field must be written and read too"  # fmt: skip
 
 
@@ -183,3 +184,50 @@ def test_another_uuid_makes_the_record_a_copy() -> None:
         "uuid is 5b20d080-1b54-4048-85b3-a6a62d165c01 instead of 4b20d080-1b54-4048-85b3-a6a62d165c01",
         "vgpuctl's record is missing",
     )
+
+
+MARK = DesktopMark(UUID, "office", "db-1", 7, dirty=True, user="ada")
+MARKED = record_to_xml(replace(vendor_vf().record, desktop=MARK))
+
+
+def test_a_desktop_is_marked_and_no_other_vm() -> None:
+    assert "desktop" not in GOOD
+    assert record_from_xml(GOOD).desktop is None
+    wanted = f'<desktop id="{UUID}" pool="office" incarnation="db-1" generation="7" dirty="yes" user="ada"/>'
+    assert wanted in MARKED
+    clean = replace(MARK, dirty=False, user=None)
+    text = record_to_xml(replace(vendor_vf().record, desktop=clean))
+    assert "dirty" not in text
+    assert "user=" not in text
+    assert record_from_xml(text).desktop == clean
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "why"),
+    [
+        (f'desktop id="{UUID}"', "desktop", "desktop has no id"),
+        (f'desktop id="{UUID}"', f'desktop id="{UUID.upper()}"', "not a uuid in lower case"),
+        (f'desktop id="{UUID}"', f'desktop id="{MDEV}"', "and its VM"),
+        (f'desktop id="{UUID}"', 'desktop id="../../etc"', "not a uuid"),
+        ('pool="office"', "", "no pool"),
+        ('pool="office"', 'pool=""', "pool ''"),
+        ('pool="office"', 'pool=" office"', "pool ' office'"),
+        ('pool="office"', f'pool="{"x" * 256}"', "pool"),
+        ('pool="office"', 'pool="a&#10;b"', "printable"),
+        ('incarnation="db-1"', "", "no incarnation"),
+        ('incarnation="db-1"', 'incarnation="\u202eb"', "printable"),
+        ('generation="7"', "", "no generation"),
+        ('generation="7"', 'generation="-7"', "not a number"),
+        ('generation="7"', 'generation="7.0"', "not a number"),
+        ('generation="7"', f'generation="{"9" * 19}"', "not a number"),
+        ('dirty="yes"', 'dirty="no"', "can only be yes"),
+        ('dirty="yes"', 'dirty=""', "can only be yes"),
+        ('user="ada"', 'user=""', "user"),
+        ('user="ada"', f'user="{"x" * 5000}"', "user"),
+        ("<spec", f'<desktop id="{UUID}" pool="a" incarnation="b" generation="1"/><spec', "more than one"),
+    ],
+)
+def test_a_doubtful_mark_makes_the_record_unreadable(was: str, now: str, why: str) -> None:
+    assert MARKED.count(was) == 1
+    with pytest.raises(ValueError, match=re.escape(why)):
+        record_from_xml(MARKED.replace(was, now))

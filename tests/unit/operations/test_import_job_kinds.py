@@ -314,3 +314,111 @@ spec:
 """
     (job,) = convert(text).data
     assert (job.kind, job.role, job.pods, job.spec["name"]) == ("CronJob", "", 2, "nightly-{}")
+    assert "schedule 0 3 * * * of the CronJob" in job.left_out
+
+
+def test_a_service_of_models_whose_template_is_a_pod(convert):
+    text = """apiVersion: serving.kserve.io/v1alpha1
+kind: LLMInferenceService
+metadata: {name: qwen}
+spec:
+  replicas: 3
+  template:
+    containers: [{name: main, image: t, resources: {limits: {cpu: 4, memory: 8Gi, nvidia.com/gpu: 1}}}]
+"""
+    (job,) = convert(text).data
+    assert (job.kind, job.pods, job.spec["memory"], job.spec["profile"]) == (
+        "LLMInferenceService", 3, "9216MiB", "A100-40C"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policy", "unit_says"),
+    [("OnFailure", "on-failure"), ("Never", "no"), ("Always", "always"), ("ExitCode", "always")],
+)
+def test_a_job_of_kubeflow_says_beside_its_template_whether_pods_start_again(convert, policy, unit_says):
+    text = f"""apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {{name: train}}
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 2
+      restartPolicy: {policy}
+      template:
+        spec:
+          containers: [{{name: pytorch, image: t, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]
+"""
+    (job,) = convert(text, units=True).data
+    assert f"Restart={unit_says}" in job.units[0].text.splitlines()
+
+
+def pod_with(label: str, resource: str = "nvidia.com/gpu: 1") -> str:
+    return f"""apiVersion: v1
+kind: Pod
+metadata: {{name: p}}
+spec:
+  nodeSelector: {{{label}}}
+  containers: [{{name: main, image: t, resources: {{limits: {{{resource}}}}}}}]
+"""
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "nvidia.com/gpu.product: NVIDIA-A100-PCIE-40GB",
+        "k8s.amazonaws.com/accelerator: nvidia-a100",
+        "accelerator: nvidia-a100",
+        "cloud.google.com/gke-accelerator: nvidia-a100",
+    ],
+)
+def test_a_label_that_names_the_model_of_nodes_chooses_gpus(convert, label):
+    (job,) = convert(pod_with(label)).data
+    assert job.spec["profile"] == "A100-40C"
+    assert not [text for text in job.left_out if "nodeSelector" in text]
+    with pytest.raises(HostCannot, match="no GPU of this host is"):
+        convert(pod_with(label.replace("100", "101")))
+
+
+def test_a_label_of_other_nodes_is_left_out(convert):
+    (job,) = convert(pod_with("gpu.example.com/accelerator: fast")).data
+    assert [text for text in job.left_out if "gpu.example.com/accelerator" in text]
+
+
+def test_a_label_of_shared_gpus_does_not_say_how_many_share_one(convert):
+    (job,) = convert(pod_with("nvidia.com/gpu.product: NVIDIA-A100-PCIE-40GB-SHARED")).data
+    assert job.spec["profile"] == "A100-40C"
+    assert [text for text in job.kept if "share each GPU" in text]
+
+
+def test_a_label_of_gpu_instances_makes_a_device_one_of_them(convert):
+    text = pod_with("nvidia.com/gpu.product: NVIDIA-H100-PCIe-MIG-1g.10gb")
+    (job,) = convert(text, scenario="h100-mig").data
+    assert job.spec["profile"] == "H100-1-10C"
+
+
+def test_a_whole_gpu_by_its_cores_has_the_memory_that_is_asked(convert):
+    words = "tke.cloud.tencent.com/qgpu-core: 100, tke.cloud.tencent.com/qgpu-memory: {}"
+    (job,) = convert(pod_with("a: b", words.format(40))).data
+    assert job.spec["profile"] == "A100-40C"
+    with pytest.raises(HostCannot, match=r"a whole GPU with 47104 MiB: the largest of NVIDIA A100.* has 40960 MiB"):
+        convert(pod_with("a: b", words.format(46)))
+
+
+def test_a_claim_of_a_gpu_for_a_vm_is_a_whole_one(convert):
+    (job,) = convert(template().replace("gpu.nvidia.com", "vfio.gpu.nvidia.com"), POD).data
+    assert job.spec["profile"] == "A100-40C"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "word", "devices"),
+    [
+        ("mixed", "amd.com/gpu", " --device=/dev/kfd --device=/dev/dri "),
+        ("ascend", "huawei.com/Ascend310P", " --name=job-p-main docker.io/library/t"),
+    ],
+)
+def test_containers_have_the_devices_of_their_gpus_maker(convert, scenario, word, devices):
+    (job,) = convert(pod_with("a: b", f"{word}: 1"), scenario=scenario, units=True).data
+    assert devices in job.units[0].text
+    assert "nvidia" not in job.units[0].text
+    assert any("add --device=" in text for text in job.left_out) is (scenario == "ascend")

@@ -48,6 +48,14 @@ def _vm_vgpus(vm: VmRowResult) -> str | None:
     return ", ".join((*texts, *shared))
 
 
+def _desktop_text(vm: VmRowResult | VmResult) -> str | None:
+    """Return of which pool a VM is a desktop, and whose it is."""
+    if vm.desktop is None:
+        return None
+    state = ", a refresh is due" if vm.desktop.dirty and vm.desktop.user is None else ""
+    return f"{vm.desktop.pool}: {vm.desktop.user or 'nobody'}{state}"
+
+
 def _label_texts(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in labels.items())
 
@@ -80,6 +88,7 @@ VMS = Listing(
         Column("uuid", "UUID", lambda vm: vm.uuid, level="wide"),
         Column("profile", "PROFILE", lambda vm: known_texts([v.profile for v in vm.vgpus]), level="named"),
         Column("gpu", "GPU", lambda vm: known_texts([v.gpu for v in vm.vgpus]), level="named"),
+        Column("desktop", "DESKTOP", _desktop_text, level="named"),
         Column("account", "ACCOUNT", lambda vm: vm.account, level="named"),
     ),
     lambda vm: str(vm.name),
@@ -126,7 +135,7 @@ _FIRST_FIELDS = ("ownership", "owner", "account", "record", "vcpus", "firmware",
 _IN_OWN_WORDS = frozenset({
     "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
     "network_config", "labels", "vgpus", "disks", "generation", "autostart", "autostart_storage", "start_order",
-    "should_run", "planned", "libvirt_autostart", "guest_software", "guest_helper", "helper_report",
+    "should_run", "planned", "libvirt_autostart", "guest_software", "guest_helper", "helper_report", "desktop",
 })  # fmt: skip
 """The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
 neither list come after the first."""
@@ -145,6 +154,7 @@ def _vm(data: VmResult) -> Page:
     items += [("cloud-init", f"{what} {path}") for what, path in files if path]
     items += [("autostart", line)] if (line := _autostart_line(data)) else []
     items += [("when off", f"{name.replace('_', ' ')} {value}") for name, value in data.planned.items()]
+    items += [("desktop", text)] if (text := _desktop_text(data)) else []
     items += [("labels", value_text(data.labels))] if data.labels else []
     items += _software_lines(data.guest_software)
     items += (

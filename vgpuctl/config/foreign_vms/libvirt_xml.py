@@ -237,6 +237,9 @@ def _find_gpus(source: Source, devices: etree._Element | None, left_out: list[st
         elif kind == "pci" and address is not None:
             numbers = [attribute(address, key) or "0" for key in ("domain", "bus", "slot")]
             slot = source.text(line_of(hostdev), "address", ":".join(n.removeprefix("0x") for n in numbers))
+            if first(hostdev, "boot") is not None:  # such as an NVMe disk or a network card: no GPU boots a VM
+                left_out.append(f"{place}: the device {slot}, from which the VM boots, passed through")
+                continue
             gpus.setdefault(slot, ImportedGpu(place, device=slot))
         else:
             left_out.append(f"{place}: a device of the other host ({kind!a}), passed through")

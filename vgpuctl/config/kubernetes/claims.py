@@ -18,8 +18,8 @@ from vgpuctl.model.names import is_visible
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
-GPU_CLASS, MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
-RESOURCES = {GPU_CLASS: "nvidia.com/gpu", MIG_CLASS: "nvidia.com/mig-{profile}"}
+GPU_CLASS, MIG_CLASS, VFIO_CLASS = "gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com"
+RESOURCES = {GPU_CLASS: "nvidia.com/gpu", MIG_CLASS: "nvidia.com/mig-{profile}", VFIO_CLASS: "nvidia.com/gpu"}
 """By class, the word of NVIDIA's device plugin that asks for the same."""
 _PROFILE = re.compile(
     r"""\s*device\.attributes\[(['"])gpu\.nvidia\.com\1\]\.profile\s*==\s*(['"])(?P<profile>[0-9a-z.+]{1,20})\2\s*""",

@@ -37,10 +37,14 @@ _SCHEDULERS = frozenset({"scheduler.tensorstack.dev", "kueue.x-k8s.io", "hami.io
 _QUEUE_LABELS = ("scheduler.tensorstack.dev/queue", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
 _OF_CONTAINER = frozenset({"name", "image", "imagePullPolicy", "command", "args", "env", "resources"})
 _OF_POD = frozenset({
-    "containers", "initContainers", "nodeSelector", "restartPolicy", "schedulerName", "terminationGracePeriodSeconds",
-    "dnsPolicy", "securityContext", "resourceClaims",
+    "containers", "initContainers", "nodeSelector", "restartPolicy", "schedulerName", "resourceClaims",
 })  # fmt: skip
 """What is read, or says nothing about a VM; all else is said to be left out."""
+_OF_JOBS = frozenset({
+    "schedule", "completions", "backoffLimit", "activeDeadlineSeconds", "suspend", "minAvailable", "plugins",
+    "slotsPerWorker", "runPolicy", "serveConfigV2", "jobTemplate",
+})  # fmt: skip
+"""What says when, how often and together with what the pods of an object run: no VM keeps it."""
 
 
 class Container(Value):
@@ -214,9 +218,16 @@ class _Reader:
         if role is not None and isinstance(path[-1] if path else None, int) and len(path) > len(self._path):
             roles = (*roles, role)
         for key, item in value.items():
+            if key == "template" and isinstance(item, Mapping) and isinstance(item.get("containers"), list):
+                inner = (*path, key)  # of KServe's LLMInferenceService: a pod's specification without metadata
+                yield self._template({}, item, inner, roles, pods, spec_path=inner)
+                continue
             is_role = isinstance(item, Mapping) and "template" in item
             named = key.lower().removesuffix("groupspec") if is_role else None  # of Ray: headGroupSpec
-            yield from self._find(item, (*path, key), (*roles, named) if named and named != "spec" else roles, pods)
+            found = self._find(item, (*path, key), (*roles, named) if named and named != "spec" else roles, pods)
+            policy = _RESTARTS.get(_text(value.get("restartPolicy"), "")) if key == "template" else None
+            for made in found:  # Kubeflow's jobs say it beside the template, and set the pods' by it
+                yield made if policy is None else replace(made, restart=policy)
 
     def _count(self, value: Mapping[str, Any], path: KeyPath) -> int:
         for key in _COUNT_KEYS:
@@ -260,9 +271,23 @@ class _Reader:
             restart=_RESTARTS.get(_text(spec.get("restartPolicy"), ""), "always"),
             queue=None if queue is None else str(queue),
             at=_at(self._document, path),
-            left_out=tuple(str(key) for key, item in spec.items() if key not in _OF_POD and item),
+            left_out=(
+                *self._lost(self._object.get("spec")),
+                *(f"{key} of the pod" for key, item in spec.items() if key not in _OF_POD and item),
+            ),
             claims=parse_refs(spec),
         )
+
+    def _lost(self, spec: object) -> Iterator[str]:
+        """Yield what an object says about its pods that no VM keeps; a CronJob says it of the jobs that it makes."""
+        kind = _text(self._object.get("kind"), "object")
+        for key, item in _mapping(spec).items():
+            if key == "jobTemplate":
+                yield from self._lost(_mapping(item).get("spec"))
+            elif key in _OF_JOBS and item:
+                yield f"{key}{f' {_scalar(item)}' if not isinstance(item, (list, Mapping)) else ''} of the {kind}"[
+                    :_MAX_TEXT
+                ]
 
     def _containers(self, spec: Mapping[str, Any], key: str, path: KeyPath) -> tuple[Container, ...]:
         values = spec.get(key)

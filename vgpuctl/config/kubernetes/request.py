@@ -28,7 +28,8 @@ class DeviceRequest(Value):
     """What a container asks for. `count`: devices; each with `memory_mib` for programs, or a percentage of a GPU's.
 
     `cores_percent`: of a GPU's. `is_whole`: whole GPUs. `mig_slices`, `mig_gb`: a GPU instance. `words`: what was read;
-    `model`: a part of the GPUs' model, where a word names it. `left_out`: what no VM has. `at`: `file:line`.
+    `model`: a part of the GPUs' model, where a word names it. `whole_mib`: what a whole GPU must have at least.
+    `left_out`: what no VM has. `at`: `file:line`.
     """
 
     maker: str
@@ -41,6 +42,7 @@ class DeviceRequest(Value):
     mig_slices: int | None = None
     mig_gb: int | None = None
     model: str | None = None
+    whole_mib: int | None = None
     left_out: tuple[str, ...] = ()
 
     @property
@@ -210,6 +212,7 @@ class _Parts:
             mig_slices=None if self._mig is None else self._mig[0],
             mig_gb=None if self._mig is None else self._mig[1],
             model=self._model,
+            whole_mib=(self._memory_mib or None) if is_whole else None,
             left_out=tuple(self._left_out),
         )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
+from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.model.results import ABSENT, Absent
 from vgpuctl.model.results.gpus import VgpuResult
 from vgpuctl.model.vm import RecordState, VmState
@@ -210,7 +211,8 @@ class VmRowResult(Value):
     its record or definition, null without a record. `image`: the image that its first disk is a clone or a full copy
     of, null without one. `license`, `guest_sharing`: as in `VmResult`. `driver`, `guest_users`: NVIDIA's driver in
     the running guest and who is logged on there, as its helper reports; null without a helper. `adoptable`: another
-    program made it with a vGPU, VF or whole GPU, and the adopt command would probably take it over.
+    program made it with a vGPU, VF or whole GPU, and the adopt command would probably take it over. `desktop`: the mark
+    of a pool's desktop in its record, null for other VMs.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -232,6 +234,7 @@ class VmRowResult(Value):
     driver: str | None
     guest_users: tuple[str, ...] | None
     adoptable: bool | None
+    desktop: DesktopMark | None
     vgpus: tuple[VgpuResult, ...]
 
 
@@ -241,7 +244,8 @@ class VmResult(Value):
     `spread_group`: the group whose VMs are on different GPUs, null for none. `hugepages`: the size of its memory's huge
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
-    console. `owner`, `account`, `generation`, `ownership`, `image`: as in `VmRowResult`. `cloud_init`,
+    console. `owner`, `account`, `generation`, `ownership`, `image`, `desktop`: as in
+    `VmRowResult`. `cloud_init`,
     `network_config`: the files that its seed for cloud-init was made from, null without one. `guest_sharing`: how the
     programs of its guest share its GPU, "none" where nothing is set up for that, null without a record. `license`: the
     name of the license that its guest is given, or "none"; whether NVIDIA's driver there has one now is in
@@ -292,6 +296,7 @@ class VmResult(Value):
     libvirt_autostart: bool | None
     guest_software: GuestSoftwareResult | None
     helper_report: GuestHelperResult | None
+    desktop: DesktopMark | None
     vgpus: tuple[VgpuResult, ...]
     disks: tuple[DiskResult, ...]
 

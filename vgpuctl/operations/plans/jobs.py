@@ -32,8 +32,13 @@ from vgpuctl.value import Value, replace
 
 _FIXED_MIB = 16 + 4 + 28
 _SERIES = {"C": 0, "Q": 1}
-_PRODUCT_LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
-_SHARED_SUFFIX = re.compile(r"-(SHARED|MIG-[0-9a-z.-]+)$", re.ASCII)
+PRODUCT_LABELS = (
+    "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator", "accelerator",
+)  # fmt: skip
+"""Labels of nodes that name their GPUs' model."""
+_SHARED_SUFFIX = re.compile(r"-(SHARED|MIG-(?P<slices>[1-7])g\.(?P<gb>[0-9]{1,3})gb[0-9a-z.-]*)$", re.ASCII)
+_BRACKETS = re.compile(r"\[([^\]]+)\]")
+_MEMORY_KINDS = frozenset({"hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr7"})
 _PLACEMENT_LABEL = "hami.io/gpu-scheduler-policy"
 _ALLOWED = (
     ("nvidia.com/use-gputype", True),
@@ -93,11 +98,15 @@ def fit_pod(snapshot: Snapshot, template: PodTemplate, requests: Sequence[Device
     if not gpus:
         raise _error(f"this host has no GPU of {maker} that vgpuctl manages: {_gpus_text(snapshot.gpus)}")
     allowed, notes = _select(gpus, template, [r.model for r in requests if r.model is not None])
+    requests, of_label = _as_instances(template, requests)
+    notes = (*notes, *of_label)
     wholes = [r for r in requests if r.is_whole]
     if wholes and len(wholes) < len(requests):
         raise _error(
             "one container asks for whole GPUs and another for a part: a VM has either", hint="make two pods of it"
         )
+    if wholes:
+        allowed = _having(allowed, max(r.whole_mib or 0 for r in wholes))
     fit = _fit_whole(allowed, sum(r.count for r in wholes)) if wholes else _fit_parts(allowed, requests)
     fields = dict(fit.fields)
     others = [gpu for gpu in snapshot.gpus if gpu.is_display_class and gpu not in allowed]
@@ -116,7 +125,7 @@ def _select(gpus: Sequence[Gpu], template: PodTemplate, models: Sequence[str]) -
     for model in models:
         allowed = [gpu for gpu in allowed if _plain(model) in _plain(gpu.model)]
         notes.append(f"model {model}")
-    for label in _PRODUCT_LABELS:
+    for label in PRODUCT_LABELS:
         product = template.node_selector.get(label)
         if product is not None:
             allowed = [gpu for gpu in allowed if _is_product(gpu, product)]
@@ -131,10 +140,54 @@ def _select(gpus: Sequence[Gpu], template: PodTemplate, models: Sequence[str]) -
     return allowed, tuple(notes)
 
 
+def _having(gpus: Sequence[Gpu], asked_mib: int) -> list[Gpu]:
+    """Return the GPUs with so much memory; of what a data sheet says, a GPU shows up to a tenth less.
+
+    Raises:
+        HostCannot: none has it.
+    """
+    having = [gpu for gpu in gpus if gpu.framebuffer_mib is None or asked_mib * 10 <= gpu.framebuffer_mib * 11]
+    if not having:
+        largest = max(gpu.framebuffer_mib or 0 for gpu in gpus)
+        raise _error(f"a whole GPU with {asked_mib} MiB: the largest of {_gpus_text(gpus)} has {largest} MiB")
+    return having
+
+
+def _as_instances(
+    template: PodTemplate, requests: Sequence[DeviceRequest]
+) -> tuple[Sequence[DeviceRequest], tuple[str, ...]]:
+    """Return the requests with GPU instances where the label of the nodes says so (MIG's strategy `single`)."""
+    suffixes = (_SHARED_SUFFIX.search(template.node_selector.get(label, "")) for label in PRODUCT_LABELS)
+    suffix = next((match for match in suffixes if match is not None), None)
+    if suffix is None:
+        return requests, ()
+    if suffix["slices"] is None:
+        return requests, ("the label says that pods share each GPU, and not how many: a GPU is taken as a whole",)
+    instance = {"mig_slices": int(suffix["slices"]), "mig_gb": int(suffix["gb"])}
+    return [replace(one, **instance) if one.is_whole else one for one in requests], ()
+
+
 def _is_product(gpu: Gpu, product: str) -> bool:
-    """Return whether a label of NVIDIA's feature discovery, such as Tesla-T4-SHARED, is a GPU's model."""
+    """Return whether a label of NVIDIA's feature discovery, such as Tesla-T4-SHARED, is a GPU's model.
+
+    A GPU whose driver is not loaded is known by the PCI database alone: `NVIDIA Corporation GH100 [H100 SXM5 80GB]`.
+    """
     wanted, model = (_words(text) for text in (_SHARED_SUFFIX.sub("", product), gpu.model))
+    bracket = _BRACKETS.search(gpu.model)
+    if bracket is not None:
+        return _is_named_so(wanted, _words(bracket[1]))
     return bool(wanted) and (model[: len(wanted)] == wanted or wanted[: len(model)] == model)
+
+
+def _is_named_so(wanted: Sequence[str], words: Sequence[str]) -> bool:
+    """Return whether a label means a card of the PCI database: the same chip, and no other memory or form."""
+    plain = [word for word in wanted if word not in _MEMORY_KINDS]
+    sizes = [{word for word in one if re.fullmatch(r"[0-9]+gb", word)} for one in (plain, words)]
+    if not plain or plain[0] != (words[0] if words else None) or (all(sizes) and sizes[0] != sizes[1]):
+        return False
+    is_pcie = ["pcie" in one for one in (wanted, words)]
+    named_form = is_pcie[0] or any(word.startswith("sxm") for word in wanted) or len(plain) < len(wanted)
+    return is_pcie[0] == is_pcie[1] if named_form else True
 
 
 def _is_type(gpu: Gpu, name: str) -> bool:

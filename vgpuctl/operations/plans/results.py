@@ -136,6 +136,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         libvirt_autostart=None,
         guest_software=None,
         helper_report=None,
+        desktop=vm.record.desktop if vm.record else None,
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -246,6 +247,7 @@ def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmR
         driver=None if report is None else report.driver,
         guest_users=None if users is None else tuple(user.user for user in users),
         adoptable=is_adoptable(snapshot, vm),
+        desktop=vm.record.desktop if vm.record else None,
         vgpus=_vgpus_of(snapshot, vm),
     )
 

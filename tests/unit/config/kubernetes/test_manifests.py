@@ -110,7 +110,7 @@ def test_what_a_pod_has_is_read() -> None:
     assert main.left_out == ("volumeMounts", "env C, whose value is in the cluster")
     assert (cpus_of(template.containers), memory_mib_of(template.containers)) == (3, 1531)
     assert template.node_selector == {"nvidia.com/gpu.product": "Tesla-T4", "zone": "a"}
-    assert (template.left_out, len(template.init_containers)) == (("tolerations", "volumes"), 1)
+    assert (template.left_out, len(template.init_containers)) == (("tolerations of the pod", "volumes of the pod"), 1)
 
 
 def test_a_text_that_yaml_took_for_something_else_is_read_as_it_is_in_json() -> None:

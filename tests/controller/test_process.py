@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A controller as a process of its own: its command line, its API on a port, its tokens, its end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.agent.conftest import RunningAgent
+from tests.controller.conftest import IMAGE, SPEC, wait_until
+from vgpuctl.cli import schemas
+from vgpuctl.controller import openapi
+from vgpuctl.controller.routes import API, CALLS
+
+DOCS = Path(__file__).resolve().parents[2] / "docs/json"
+
+
+class Controller:
+    """A controller's process, and the command line of its admin."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.directory = directory
+        self.socket = directory / "run" / "controller.sock"
+        self.port = port
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *words: str) -> None:
+        argv = ["controller", "run", "--state", self.directory / "state", "--socket", self.socket, *words]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "vgpuctl", *map(str, argv)], stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        assert "runs on" in self.process.stderr.readline()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+    def run(self, *words: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "VGPUCTL_CONTROLLER": str(self.socket), **env}
+        argv = [sys.executable, "-m", "vgpuctl", "controller", *words]
+        return subprocess.run(
+            argv, input=stdin, capture_output=True, text=True, check=False, env=environment, timeout=60
+        )
+
+    def data(self, *words: str) -> Any:
+        """Return the data of a command's document, which fits its schema."""
+        done = self.run(*words, "--json")
+        document = json.loads(done.stdout)
+        jsonschema.validate(document, schemas.document_schema(f"controller-{words[0]}"))
+        assert done.returncode == 0, done.stdout
+        return document["data"]
+
+    def request(
+        self, method: str, path: str, body: object = None, **headers: str
+    ) -> tuple[int, dict[str, Any], http.client.HTTPMessage]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        text = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+        connection.request(method, path, text, {name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        is_json = response.headers.get_content_type() == "application/json"
+        return response.status, json.loads(content) if is_json else {"text": content.decode()}, response.headers
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    one = Controller(tmp_path / "controller", port)
+    one.start("--listen", f"127.0.0.1:{port}")
+    try:
+        yield one
+    finally:
+        if one.process is not None and one.process.poll() is None:
+            one.stop()
+
+
+def secret(controller: Controller, role: str) -> dict[str, str]:
+    """Return the header with a new token."""
+    done = controller.run("add-token", role, "--role", role, "--days", "30")
+    assert done.returncode == 0, done.stderr
+    return {"Authorization": f"Bearer {done.stdout.strip()}"}
+
+
+def test_from_a_host_to_a_users_desktop(controller: Controller, agent: RunningAgent, tmp_path: Path) -> None:
+    run, data = controller.run, controller.data
+    assert run("add-host", "gpu01", f"agent:{agent.path}", "--label", "site=a").stdout == "host gpu01: active\n"
+    assert run("ensure-image", "office", IMAGE, "--version", "11", "--os", "linux").returncode == 0
+    spec = tmp_path / "office.yaml"
+    spec.write_text(json.dumps({**SPEC, "hosts": {"site": "a"}}))
+    assert run("ensure-pool", "office", "-f", str(spec)).stdout == "pool office: active\n"
+    assert run("ensure-pool", "office", "--file", "-", stdin=spec.read_text()).stdout == "pool office: unchanged\n"
+    wait_until(lambda: data("show-pool", "office")["ready"] == 2, "two desktops")
+    assert run("assign", "office", "ada").returncode == 0
+    wait_until(lambda: data("show-desktop", "office-001")["address"] is not None, "the address")
+    assert "office-001" in run("list-desktops", "--user", "ada").stdout
+    assert data("list-desktops", "--on", "gpu01", "--pool", "office")[0]["user"] == "ada"
+    assert "ada" in run("list-desktops", "-o", "wide").stdout
+    assert data("list-pools")[0]["assigned"] == 1
+    assert data("show-host", "gpu01")["labels"] == {"site": "a"}
+    assert data("list-hosts")[0]["name"] == "gpu01"
+    assert data("list-images")[0]["pools"] == ["office"]
+    assert data("show-fleet")["desktops"] == 3
+    refused = run("release", "office-001")
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    assert run("release", "office-001", "--yes").returncode == 0
+    assert run("pause-pool", "office", "--reason", "new storage").stdout == "pool office: paused\n"
+    assert "new storage" in run("assign", "office", "bob").stderr
+    assert run("resume-pool", "office").returncode == 0
+    assert run("label-host", "gpu01", "site=b").returncode == 0
+    assert run("cordon-host", "gpu01").returncode == 0
+    assert run("uncordon-host", "gpu01").returncode == 0
+    assert run("drain-host", "gpu01").returncode == 0
+    assert run("delete-pool", "office", "--yes").returncode == 0
+    wait_until(lambda: data("list-pools") == [], "the end of the pool")
+    assert run("remove-host", "gpu01", "--yes").returncode == 0
+    assert run("delete-image", "office").returncode == 0
+    events = data("list-events", "--limit", "1000")
+    assert data("list-events", "--after", str(events[-2]["id"])) == events[-1:]
+    assert events[-1]["text"] == "office"
+
+
+def test_what_a_token_may_do(controller: Controller, tmp_path: Path) -> None:
+    viewer, operator = secret(controller, "viewer"), secret(controller, "operator")
+    request = controller.request
+    assert request("GET", f"{API}/pools")[0] == 401
+    assert request("GET", f"{API}/pools", Authorization="Bearer vgpuctl_wrong")[0] == 401
+    assert request("GET", "/metrics")[0] == 401
+    assert request("GET", f"{API}/pools", **viewer)[0] == 200
+    for call in CALLS.values():
+        path = API + call.path.format(name="x", pool="x")
+        status, document, _ = request(call.method, path, {}, **viewer)
+        assert (status == 403) is (call.role != "viewer"), (call.name, document)
+        status, document, _ = request(call.method, path, {}, **operator)
+        assert (status == 403) is (call.role == "admin"), (call.name, document)
+    assert [token["name"] for token in controller.data("list-tokens")] == ["operator", "viewer"]
+    assert controller.run("delete-token", "viewer").stdout == "token viewer: deleted\n"
+    assert request("GET", f"{API}/pools", **viewer)[0] == 401
+    file = tmp_path / "token"
+    file.write_text(operator["Authorization"].removeprefix("Bearer ") + "\n")
+    address = f"http://127.0.0.1:{controller.port}"
+    shown = controller.run("show-fleet", "--controller", address, "--token-file", str(file))
+    assert "operator" in shown.stdout
+    by_variable = controller.run("show-fleet", VGPUCTL_CONTROLLER=address, VGPUCTL_TOKEN_FILE=str(file))
+    assert by_variable.stdout == shown.stdout
+    log = controller.directory / "state"
+    assert not [path for path in log.rglob("*") if b"vgpuctl_" in path.read_bytes()], "no secret is stored"
+
+
+def test_the_api_is_what_it_says(controller: Controller) -> None:
+    admin = secret(controller, "admin")
+    request = controller.request
+    image = {"path": IMAGE}
+    status, document, headers = request("PUT", f"{API}/images/office", image, **admin)
+    assert (status, document["changed"], headers["ETag"]) == (200, True, '"1"')
+    assert request("PUT", f"{API}/images/office", image, **admin)[1]["changed"] is False
+    changed = {**image, "version": "2"}
+    assert request("PUT", f"{API}/images/office", changed, **admin, If_Match='"7"')[0] == 412
+    assert request("PUT", f"{API}/images/office", changed, **admin, If_Match='"1"')[0] == 200
+    status, document, _ = request("PUT", f"{API}/pools/office", {"spec": SPEC}, **admin, Idempotency_Key="one")
+    assert (status, document["changed"]) == (200, True)
+    assert request("PUT", f"{API}/pools/office", {"spec": SPEC}, **admin, Idempotency_Key="one")[1] == document
+    assert request("PUT", f"{API}/pools/other", {"spec": SPEC}, **admin, Idempotency_Key="one")[0] == 409
+    assert request("GET", f"{API}/desktops?limit=1&after=a", **admin)[0] == 200
+    for path, expected in (
+        ("/desktops?limit=0", 400), ("/desktops?limit=x", 400), ("/desktops?colour=red", 422), ("/none", 404),
+        ("/pools/none", 404), ("/desktops?pool=a&pool=b", 400),
+    ):  # fmt: skip
+        assert request("GET", API + path, **admin)[0] == expected, path
+    for body, expected in (
+        ({"spec": SPEC, "colour": 1}, 422), ({"spec": "x"}, 400), ({}, 400), (b"{", 400), (b"[]", 400),
+        ({"spec": {**SPEC, "spare": 99}}, 400), ({"text": "kind: [" * 500}, 400), ({"spec": SPEC, "name": "x"}, 422),
+        (b" " * (2 << 20), 413),
+    ):  # fmt: skip
+        status, document, _ = request("PUT", f"{API}/pools/lab", body, **admin)
+        assert (status, document["ok"]) == (expected, False), document
+    assert request("GET", "/healthz")[0] == request("GET", "/readyz")[0] == 200
+    assert 'vgpuctl_fleet_pool_active{pool="office"} 1' in request("GET", "/metrics", **admin)[1]["text"]
+    assert request("GET", f"{API}/openapi.json")[1] == json.loads(openapi.text())
+
+
+def test_the_description_of_the_api_is_published() -> None:
+    path = DOCS / "controller-openapi.json"
+    if os.environ.get("VGPUCTL_REGENERATE"):
+        path.write_text(openapi.text())
+    assert path.read_text() == openapi.text()
+
+
+def test_a_controller_ends_and_goes_on(controller: Controller, agent: RunningAgent) -> None:
+    controller.run("add-host", "gpu01", f"agent:{agent.path}")
+    again = controller.run("run", "--state", str(controller.directory / "state"), "--socket", "/tmp/none/c.sock")
+    assert again.returncode == 75
+    assert "another controller runs" in again.stderr
+    assert controller.stop(signal.SIGKILL) == -signal.SIGKILL
+    lost = controller.run("list-hosts")
+    assert (lost.returncode, "systemctl status vgpuctl-controller" in lost.stderr) == (75, True)
+    controller.start()
+    assert [host["name"] for host in controller.data("list-hosts")] == ["gpu01"]
+    holder = controller.data("show-fleet")["holder"]
+    wait_until(lambda: controller.data("show-host", "gpu01")["holder"] == holder, "the host's lease", 90)
+    held = controller.run("accept-host", "gpu01", "--host-key", "SHA256:" + "A" * 43, "--yes")
+    assert held.returncode == 0, held.stderr
+    assert controller.stop() == 0
+    assert not controller.socket.exists()
+
+
+def test_starting_with_something_wrong(controller: Controller, tmp_path: Path) -> None:
+    run = controller.run
+    listen = run(
+        "run", "--state", str(tmp_path / "s"), "--socket", str(tmp_path / "c.sock"), "--listen", "0.0.0.0:8443"
+    )
+    assert (listen.returncode, "in the clear" in listen.stderr) == (2, True)
+    alone = run("run", "--listen", "127.0.0.1:1", "--tls-certificate", "/etc/hosts")
+    assert (alone.returncode, "belong together" in alone.stderr) == (2, True)
+    key = run("run", "--tls-key", "/etc/hosts")
+    assert (key.returncode, "need --listen" in key.stderr) == (2, True)
+    url = tmp_path / "url"
+    url.write_text(f"sqlite:///{tmp_path}/other.db")
+    url.chmod(0o644)
+    readable = run("upgrade-db", "--database", f"@{url}")
+    assert (readable.returncode, f"chmod 600 {url}" in readable.stderr) == (3, True)
+    url.chmod(0o600)
+    assert run("upgrade-db", "--database", f"@{url}", "--state", str(tmp_path)).returncode == 0
+    far = run("list-pools", "--controller", "http://fleet.example.org")
+    assert (far.returncode, "in the clear" in far.stderr) == (2, True)
+    no_token = run("list-pools", "--controller", "https://fleet.example.org")
+    assert (no_token.returncode, "needs a token" in no_token.stderr) == (2, True)
+    host = run("list-pools", "--host", "sim:a100-40")
+    assert (host.returncode, "--controller" in host.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show-pool none", "delete-pool none --yes", "show-host none", "show-desktop none", "release none --yes",
+        "start-desktop none", "stop-desktop none", "delete-desktop none --yes", "delete-token none",
+        "delete-image none", "assign none ada", "drain-host none", "ensure-image x relative.qcow2",
+        "ensure-image x /a.qcow2 --sha256 12", "ensure-image x /a.qcow2 --retired --sha256 zz",
+        "add-host gpu01 gpu01.example.org", "add-host gpu01 ssh://gpu01 --host-key MD5:1 --label a",
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_an_error_with_a_hint(controller: Controller, words: str) -> None:
+    done = controller.run(*words.split())
+    assert done.returncode in (2, 75), done.stderr
+    assert done.stderr.startswith("vgpuctl: ")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store, on both databases: every change is whole or not at all, and no two get the same desktop."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import event, text
+
+from tests.controller.conftest import SPEC, Server, add_host, add_image, add_pool, opened
+from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.access_rows import KnownAnswer
+from vgpuctl.controller.database.engine import Database, DatabaseUnreachable
+from vgpuctl.controller.database.store import DatabaseNewer, DatabaseOlder, Store, open_store, upgrade
+from vgpuctl.controller.model import (
+    AgentFacts,
+    Desktop,
+    DesktopReport,
+    FleetHostState,
+    NewDesktop,
+    Offer,
+    Pool,
+    PoolChanges,
+    PoolState,
+    Role,
+)
+from vgpuctl.controller.planning.pool_spec import parse_pool
+from vgpuctl.errors import Exists, InvalidInput, Locked, NoCapacity, NotAllowed, NotFound, Refused, Stale
+
+
+def numbered(count: int, first: int = 1) -> PoolChanges:
+    return PoolChanges(
+        tuple(
+            NewDesktop(f"office-{n:03}", f"52:54:00:00:{n >> 8:02x}:{n & 255:02x}") for n in range(first, first + count)
+        )
+    )
+
+
+def with_desktops(store: Store, count: int, **spec: object) -> tuple[Pool, str, int]:
+    """Return a pool with desktops that are ready on one host, the host's id, and the epoch of its lease."""
+    add_image(store)
+    pool = add_pool(store, maximum=max(count, 6), **spec)
+    host = add_host(store)
+    store.desktops.tick(pool.id, lambda *_: numbered(count))
+    store.hosts.set_offers(host.id, (Offer(host.id, "A100-4C", count, count),))
+    for desktop in store.desktops.unplaced():
+        assert store.desktops.place(desktop.id, host.id, "A100-4C")
+    lease = store.hosts.take_lease(host.id, store.holder, 60.0)
+    assert lease is not None
+    report_all(store, host.id, lease.epoch)
+    return pool, host.id, lease.epoch
+
+
+def report_all(store: Store, host_id: str, epoch: int, **more: object) -> bool:
+    """Report each desktop as its host has it once it did what is wanted."""
+    reports = {
+        one.id: DesktopReport(
+            exists=True, state="running", generation=one.generation, user=one.user, dirty=one.user is not None,
+            ready=True, **more,
+        )
+        for one in store.desktops.of_host(host_id)
+    }  # fmt: skip
+    return store.desktops.report(host_id, store.holder, epoch, reports)
+
+
+def test_the_migrations_make_the_tables_of_the_schema(store: Store) -> None:
+    with store.database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, schema.metadata) == []
+
+
+def test_a_database_of_another_version_is_refused(url: str) -> None:
+    with pytest.raises(DatabaseOlder, match="has no tables yet"):
+        open_store(url)
+    assert upgrade(url)
+    assert not upgrade(url)
+    database = Database(url)
+    with database.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    database.close()
+    for act in (open_store, upgrade):
+        with pytest.raises(DatabaseNewer, match="version 9999"):
+            act(url)
+
+
+def test_a_second_controller_on_one_file_is_refused(tmp_path: object) -> None:
+    url = f"sqlite:///{tmp_path}/fleet.db"
+    upgrade(url)
+    first = open_store(url, alone=True)
+    with pytest.raises(Locked, match="another controller"):
+        open_store(url, alone=True)
+    first.close()
+    open_store(url, alone=True).close()
+
+
+@pytest.mark.parametrize("given", ["mysql://root:secret@db/x", "sqlite://", "postgresql://u:secret@", "::secret::"])
+def test_another_database_is_refused_without_its_password(given: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        Database(given)
+    assert "secret" not in str(error.value)
+
+
+def test_a_database_that_does_not_answer_is_an_error_without_its_password(tmp_path: object) -> None:
+    with pytest.raises(DatabaseUnreachable) as error:
+        open_store(f"postgresql://fleet:secret@/none?host={tmp_path}")
+    assert "secret" not in str(error.value) + repr(error.value.facts)
+
+
+def test_postgresql_may_be_started_again(postgresql: Server) -> None:
+    postgresql.run("CREATE DATABASE again")
+    url = postgresql.url("again")
+    upgrade(url)
+    with opened(url) as store:
+        add_image(store)
+        postgresql.stop()
+        with pytest.raises(DatabaseUnreachable):
+            store.images.list()
+        postgresql.start()
+        assert [image.name for image in store.images.list()] == ["office"]
+
+
+def test_hosts(store: Store) -> None:
+    add_host(store, "gpu02")
+    host = add_host(store, "gpu01")
+    assert [one.name for one in store.hosts.list()] == ["gpu01", "gpu02"]
+    with pytest.raises(Exists, match="there is a host gpu01"):
+        add_host(store, "gpu01", machine="other")
+    with pytest.raises(Exists, match="in the fleet as host gpu01"):
+        add_host(store, "gpu03", machine="machine-gpu01")
+    changed = store.hosts.change("gpu01", "ada", state=FleetHostState.DRAINING, labels={"site": "b"}, if_generation=1)
+    assert (changed.generation, changed.state, changed.labels) == (2, "draining", {"site": "b"})
+    with pytest.raises(Stale):
+        store.hosts.change("gpu01", "ada", state=FleetHostState.ACTIVE, if_generation=1)
+    store.hosts.hold(host.id, "another machine")
+    assert store.hosts.find("gpu01").held == "another machine"
+    store.hosts.remove("gpu02", "ada")
+    with pytest.raises(NotFound):
+        store.hosts.find("gpu02")
+    kinds = [(event.kind, event.actor) for event in store.journal.list()]
+    assert kinds[2:] == [("host-changed", "ada"), ("host-held", "controller"), ("host-removed", "ada")]
+
+
+def test_a_lease_has_one_holder(store: Store) -> None:
+    host = add_host(store)
+    first = store.hosts.take_lease(host.id, "one", 60.0)
+    assert first is not None
+    assert store.hosts.take_lease(host.id, "two", 60.0) is None
+    again = store.hosts.take_lease(host.id, "one", 60.0)
+    assert again is not None
+    assert again.epoch == first.epoch
+    store.hosts.drop_lease(host.id, "two")
+    assert store.hosts.take_lease(host.id, "two", 60.0) is None
+    store.hosts.drop_lease(host.id, "one")
+    second = store.hosts.take_lease(host.id, "two", 60.0)
+    assert second is not None
+    assert second.epoch == first.epoch + 1
+    store.hosts.renew_leases("one", 60.0)
+    assert store.hosts.leases()[host.id].holder == "two"
+    store.hosts.drop_lease(host.id, "two")
+    third = store.hosts.take_lease(host.id, "two", 60.0)
+    assert third is not None
+    assert third.epoch == second.epoch + 1, "nobody knows what happened meanwhile"
+
+
+def test_pools_and_images(store: Store) -> None:
+    image = add_image(store)
+    pool = add_pool(store)
+    assert store.pools.find("office") == pool
+    spec = parse_pool(SPEC, "spec")
+    assert store.pools.put("office", spec, "ada")[1].changed is False
+    with pytest.raises(InvalidInput, match="office-001 could be a desktop of this pool and of pool office"):
+        store.pools.put("lab", spec, "ada")
+    with pytest.raises(NotFound, match="there is no image none"):
+        add_pool(store, "lab", names="lab-{}", image="none")
+    with pytest.raises(Refused, match="its kind cannot change"):
+        add_pool(store, kind="dedicated")
+    with pytest.raises(Refused, match="is used by pools office"):
+        store.images.delete("office", "ada")
+    assert store.images.put(image, "ada")[1].changed is False
+    paused = store.pools.set_state("office", PoolState.PAUSED, "new storage", "ada")
+    assert (paused.state, paused.reason, paused.generation) == ("paused", "new storage", 2)
+    store.pools.delete("office", "ada")
+    assert store.pools.forget(pool.id)
+    store.images.delete("office", "ada")
+    assert store.images.list() == ()
+
+
+def test_an_image_of_desktops_keeps_its_file(store: Store) -> None:
+    with_desktops(store, 1)
+    with pytest.raises(Refused, match="desktops are made of image office"):
+        add_image(store, path="/srv/other.qcow2")
+
+
+def test_a_user_gets_a_desktop_that_is_ready_and_clean(store: Store) -> None:
+    pool, host_id, epoch = with_desktops(store, 2)
+    desktop, is_new = store.desktops.assign("office", "ada", "test")
+    assert (desktop.name, desktop.user, desktop.generation, is_new) == ("office-001", "ada", 2, True)
+    assert not desktop.handed_out
+    assert store.desktops.assign("office", "ada", "test")[1] is False
+    report_all(store, host_id, epoch)
+    assert store.desktops.find("office-001").handed_out
+    assert store.desktops.assign("office", "bob", "test")[0].name == "office-002"
+    with pytest.raises(NoCapacity, match="2 of 6 exist, 2 have users"):
+        store.desktops.assign("office", "eve", "test")
+    released, changed = store.desktops.release("office-001", "test")
+    assert changed
+    assert (released.user, released.generation, released.handed_out) == (None, 3, False)
+    with pytest.raises(NoCapacity):
+        store.desktops.assign("office", "eve", "test")
+    report_all(store, host_id, epoch)
+    assert store.desktops.assign("office", "eve", "test")[0].name == "office-001"
+    assert pool.name == "office"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"dirty": True},
+        {"ready": False},
+        {"generation": 0},
+        {"user": "eve"},
+        {"code": "logged-on"},
+        {"exists": False},
+    ],
+)  # fmt: skip
+def test_what_is_not_ready_and_clean_is_nobodys(store: Store, report: dict[str, object]) -> None:
+    _, host_id, epoch = with_desktops(store, 1)
+    (desktop,) = store.desktops.of_host(host_id)
+    usual: dict[str, object] = {"exists": True, "state": "running", "generation": 1, "ready": True}
+    store.desktops.report(host_id, store.holder, epoch, {desktop.id: DesktopReport(**{**usual, **report})})
+    with pytest.raises(NoCapacity):
+        store.desktops.assign("office", "ada", "test")
+
+
+def test_a_desktop_of_a_host_that_is_held_or_silent_is_nobodys(store: Store) -> None:
+    _, host_id, _ = with_desktops(store, 1)
+    store.hosts.hold(host_id, "another machine")
+    with pytest.raises(NoCapacity):
+        store.desktops.assign("office", "ada", "test")
+    store.hosts.hold(host_id, None)
+    with store.database.write() as connection:
+        connection.execute(schema.host.update().values(seen_at=store.database.now(connection) - 46))
+    with pytest.raises(NoCapacity):
+        store.desktops.assign("office", "ada", "test")
+
+
+def test_who_may_have_a_desktop(store: Store) -> None:
+    with_desktops(store, 1, users=["ada"])
+    with pytest.raises(NotAllowed):
+        store.desktops.assign("office", "bob", "test")
+    store.pools.set_state("office", PoolState.PAUSED, "new storage", "test")
+    with pytest.raises(Refused, match="new storage"):
+        store.desktops.assign("office", "ada", "test")
+    with pytest.raises(NotFound):
+        store.desktops.assign("none", "ada", "test")
+
+
+def test_reports_of_a_former_holder_are_not_stored(store: Store) -> None:
+    _, host_id, epoch = with_desktops(store, 1)
+    store.hosts.drop_lease(host_id, store.holder)
+    assert store.hosts.take_lease(host_id, "other", 60.0)
+    assert report_all(store, host_id, epoch, address="192.0.2.1") is False
+    assert store.desktops.find("office-001").report.address is None
+
+
+def test_a_host_without_a_change_costs_no_write(store: Store) -> None:
+    _, host_id, epoch = with_desktops(store, 3)
+    writes = count_writes(store)
+    assert report_all(store, host_id, epoch, seen_at=5.0)
+    store.hosts.set_offers(host_id, store.hosts.offers())
+    host = store.hosts.find("gpu01")
+    facts = AgentFacts(host.machine_id or "", host.boot_id, host.driver, host.agent_version or "")
+    store.hosts.note_seen(host_id, facts)
+    store.desktops.tick(store.pools.find("office").id, lambda *_: PoolChanges())
+    assert writes() == 0
+    report_all(store, host_id, epoch, address="192.0.2.1")
+    assert writes() > 0
+
+
+def count_writes(store: Store) -> Callable[[], int]:
+    """Return a function that says how many statements changed something since."""
+    statements: list[str] = []
+    event.listen(
+        store.database.engine,
+        "before_cursor_execute",
+        lambda conn, cursor, statement, *_: statements.append(statement.split(None, 1)[0].upper()),
+    )
+    return lambda: sum(word in ("INSERT", "UPDATE", "DELETE") for word in statements)
+
+
+def test_an_absent_desktop_is_forgotten_when_its_host_says_that_the_vm_is_gone(store: Store) -> None:
+    _, host_id, epoch = with_desktops(store, 1)
+    desktop = store.desktops.delete("office-001", "test")
+    report_all(store, host_id, epoch)
+    assert store.desktops.find("office-001").absent
+    store.desktops.report(host_id, store.holder, epoch, {desktop.id: DesktopReport(exists=False)})
+    assert store.desktops.list() == ()
+    assert store.journal.list()[-1].kind == "desktop-deleted"
+
+
+def test_an_offer_is_used_up(store: Store) -> None:
+    add_image(store)
+    pool = add_pool(store)
+    host = add_host(store)
+    store.desktops.tick(pool.id, lambda *_: numbered(2))
+    store.hosts.set_offers(host.id, (Offer(host.id, "A100-4C", 1, 10),))
+    first, second = store.desktops.unplaced()
+    assert store.desktops.place(first.id, host.id, "A100-4C")
+    assert not store.desktops.place(second.id, host.id, "A100-4C")
+    assert not store.desktops.place(first.id, host.id, "A100-4C")
+    with pytest.raises(Refused, match="gpu01 has desktops: office-001"):
+        store.hosts.remove("gpu01", "test")
+    store.desktops.unplace(first.id)
+    assert len(store.desktops.unplaced()) == 2
+
+
+def test_an_error_waits_longer_each_time_and_a_success_ends_that(store: Store) -> None:
+    _, host_id, _ = with_desktops(store, 1)
+    (desktop,) = store.desktops.of_host(host_id)
+    waits = []
+    for _ in range(3):
+        store.desktops.note_error(desktop.id, "host-cannot", "no libvirt", "systemctl start libvirtd")
+        waits.append(store.desktops.find("office-001").not_before - store.now())
+    assert waits == sorted(waits)
+    assert waits[-1] > 15
+    assert store.desktops.find("office-001").errors == 3
+    store.desktops.note_success(desktop.id)
+    after = store.desktops.find("office-001")
+    assert (after.errors, after.not_before, after.report.code) == (0, 0.0, None)
+
+
+def test_resuming_a_pool_forgets_its_errors(store: Store) -> None:
+    _, host_id, _ = with_desktops(store, 1)
+    (desktop,) = store.desktops.of_host(host_id)
+    store.desktops.note_error(desktop.id, "host-cannot", "no libvirt", None)
+    store.pools.set_state("office", PoolState.PAUSED, None, "test")
+    store.pools.set_state("office", PoolState.ACTIVE, None, "test")
+    assert store.desktops.find("office-001").errors == 0
+
+
+def test_tokens_are_digests_that_expire(store: Store) -> None:
+    store.tokens.add("ansible", Role.OPERATOR, "a" * 64, None, "root")
+    store.tokens.add("old", Role.ADMIN, "b" * 64, -1.0, "root")
+    with pytest.raises(Exists):
+        store.tokens.add("ansible", Role.ADMIN, "c" * 64, None, "root")
+    token = store.tokens.find("a" * 64)
+    assert token is not None
+    assert (token.name, token.role) == ("ansible", Role.OPERATOR)
+    assert store.tokens.find("b" * 64) is None
+    store.tokens.delete("ansible", "root")
+    assert store.tokens.find("a" * 64) is None
+    assert "a" * 64 not in str(store.journal.list())
+
+
+def test_a_key_belongs_to_one_request(store: Store) -> None:
+    store.answers.keep("ansible", "k", KnownAnswer("d1", 200, "{}"))
+    assert store.answers.find("ansible", "k", "d1") == KnownAnswer("d1", 200, "{}")
+    assert store.answers.find("other", "k", "d2") is None
+    with pytest.raises(Refused, match="belongs to another request"):
+        store.answers.find("ansible", "k", "d2")
+
+
+def test_the_journal_goes_on_after_an_entry(store: Store) -> None:
+    for number in range(5):
+        store.tokens.add(f"t{number}", Role.VIEWER, str(number) * 64, None, "root")
+    last_two = store.journal.list(limit=2)
+    assert [event.text for event in last_two] == ["t3: viewer", "t4: viewer"]
+    assert [event.text for event in store.journal.list(after=last_two[0].id)] == ["t4: viewer"]
+
+
+def test_two_hundred_users_with_two_tabs_get_120_desktops(url: str) -> None:
+    upgrade(url)
+    with opened(url) as store, opened(url) as other:
+        with_desktops(store, 120)
+        granted: Counter[str] = Counter()
+        refused: list[str] = []
+        lock = threading.Lock()
+
+        def ask(number: int) -> None:
+            user = f"user{number % 200}"
+            try:
+                desktop, _ = (store if number % 2 else other).desktops.assign("office", user, "test")
+            except NoCapacity:
+                with lock:
+                    refused.append(user)
+                return
+            with lock:
+                granted[f"{user} {desktop.name}"] += 1
+
+        with ThreadPoolExecutor(16) as threads:
+            list(threads.map(ask, range(400)))
+        users = [key.split()[0] for key in granted]
+        names = [key.split()[1] for key in granted]
+        assert len(granted) == len(set(users)) == len(set(names)) == 120
+        assert not set(refused) & set(users), "who has a desktop is never told that none is free"
+
+
+def test_several_controllers_never_make_too_many_desktops(url: str) -> None:
+    upgrade(url)
+    with opened(url) as store:
+        add_image(store)
+        pool = add_pool(store, maximum=20, spare=20)
+
+    def plan(_: Pool, desktops: tuple[Desktop, ...], __: float) -> PoolChanges:
+        taken = {one.name for one in desktops}
+        free = [n for n in range(1, 21) if f"office-{n:03}" not in taken][:3]
+        return PoolChanges(tuple(new for n in free for new in numbered(1, n).create))
+
+    def tick(_: int) -> None:
+        with opened(url) as own:
+            for _ in range(5):
+                own.desktops.tick(pool.id, plan)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(tick, range(4)))
+    with opened(url) as store:
+        assert [one.name for one in store.desktops.list()] == [f"office-{n:03}" for n in range(1, 21)]

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host does next about one desktop, and what is reported of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.controller.planning.fleets import (
+    HOST,
+    NEW_IMAGE,
+    NOW,
+    desktop_of,
+    mark_of,
+    plan_of,
+    pool_of,
+    ready_report,
+    vm_of,
+)  # fmt: skip
+from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, ReadyWhen
+from vgpuctl.controller.planning.host_look import HostVm
+from vgpuctl.controller.planning.host_plan import DeleteVm, HostPlan, MakeVm, MarkVm, RefreshVm, StartVm, StopVm
+from vgpuctl.value import replace
+
+POOL = pool_of()
+USED = desktop_of(user="ada", generation=2, handed_out=True, assigned_at=NOW - 900)
+USED_REPORT = ready_report(generation=2, dirty=True, user="ada")
+
+
+def kinds(plan: HostPlan) -> list[str]:
+    return [type(action).__name__ for action in plan.actions]
+
+
+def seen(desktop: Desktop, **changes) -> Desktop:
+    return replace(desktop, report=ready_report(**changes))
+
+
+def used(**changes) -> Desktop:
+    return replace(USED, report=replace(USED_REPORT, **changes))
+
+
+@pytest.mark.parametrize(
+    ("desktop", "vm", "expected"),
+    [
+        (desktop_of(), None, [MakeVm]),
+        (desktop_of(absent=True), None, []),
+        (desktop_of(not_before=NOW + 1), None, []),
+        (desktop_of(image_id="image-9"), None, []),
+        (desktop_of(profile=None), None, []),
+        (seen(desktop_of()), None, []),
+        (desktop_of(report=DesktopReport(False, code="no-capacity"), errors=1), None, [MakeVm]),
+        (desktop_of(), {}, []),
+        (desktop_of(), {"state": "stopped"}, [StartVm]),
+        (desktop_of(), {"state": "crashed"}, [StartVm]),
+        (desktop_of(), {"state": "unknown"}, []),
+        (desktop_of(power_on=False), {}, [StopVm]),
+        (desktop_of(power_on=False), {"state": "stopped"}, []),
+        (desktop_of(absent=True), {}, [DeleteVm]),
+        (desktop_of(absent=True, user="ada"), {"state": "stopped"}, [DeleteVm]),
+        (desktop_of(), {"mark": mark_of(desktop_of(), dirty=True)}, [RefreshVm]),
+        (desktop_of(generation=2), {"mark": mark_of(desktop_of())}, [RefreshVm]),
+        (desktop_of(generation=3), {"mark": mark_of(USED)}, [RefreshVm]),
+        (desktop_of(generation=3), {"mark": mark_of(USED), "guest_users": ("ada",)}, [RefreshVm]),
+        (desktop_of(), {"guest_users": ("eve",)}, [MarkVm]),
+        (desktop_of(), {"guest_users": ("eve",), "mark": mark_of(desktop_of(), dirty=True)}, []),
+        (desktop_of(), {"image": "/images/old"}, [RefreshVm]),
+        (desktop_of(), {"image": None}, []),
+        (USED, {"mark": mark_of(desktop_of())}, [MarkVm]),
+        (USED, {"mark": mark_of(desktop_of()), "guest_users": ("eve",)}, [RefreshVm]),
+        (USED, {}, []),
+        (USED, {"image": "/images/old"}, []),
+        (USED, {"state": "stopped"}, [StartVm]),
+        (USED, {"mark": mark_of(USED, generation=1, user="eve")}, [RefreshVm]),
+        (USED, {"mark": mark_of(USED, generation=1, user="eve", dirty=False)}, [RefreshVm]),
+        (USED, {"mark": mark_of(USED, generation=1, user=None)}, [RefreshVm]),
+        (replace(USED, power_on=False), {}, [StopVm]),
+    ],
+)  # fmt: skip
+def test_the_next_action(desktop, vm, expected):
+    vms = [] if vm is None else [vm_of(desktop, **vm)]
+    assert kinds(plan_of([desktop], vms, POOL)) == [kind.__name__ for kind in expected]
+
+
+def test_a_clean_mark_follows_a_refresh_and_a_dirty_one_lets_a_user_in():
+    freed = desktop_of(generation=3)
+    (refresh,) = plan_of([freed], [vm_of(freed, mark=mark_of(USED))], POOL).actions
+    assert (refresh.mark.generation, refresh.mark.dirty, refresh.mark.user) == (3, False, None)
+    assert (refresh.vm_name, refresh.if_generation) == ("d-001", 5)
+    (mark,) = plan_of([USED], [vm_of(USED, mark=mark_of(desktop_of()))], POOL).actions
+    assert (mark.mark.generation, mark.mark.dirty, mark.mark.user) == (2, True, "ada")
+    (refresh,) = plan_of([USED], [vm_of(USED, mark=mark_of(USED, generation=1, user="eve"))], POOL).actions
+    assert (refresh.mark.dirty, refresh.mark.user) == (False, None), "the user is let in only after the refresh"
+
+
+@pytest.mark.parametrize(
+    ("vms", "code"),
+    [
+        (lambda d: [vm_of(d), vm_of(d, name="copy")], "duplicate-uuid"),
+        (lambda d: [vm_of(d), vm_of(d, name="copy", uuid="other")], "duplicate-uuid"),
+        (lambda d: [vm_of(d, uuid="other", mark=None)], "name-taken"),
+        (lambda d: [vm_of(d, mark=None)], "not-marked"),
+        (lambda d: [vm_of(d, mark=mark_of(d, id="other"))], "not-marked"),
+        (lambda d: [vm_of(d, mark=mark_of(d, incarnation="db-0"))], "other-controller"),
+        (lambda d: [vm_of(d, mark=mark_of(d, generation=9))], "record-newer"),
+        (lambda d: [vm_of(d, mark=mark_of(d, user="eve", dirty=True))], "other-user"),
+    ],
+)
+@pytest.mark.parametrize("desktop", [desktop_of(), desktop_of(absent=True), USED])
+def test_what_contradicts_the_database_is_not_touched(vms, code, desktop):
+    plan = plan_of([desktop], vms(desktop), POOL)
+    report = plan.reports[desktop.id]
+    if code == "name-taken" and desktop.absent:
+        assert (report.exists, report.code) == (False, None), "the VM of that name is another's, and the row may go"
+    else:
+        assert report.code == code
+        assert report.error
+        assert not report.ready
+    assert plan.actions == ()
+
+
+def test_a_code_goes_with_its_reason():
+    taken = plan_of([desktop_of()], [vm_of(desktop_of(), uuid="x", mark=None)], POOL).reports["id-1"]
+    plan = plan_of([desktop_of(report=taken)], [], POOL)
+    assert plan.reports["id-1"].code is None
+    assert kinds(plan) == ["MakeVm"]
+    newer = plan_of([desktop_of()], [vm_of(desktop_of(), mark=mark_of(desktop_of(), generation=9))], POOL).reports[
+        "id-1"
+    ]
+    assert plan_of([desktop_of(report=newer)], [vm_of(desktop_of())], POOL).reports["id-1"].code is None
+
+
+def test_vms_without_rows_are_named_and_left():
+    stray = vm_of(desktop_of(7))
+    unmanaged = HostVm("db", "uuid-db", "running")
+    other = vm_of(desktop_of(8), mark=mark_of(desktop_of(8), incarnation="db-0"))
+    plan = plan_of([], [stray, unmanaged, other], POOL)
+    assert (plan.actions, plan.strays) == ((), ("d-007",))
+    away = desktop_of(7, host_id="h2", absent=True)
+    assert plan_of([away], [stray], POOL).actions == (), "the row is of another host"
+
+
+@pytest.mark.parametrize("state", ["cordoned", "draining"])
+def test_a_host_that_is_not_active_gets_nothing_new(state):
+    host = replace(HOST, state=FleetHostState(state))
+    assert plan_of([desktop_of()], [], POOL, host).actions == ()
+    stopped = vm_of(desktop_of(), state="stopped")
+    assert kinds(plan_of([desktop_of()], [stopped], POOL, host)) == (["StartVm"] if state == "cordoned" else [])
+    assert kinds(plan_of([USED], [vm_of(USED, state="stopped")], POOL, host)) == ["StartVm"]
+    gone = desktop_of(absent=True)
+    assert kinds(plan_of([gone], [vm_of(gone)], POOL, host)) == ["DeleteVm"]
+
+
+def test_nothing_is_done_on_a_held_host_and_reports_go_on():
+    host = replace(HOST, held="the driver changed")
+    gone = desktop_of(2, absent=True)
+    plan = plan_of([desktop_of(), gone], [vm_of(gone)], POOL, host)
+    assert plan.actions == ()
+    assert plan.reports[gone.id].exists
+
+
+def test_a_paused_pool_starts_nothing_but_lets_its_user_in_and_deletes():
+    pool = pool_of(state="paused")
+    gone, dirty, off = desktop_of(2, absent=True), desktop_of(3, generation=4), desktop_of(4)
+    rows = [desktop_of(), gone, dirty, off, replace(USED, id="id-5", name="d-005")]
+    vms = [vm_of(gone), vm_of(dirty, mark=mark_of(USED, id="id-3")), vm_of(off, state="stopped")]
+    vms.append(vm_of(rows[4], mark=mark_of(desktop_of(5))))
+    assert kinds(plan_of(rows, vms, pool)) == ["MarkVm", "DeleteVm"]
+
+
+def test_users_come_first_then_refreshes_then_spares_within_the_limits():
+    spares = [desktop_of(number) for number in range(1, 6)]
+    dirty = desktop_of(8, generation=2)
+    user = replace(USED, id="id-9", name="d-009")
+    vms = [vm_of(dirty, mark=mark_of(desktop_of(8))), vm_of(user, mark=mark_of(desktop_of(9)))]
+    rows = [*spares, dirty, user]
+    assert kinds(plan_of(rows, vms, POOL)) == ["MarkVm", "RefreshVm", "MakeVm", "MakeVm", "MakeVm"]
+    assert kinds(plan_of(rows, vms, POOL, room=2)) == ["MarkVm", "RefreshVm"]
+    assert kinds(plan_of(rows, vms, POOL, room=3, in_flight={"id-1", "id-2"})) == ["MarkVm"]
+    assert kinds(plan_of(rows, vms, pool_of(starts_per_host=1))) == ["MarkVm", "RefreshVm"]
+    assert plan_of(rows, vms, POOL, room=0).actions == ()
+
+
+def test_guests_that_boot_count_as_starts():
+    pool = pool_of(ready_when=ReadyWhen.GUEST, starts_per_host=2)
+    rows = [desktop_of(number) for number in range(1, 5)]
+    booting = [vm_of(row) for row in rows[:2]]
+    assert kinds(plan_of(rows, booting, pool)) == []
+    assert kinds(plan_of(rows, [booting[0], replace(booting[1], guest_answers=True)], pool)) == ["MakeVm"]
+    late = [replace(row, report=ready_report(ready=False, running_since=NOW - 7200)) for row in rows[:2]]
+    assert kinds(plan_of([*late, *rows[2:]], booting, pool)) == ["MakeVm", "MakeVm"]
+    freed = replace(desktop_of(1, generation=3), report=USED_REPORT)
+    one = pool_of(ready_when=ReadyWhen.GUEST, starts_per_host=1)
+    assert kinds(plan_of([freed], [vm_of(freed, mark=mark_of(USED))], one)) == ["RefreshVm"], "it is its own start"
+
+
+def test_what_is_in_flight_is_neither_planned_nor_forgotten():
+    gone = desktop_of(absent=True)
+    plan = plan_of([gone], [], POOL, in_flight={"id-1"})
+    assert (plan.actions, plan.reports) == ((), {}), "its VM may still be made: the row must stay"
+    assert plan_of([gone], [], POOL).reports["id-1"].exists is False
+    half_made = vm_of(desktop_of(), mark=None)
+    assert plan_of([desktop_of()], [half_made], POOL, in_flight={"id-1"}).reports == {}
+
+
+def test_a_vm_that_is_gone_is_lost_and_not_made_again():
+    plan = plan_of([used()], [], POOL)
+    report = plan.reports["id-1"]
+    assert (plan.actions, report.exists, report.generation, report.user) == ((), False, 2, "ada")
+    assert plan_of([replace(USED, report=report)], [], POOL).actions == ()
+
+
+def test_a_desktop_that_its_user_switches_off_stays_off_until_he_opens_it():
+    off = vm_of(USED, state="stopped", guest_users=None)
+    plan = plan_of([used()], [off], POOL)
+    assert (plan.actions, plan.powered_off) == ((), ("id-1",))
+    stays = replace(USED, power_on=False, report=plan.reports["id-1"])
+    assert plan_of([stays], [off], POOL).actions == ()
+    opened = plan_of([replace(stays, power_on=True)], [off], POOL)
+    assert (kinds(opened), opened.powered_off) == (["StartVm"], ())
+
+
+def test_a_reboot_of_the_host_is_no_user_who_switches_off():
+    off = vm_of(USED, state="stopped", guest_users=None)
+    plan = plan_of([used()], [off], POOL, replace(HOST, boot_id="boot-2"))
+    assert (kinds(plan), plan.powered_off) == (["StartVm"], ())
+    spare = plan_of([seen(desktop_of())], [vm_of(desktop_of(), state="stopped")], POOL)
+    assert (kinds(spare), spare.powered_off) == (["StartVm"], ())
+    flying = plan_of([used()], [off], POOL, in_flight={"id-1"})
+    assert (flying.actions, flying.powered_off) == ((), ())
+
+
+def after(views: list[tuple[float, tuple[str, ...] | None]], desktop: Desktop = USED, pool=POOL) -> DesktopReport:
+    report = None
+    for seconds, users in views:
+        row = replace(desktop, report=report)
+        report = plan_of([row], [vm_of(desktop, guest_users=users)], pool, now=NOW + seconds).reports["id-1"]
+    assert report is not None
+    return report
+
+
+@pytest.mark.parametrize(
+    ("views", "logged_off"),
+    [
+        ([(0, ()), (10, ()), (90, ())], False),
+        ([(0, ("ada",)), (10, ())], False),
+        ([(0, ("ada",)), (10, ()), (39, ())], False),
+        ([(0, ("ada",)), (10, ()), (40, ())], True),
+        ([(0, ("ada",)), (10, ()), (20, ("ada",)), (41, ()), (60, ())], False),
+        ([(0, ("ada",)), (10, ()), (20, None), (45, ())], False),
+        ([(0, ("ada",)), (10, None), (90, None)], False),
+        ([(0, ("ada",)), (10, ()), (40, ()), (50, None)], True),
+    ],
+)
+def test_a_log_off_is_seen_twice_after_a_log_on(views, logged_off):
+    assert after(views).logged_off is logged_off
+
+
+def test_a_log_on_counts_for_its_assignment_alone():
+    report = after([(0, ("ada",)), (10, ()), (40, ())])
+    again = replace(USED, generation=4, report=report)
+    fresh = plan_of([again], [vm_of(again)], POOL, now=NOW + 50).reports["id-1"]
+    assert (fresh.logged_on_seen, fresh.empty_since, fresh.logged_off) == (False, None, False)
+
+
+def test_who_shuts_a_floating_desktop_down_has_logged_off():
+    off = vm_of(USED, state="stopped", guest_users=None)
+    plan = plan_of([used(logged_on_seen=True)], [off], POOL)
+    assert (plan.reports["id-1"].logged_off, plan.powered_off, plan.actions) == (True, (), ())
+
+
+@pytest.mark.parametrize(("on_logoff", "expected"), [("keep", []), ("stop", ["StopVm"]), ("refresh", ["RefreshVm"])])
+def test_a_dedicated_desktop_after_its_user_logged_off(on_logoff, expected):
+    pool = pool_of("dedicated", on_logoff=on_logoff)
+    row = used(logged_on_seen=True, empty_since=NOW - 60, logged_off=True)
+    plan = plan_of([row], [vm_of(USED)], pool)
+    assert kinds(plan) == expected
+    if on_logoff == "stop":
+        off = plan_of([replace(row, report=plan.reports["id-1"])], [vm_of(USED, state="stopped")], pool)
+        assert (off.actions, off.powered_off) == ((), ("id-1",))
+    if on_logoff == "refresh":
+        assert (plan.actions[0].mark.dirty, plan.actions[0].mark.user) == (False, "ada")
+        fresh = vm_of(USED, mark=plan.actions[0].mark)
+        after_refresh = plan_of([replace(row, report=plan.reports["id-1"])], [fresh], pool, now=NOW + 60)
+        assert kinds(after_refresh) == ["MarkVm"]
+        assert after_refresh.reports["id-1"].logged_off is False
+
+
+def test_a_stranger_makes_a_spare_dirty_until_its_refresh():
+    spare = desktop_of()
+    first = plan_of([spare], [vm_of(spare, guest_users=("eve",))], POOL).reports["id-1"]
+    assert (first.dirty, first.code) == (True, "logged-on")
+    left = plan_of([replace(spare, report=first)], [vm_of(spare)], POOL)
+    assert (left.reports["id-1"].dirty, kinds(left)) == (True, ["MarkVm"])
+    marked = vm_of(spare, mark=left.actions[0].mark)
+    refresh = plan_of([replace(spare, report=left.reports["id-1"])], [marked], POOL)
+    assert kinds(refresh) == ["RefreshVm"]
+    clean = plan_of([replace(spare, report=refresh.reports["id-1"])], [vm_of(spare)], POOL)
+    assert (clean.reports["id-1"].dirty, clean.reports["id-1"].code, clean.actions) == (False, None, ())
+
+
+def test_a_fixed_pool_has_users_nobody_minds():
+    pool = pool_of("fixed")
+    plan = plan_of([desktop_of()], [vm_of(desktop_of(), guest_users=("root",))], pool)
+    assert (plan.actions, plan.reports["id-1"].dirty, plan.reports["id-1"].code) == ((), False, None)
+    moved = desktop_of(image_id=NEW_IMAGE.id)
+    assert kinds(plan_of([moved], [vm_of(moved)], pool)) == ["RefreshVm"]
+
+
+def test_the_last_error_stays_while_it_counts():
+    row = desktop_of(errors=1, report=ready_report(code="no-capacity", error="no room", hint="do this"))
+    assert plan_of([row], [vm_of(row)], POOL).reports["id-1"].code == "no-capacity"
+    assert plan_of([replace(row, errors=0)], [vm_of(row)], POOL).reports["id-1"].code is None
+
+
+def test_a_refresh_starts_the_boot_time_again():
+    row = replace(desktop_of(generation=3), report=USED_REPORT)
+    assert plan_of([row], [vm_of(row)], POOL).reports["id-1"].running_since == NOW
+    moved = seen(desktop_of(image_id=NEW_IMAGE.id))
+    assert plan_of([moved], [vm_of(moved, image=NEW_IMAGE.path)], POOL).reports["id-1"].running_since == NOW
+    same = seen(desktop_of())
+    assert plan_of([same], [vm_of(same)], POOL).reports["id-1"].running_since == NOW - 600

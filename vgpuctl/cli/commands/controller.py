@@ -1,0 +1,785 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl controller ...`: run a controller, and ask one. Each command but run and upgrade-db is a call of its API.
+
+Size: one short command for each call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vgpuctl.cli import run
+from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, make_command
+from vgpuctl.cli.command_table import COMMANDS, CONTROLLER_COMMANDS
+from vgpuctl.cli.global_options import Settings, global_options
+from vgpuctl.cli.shown import Column, Listing, Page, Pairs, value_text
+from vgpuctl.errors import FileFailed, InvalidInput
+from vgpuctl.model.controller_service import TOKEN_VARIABLE, URL_VARIABLE
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.entry import SignalGuard
+    from vgpuctl.controller.client import FleetClient
+    from vgpuctl.model.results.fleet import (
+        ApiTokenResult,
+        DesktopResult,
+        FleetHostResult,
+        FleetImageResult,
+        FleetResult,
+        PoolResult,
+    )
+    from vgpuctl.model.results.host import AgentResult
+
+_MAX_TOKEN_BYTES = 4096
+_MAX_SPEC_BYTES = 1 << 20
+_Command = Callable[..., int]
+Where = tuple["str | None", "str | None"]
+"""Which controller is asked: its address, and the file of a token; None: as the environment says."""
+
+POOLS = Listing(
+    "pools",
+    (
+        Column("name", "NAME", lambda pool: pool.name),
+        Column("kind", "KIND", lambda pool: pool.kind),
+        Column("state", "STATE", lambda pool: pool.state, is_state=True),
+        Column("image", "IMAGE", lambda pool: pool.image),
+        Column("profiles", "PROFILE", lambda pool: pool.profiles),
+        Column("ready", "READY", lambda pool: pool.ready, numeric=True),
+        Column("assigned", "ASSIGNED", lambda pool: pool.assigned, numeric=True),
+        Column("desktops", "DESKTOPS", lambda pool: pool.desktops, numeric=True),
+        Column("maximum", "MAXIMUM", lambda pool: pool.maximum, numeric=True),
+        Column("reason", "REASON", lambda pool: pool.reason, free_text=True, optional=True),
+    ),
+    lambda pool: str(pool.name),
+)
+DESKTOPS = Listing(
+    "desktops",
+    (
+        Column("name", "NAME", lambda one: one.name),
+        Column("pool", "POOL", lambda one: one.pool),
+        Column("phase", "PHASE", lambda one: one.phase, is_state=True),
+        Column("user", "USER", lambda one: one.user),
+        Column("host", "HOST", lambda one: one.host),
+        Column("profile", "PROFILE", lambda one: one.profile),
+        Column("address", "ADDRESS", lambda one: one.address),
+        Column("image", "IMAGE", lambda one: one.image, level="wide"),
+        Column("mac", "MAC", lambda one: one.mac, level="wide"),
+        Column("lease", "LEASE UNTIL", lambda one: one.lease_until, level="wide"),
+        Column("why", "WHY", lambda one: one.why, free_text=True, optional=True),
+    ),
+    lambda one: str(one.name),
+)
+HOSTS = Listing(
+    "hosts",
+    (
+        Column("name", "NAME", lambda host: host.name),
+        Column("state", "STATE", lambda host: "held" if host.held else host.state, is_state=True),
+        Column("desktops", "DESKTOPS", lambda host: host.desktops, numeric=True),
+        Column("seen", "SEEN", lambda host: host.seen),
+        Column("labels", "LABELS", lambda host: tuple(f"{key}={value}" for key, value in host.labels.items())),
+        Column("address", "ADDRESS", lambda host: host.address),
+        Column("agent", "AGENT", lambda host: host.agent_version, level="wide"),
+        Column("driver", "DRIVER", lambda host: host.driver, level="wide"),
+        Column("holder", "CONTROLLER", lambda host: host.holder, level="wide"),
+        Column("problem", "PROBLEM", lambda host: host.held or host.problem, free_text=True, optional=True),
+    ),
+    lambda host: str(host.name),
+)
+IMAGES = Listing(
+    "images",
+    (
+        Column("name", "NAME", lambda image: image.name),
+        Column("version", "VERSION", lambda image: image.version),
+        Column("os", "OS", lambda image: image.os),
+        Column("path", "PATH", lambda image: image.path),
+        Column("pools", "POOLS", lambda image: image.pools),
+        Column("retired", "RETIRED", lambda image: image.retired, level="wide"),
+    ),
+    lambda image: str(image.name),
+)
+TOKENS = Listing(
+    "tokens",
+    (
+        Column("name", "NAME", lambda token: token.name),
+        Column("role", "ROLE", lambda token: token.role),
+        Column("created", "CREATED", lambda token: token.created),
+        Column("expires", "EXPIRES", lambda token: token.expires),
+    ),
+    lambda token: str(token.name),
+)
+EVENTS = Listing(
+    "events",
+    (
+        Column("time", "TIME", lambda event: event.time),
+        Column("kind", "KIND", lambda event: event.kind),
+        Column("actor", "ACTOR", lambda event: event.actor),
+        Column("text", "TEXT", lambda event: event.text, free_text=True),
+        Column("id", "ID", lambda event: event.id, level="wide", numeric=True),
+    ),
+    lambda event: str(event.id),
+)
+
+
+def _pairs(data: Any, *names: str) -> Page:
+    items = [(name.replace("_", " "), value_text(getattr(data, name))) for name in names]
+    return Page([Pairs(tuple((name, "-" if value in ("None", "") else value) for name, value in items))])
+
+
+def _pool_page(data: PoolResult) -> Page:
+    page = _pairs(
+        data, "name", "kind", "state", "reason", "image", "profiles", "maximum", "spare", "desktops", "ready",
+        "assigned", "counts",
+    )  # fmt: skip
+    return Page([*page.blocks, "", *_spec_lines(data)])
+
+
+def _spec_lines(data: PoolResult) -> list[str]:
+    from vgpuctl.cli import document
+
+    return document.text({"spec": data.spec}, "yaml").splitlines()
+
+
+def _changed_pool(data: Any) -> Page:
+    pool: PoolResult = data.data
+    return Page([f"pool {pool.name}: {pool.state if data.changed else 'unchanged'}"])
+
+
+def _desktop_page(data: DesktopResult) -> Page:
+    return _pairs(
+        data, "name", "id", "pool", "phase", "why", "user", "host", "profile", "image", "mac", "address", "power",
+        "assigned", "lease_until", "seen", "code", "error", "hint",
+    )  # fmt: skip
+
+
+def _changed_desktop(data: Any) -> Page:
+    desktop: DesktopResult = data.data
+    who = "" if desktop.user is None else f", of {desktop.user}"
+    where = "" if desktop.address is None else f", at {desktop.address}"
+    return Page([f"desktop {desktop.name}: {desktop.phase}{who}{where}"])
+
+
+def _host_page(data: FleetHostResult) -> Page:
+    return _pairs(
+        data, "name", "address", "state", "held", "problem", "labels", "desktops", "machine_id", "host_key",
+        "agent_version", "driver", "holder", "seen", "offers",
+    )  # fmt: skip
+
+
+def _changed_host(data: Any) -> Page:
+    host: FleetHostResult = data.data
+    return Page([f"host {host.name}: {'held: ' + host.held if host.held else host.state}"])
+
+
+def _changed_image(data: Any) -> Page:
+    image: FleetImageResult = data.data
+    return Page([f"image {image.name}: {image.path}" if data.changed else f"image {image.name}: unchanged"])
+
+
+def _token_page(data: Any) -> Page:
+    token: ApiTokenResult = data.data
+    if token.secret is None:
+        return Page([f"token {token.name}: deleted"])
+    return Page([token.secret], [f"token {token.name}: {token.role}; its secret is shown this once"])
+
+
+def _fleet_page(data: FleetResult) -> Page:
+    return _pairs(data, "version", "caller", "role", "incarnation", "holder", "pools", "hosts", "desktops")
+
+
+def _run_page(data: AgentResult) -> Page:
+    return Page(stderr_lines=[f"the controller at {data.socket} has ended"])
+
+
+def _connect(settings: Settings, address: str | None, token_file: str | None) -> FleetClient:
+    """Return the controller that the options or the environment name.
+
+    Raises:
+        InvalidInput, FileFailed: they are wrong, or the token cannot be read.
+    """
+    from vgpuctl.controller import client
+    from vgpuctl.regular_file import read_regular_file
+
+    if settings.is_remote or settings.host != "local" or settings.root != "/":
+        raise InvalidInput("a controller is named by --controller, not by --host", hint=f"or by {URL_VARIABLE}")
+    path = token_file or os.environ.get(TOKEN_VARIABLE)
+    token = None
+    if path:
+        try:
+            token = read_regular_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
+        except (OSError, ValueError) as error:
+            raise FileFailed(f"the token's file {path} cannot be read: {error}", path=path) from error
+    return client.connect(address or os.environ.get(URL_VARIABLE) or None, token)
+
+
+def _call(settings: Settings, where: Where, call: str, /, **arguments: Any) -> int:
+    """Make a call of the controller's API, and print its result."""
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        return run.CommandOutput(_connect(settings, *where).call(call, **arguments))
+
+    return run.perform(settings, f"controller-{call}", work)
+
+
+def _confirmed(settings: Settings, question: str) -> None:
+    from vgpuctl.cli import progress
+
+    progress.ConfirmationPrompt(settings)(question, ())
+
+
+def _at_controller(function: _Command) -> _Command:
+    """Add the options that say which controller is asked; the command gets them as `where`."""
+    from functools import wraps
+
+    @wraps(function)
+    def command(*args: Any, **kwargs: Any) -> int:
+        where = kwargs.pop("controller"), kwargs.pop("token_file")
+        return function(*args, where=where, **kwargs)
+
+    decorated: _Command = click.option(
+        "--token-file", metavar="FILE", type=click.Path(dir_okay=False), help=f"The API token. [{TOKEN_VARIABLE}]"
+    )(command)
+    return click.option(
+        "--controller",
+        metavar="URL",
+        help=f"https://HOST[:PORT], or the path of a socket. [{URL_VARIABLE}, else this machine's]",
+    )(decorated)
+
+
+@make_command(
+    "run",
+    table=CONTROLLER_COMMANDS,
+    page=_run_page,
+    examples=(
+        ("vgpuctl controller run", "what vgpuctl-controller.service does"),
+        ("vgpuctl controller run --database @/etc/vgpuctl/database", "PostgreSQL; the file has the URL"),
+    ),
+)
+@click.option(
+    "--database",
+    metavar="URL|@FILE",
+    help="sqlite:////PATH or postgresql://USER@HOST/NAME; @FILE has the URL. [SQLite in the state directory]",
+)
+@click.option("--state", type=click.Path(file_okay=False), metavar="DIR", help="[/var/lib/vgpuctl-controller]")
+@click.option(
+    "--socket", "path", type=click.Path(dir_okay=False), metavar="PATH",
+    help="Where admins of this machine connect. [/run/vgpuctl-controller/controller.sock]",
+)  # fmt: skip
+@click.option("--listen", metavar="ADDRESS:PORT", help="Serve the API there, too; other than loopback with TLS.")
+@click.option("--tls-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
+@click.option("--tls-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
+@click.pass_obj
+def run_controller(
+    settings: Settings,
+    database: str | None,
+    state: str | None,
+    path: str | None,
+    listen: str | None,
+    tls_certificate: str | None,
+    tls_key: str | None,
+) -> int:
+    """Run a controller until SIGTERM or Ctrl-C, as an ordinary user.
+
+    It reaches the agents of its hosts by ssh, with the keys and ssh_config of its user, or by the socket of this
+    machine's agent. Hosts and desktops go on without it. On PostgreSQL several controllers can run; SQLite serves one.
+    """
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        from vgpuctl.controller import main
+        from vgpuctl.model.outcome import QueryResult
+        from vgpuctl.model.results.host import AgentResult
+
+        guard.restore_handlers()
+        if listen is None and (tls_certificate or tls_key):
+            raise InvalidInput("--tls-certificate and --tls-key need --listen")
+        port = None if listen is None else main.parse_listen(listen, tls_certificate, tls_key)
+        return run.CommandOutput(
+            QueryResult(AgentResult(main.run(database=database, state=state, path=path, listen=port)))
+        )
+
+    return run.perform(settings, "controller-run", work)
+
+
+@make_command(
+    "upgrade-db",
+    table=CONTROLLER_COMMANDS,
+    page=lambda data: Page([f"{data.database}: its tables are those of this version"]),
+    examples=(
+        ("vgpuctl controller upgrade-db --database @/etc/vgpuctl/database", "before the first run, and updates"),
+    ),
+)
+@click.option("--database", metavar="URL|@FILE", help="As of controller run.")
+@click.option("--state", type=click.Path(file_okay=False), metavar="DIR", help="[/var/lib/vgpuctl-controller]")
+@click.pass_obj
+def upgrade_db(settings: Settings, database: str | None, state: str | None) -> int:
+    """Make the tables of a database, or bring those of an older vgpuctl to this version. Stop all controllers first."""
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        from pathlib import Path
+
+        from vgpuctl.controller import main
+        from vgpuctl.controller.database import engine, store
+        from vgpuctl.model.controller_service import STATE_DIRECTORY
+        from vgpuctl.model.outcome import QueryResult
+        from vgpuctl.model.results.fleet import DatabaseResult
+
+        url = main.database_url(database, Path(state or STATE_DIRECTORY))
+        changed = store.upgrade(url)
+        return run.CommandOutput(QueryResult(DatabaseResult(engine.Database(url).name), changed=changed))
+
+    return run.perform(settings, "controller-upgrade-db", work)
+
+
+@make_command(
+    "show-fleet", table=CONTROLLER_COMMANDS, page=_fleet_page,
+    examples=(("vgpuctl controller show-fleet", "whether a token works, and what it allows"),),
+)  # fmt: skip
+@_at_controller
+@click.pass_obj
+def show_fleet(settings: Settings, where: Where) -> int:
+    """Show which controller answers, and what you may do there."""
+    return _call(settings, where, "show-fleet")
+
+
+@make_command(
+    "add-host", table=CONTROLLER_COMMANDS, page=_changed_host,
+    examples=(
+        ("vgpuctl controller add-host gpu01 local", "the agent of this machine"),
+        ("vgpuctl controller add-host gpu02 ssh://fleet@gpu02 --label site=berlin", "another one, whose key is known"),
+    ),
+)  # fmt: skip
+@click.argument("name", metavar="NAME")
+@click.argument("address", metavar="local|ssh://USER@HOST[:PORT]")
+@click.option("--host-key", metavar="SHA256:...", help="The host's SSH key; without it, the one in known_hosts.")
+@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Pools choose hosts by labels; repeatable.")
+@_at_controller
+@click.pass_obj
+def add_host(
+    settings: Settings,
+    name: str,
+    address: str,
+    host_key: str | None,
+    labels: tuple[str, ...],
+    where: Where,
+) -> int:
+    """Add a host to the fleet. Its agent must answer; its account has fleet in the host's agent: accounts:."""
+    return _call(settings, where, "add-host", name=name, address=address, host_key=host_key, labels=_labels(labels))
+
+
+def _labels(texts: tuple[str, ...]) -> dict[str, str]:
+    from vgpuctl.config import labels
+
+    return labels.parse_selector(texts, "label") if texts else {}
+
+
+@make_command(
+    "list-hosts", table=CONTROLLER_COMMANDS, listing=HOSTS,
+    examples=(("vgpuctl controller list-hosts -o wide", "with versions, and the controller that has each"),),
+)  # fmt: skip
+@_at_controller
+@click.pass_obj
+def list_hosts(settings: Settings, where: Where) -> int:
+    """List the hosts of the fleet."""
+    return _call(settings, where, "list-hosts")
+
+
+@make_command(
+    "show-host", table=CONTROLLER_COMMANDS, page=_host_page,
+    examples=(("vgpuctl controller show-host gpu01", "its key, and how many more vGPUs of each profile it has"),),
+)  # fmt: skip
+@click.argument("name", metavar="HOST")
+@_at_controller
+@click.pass_obj
+def show_host(settings: Settings, name: str, where: Where) -> int:
+    """Show one host."""
+    return _call(settings, where, "show-host", name=name)
+
+
+def _host_command(name: str, help_text: str, example: str, question: str | None = None) -> click.Command:
+    """Return a command that changes one host."""
+
+    def function(settings: Settings, name_: str, where: Where) -> int:
+        if question is None:
+            return _call(settings, where, name, name=name_)
+
+        def work(guard: SignalGuard) -> run.CommandOutput:
+            _confirmed(settings, question.format(name_))
+            return run.CommandOutput(_connect(settings, *where).call(name, name=name_))
+
+        return run.perform(settings, f"controller-{name}", work)
+
+    function.__doc__ = help_text
+    with_options = click.argument("name_", metavar="HOST")(_at_controller(click.pass_obj(function)))
+    decorate = make_command(
+        name, table=CONTROLLER_COMMANDS, page=_changed_host, examples=((f"vgpuctl controller {name} gpu01", example),)
+    )
+    return decorate(with_options)
+
+
+cordon_host = _host_command("cordon-host", "Make no new desktops on a host; those there stay.", "before work on it")
+drain_host = _host_command(
+    "drain-host",
+    "Make no new desktops on a host, and delete those without a user there: they are made elsewhere.",
+    "desktops with a user stay until they are released",
+)
+uncordon_host = _host_command("uncordon-host", "Make desktops on a host again.", "after cordon-host or drain-host")
+remove_host = _host_command(
+    "remove-host", "Remove a host without desktops from the fleet.", "after drain-host", "Remove host {}?"
+)
+
+
+@make_command(
+    "accept-host", table=CONTROLLER_COMMANDS, page=_changed_host,
+    examples=(("vgpuctl controller accept-host gpu01", "after you have looked why it is held"),),
+)  # fmt: skip
+@click.argument("name", metavar="HOST")
+@click.option("--host-key", metavar="SHA256:...", help="Its new SSH key, where that is why it is held.")
+@_at_controller
+@click.pass_obj
+def accept_host(settings: Settings, name: str, host_key: str | None, where: Where) -> int:
+    """Let a held host go on as it is now: it is another machine, has another driver or key, or lost its fence."""
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        _confirmed(settings, f"Host {name} is trusted as it is now. Accept it?")
+        return run.CommandOutput(_connect(settings, *where).call("accept-host", name=name, host_key=host_key))
+
+    return run.perform(settings, "controller-accept-host", work)
+
+
+@make_command(
+    "label-host", table=CONTROLLER_COMMANDS, page=_changed_host,
+    examples=(("vgpuctl controller label-host gpu01 site=berlin rack=7", "these are all of its labels then"),),
+)  # fmt: skip
+@click.argument("name", metavar="HOST")
+@click.argument("labels", nargs=-1, metavar="[KEY=VALUE]...")
+@_at_controller
+@click.pass_obj
+def label_host(settings: Settings, name: str, labels: tuple[str, ...], where: Where) -> int:
+    """Set all labels of a host; without any, it has none."""
+    return _call(settings, where, "label-host", name=name, labels=_labels(labels))
+
+
+@make_command(
+    "ensure-image", table=CONTROLLER_COMMANDS, page=_changed_image,
+    examples=(("vgpuctl controller ensure-image office /srv/images/office-11.qcow2 --version 11", "of the hosts"),),
+)  # fmt: skip
+@click.argument("name", metavar="NAME")
+@click.argument("path", metavar="PATH")
+@click.option("--version", "version", metavar="TEXT", default="1", help="For people. [1]")
+@click.option("--os", metavar="TEXT", default="linux", help="linux, windows11 or another word for people. [linux]")
+@click.option("--sha256", metavar="DIGITS", help="The file's checksum, for people.")
+@click.option("--retired", is_flag=True, help="No pool may begin to use it.")
+@_at_controller
+@click.pass_obj
+def ensure_image(
+    settings: Settings, name: str, path: str, version: str, os: str, sha256: str | None, retired: bool,
+    where: Where,
+) -> int:  # fmt: skip
+    """Name an image: a file that each host has at PATH, or that is on storage which hosts share.
+
+    vgpuctl copies no image to hosts yet: bring it there before a pool uses it.
+    """
+    return _call(
+        settings, where, "ensure-image", name=name, path=path, version=version, os=os, sha256=sha256, retired=retired
+    )
+
+
+@make_command(
+    "list-images", table=CONTROLLER_COMMANDS, listing=IMAGES,
+    examples=(("vgpuctl controller list-images", "and which pools use them"),),
+)  # fmt: skip
+@_at_controller
+@click.pass_obj
+def list_images(settings: Settings, where: Where) -> int:
+    """List the images of the fleet."""
+    return _call(settings, where, "list-images")
+
+
+@make_command(
+    "delete-image", table=CONTROLLER_COMMANDS, page=_changed_image,
+    examples=(("vgpuctl controller delete-image office-10", "its file stays"),),
+)  # fmt: skip
+@click.argument("name", metavar="IMAGE")
+@_at_controller
+@click.pass_obj
+def delete_image(settings: Settings, name: str, where: Where) -> int:
+    """Forget an image that no pool and no desktop uses."""
+    return _call(settings, where, "delete-image", name=name)
+
+
+@make_command(
+    "ensure-pool", table=CONTROLLER_COMMANDS, page=_changed_pool,
+    examples=(("vgpuctl controller ensure-pool office -f office.yaml", "forty desktops, five always ready"),),
+)  # fmt: skip
+@click.argument("name", metavar="POOL")
+@click.option(
+    "-f",
+    "--file",
+    "file",
+    metavar="FILE",
+    required=True,
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="The pool spec; - reads standard input.",
+)
+@_at_controller
+@click.pass_obj
+def ensure_pool(settings: Settings, name: str, file: str, where: Where) -> int:
+    """Create a pool, or change it to match a spec file."""
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        from vgpuctl.library.text_file import read_text
+
+        text = read_text(file, "spec")
+        return run.CommandOutput(_connect(settings, *where).call("ensure-pool", name=name, text=text, file=file))
+
+    return run.perform(settings, "controller-ensure-pool", work)
+
+
+@make_command(
+    "list-pools", table=CONTROLLER_COMMANDS, listing=POOLS,
+    examples=(("vgpuctl controller list-pools", "how many desktops are ready, and how many have users"),),
+)  # fmt: skip
+@_at_controller
+@click.pass_obj
+def list_pools(settings: Settings, where: Where) -> int:
+    """List the pools."""
+    return _call(settings, where, "list-pools")
+
+
+@make_command(
+    "show-pool", table=CONTROLLER_COMMANDS, page=_pool_page,
+    examples=(("vgpuctl controller show-pool office", "with its spec"),),
+)  # fmt: skip
+@click.argument("name", metavar="POOL")
+@_at_controller
+@click.pass_obj
+def show_pool(settings: Settings, name: str, where: Where) -> int:
+    """Show one pool, what its desktops do, and its spec."""
+    return _call(settings, where, "show-pool", name=name)
+
+
+@make_command(
+    "pause-pool", table=CONTROLLER_COMMANDS, page=_changed_pool,
+    examples=(("vgpuctl controller pause-pool office --reason 'new storage'", "users keep their desktops"),),
+)  # fmt: skip
+@click.argument("name", metavar="POOL")
+@click.option("--reason", metavar="TEXT", help="Shown to who asks for a desktop.")
+@_at_controller
+@click.pass_obj
+def pause_pool(settings: Settings, name: str, reason: str | None, where: Where) -> int:
+    """Make, start and refresh nothing for a pool, until resume-pool."""
+    return _call(settings, where, "pause-pool", name=name, reason=reason)
+
+
+@make_command(
+    "resume-pool", table=CONTROLLER_COMMANDS, page=_changed_pool,
+    examples=(("vgpuctl controller resume-pool office", "also after errors paused it"),),
+)  # fmt: skip
+@click.argument("name", metavar="POOL")
+@_at_controller
+@click.pass_obj
+def resume_pool(settings: Settings, name: str, where: Where) -> int:
+    """Let a paused pool go on; errors before that no longer count."""
+    return _call(settings, where, "resume-pool", name=name)
+
+
+@make_command(
+    "delete-pool", table=CONTROLLER_COMMANDS, page=_changed_pool,
+    examples=(("vgpuctl controller delete-pool office --yes", "also desktops that users have"),),
+)  # fmt: skip
+@click.argument("name", metavar="POOL")
+@_at_controller
+@click.pass_obj
+def delete_pool(settings: Settings, name: str, where: Where) -> int:
+    """Delete a pool with all its desktops and their disks, also those that users have."""
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        client = _connect(settings, *where)
+        pool: PoolResult = client.call("show-pool", name=name).data
+        _confirmed(
+            settings, f"Delete pool {name} with {pool.desktops} desktops and their disks; {pool.assigned} have users?"
+        )
+        return run.CommandOutput(client.call("delete-pool", name=name))
+
+    return run.perform(settings, "controller-delete-pool", work)
+
+
+@make_command(
+    "list-desktops", table=CONTROLLER_COMMANDS, listing=DESKTOPS,
+    examples=(
+        ("vgpuctl controller list-desktops --pool office", "what each one does, and who has it"),
+        ("vgpuctl controller list-desktops --user ada", "those of one user"),
+    ),
+)  # fmt: skip
+@click.option("--pool", metavar="POOL", help="Only those of this pool.")
+@click.option("--on", "host", metavar="HOST", help="Only those on this host.")
+@click.option("--user", metavar="USER", help="Only those of this user.")
+@_at_controller
+@click.pass_obj
+def list_desktops(settings: Settings, pool: str | None, host: str | None, user: str | None, where: Where) -> int:
+    """List desktops with what they do.
+
+    waiting: for their turn. dirty: a user had it, and it is refreshed before the next one. unknown: the host does not
+    answer. lost: somebody deleted a dedicated desktop's VM. failed: list-desktops -o json has error and hint.
+    """
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        from vgpuctl.model.outcome import QueryResult
+
+        client = _connect(settings, *where)
+        rows: list[DesktopResult] = []
+        while True:
+            after = rows[-1].name if rows else None
+            page = client.call("list-desktops", pool=pool, host=host, user=user, after=after).data
+            rows += page
+            if len(page) < 1000:
+                return run.CommandOutput(QueryResult(tuple(rows)))
+
+    return run.perform(settings, "controller-list-desktops", work)
+
+
+@make_command(
+    "show-desktop", table=CONTROLLER_COMMANDS, page=_desktop_page,
+    examples=(("vgpuctl controller show-desktop office-001", "with what failed last"),),
+)  # fmt: skip
+@click.argument("name", metavar="DESKTOP")
+@_at_controller
+@click.pass_obj
+def show_desktop(settings: Settings, name: str, where: Where) -> int:
+    """Show one desktop."""
+    return _call(settings, where, "show-desktop", name=name)
+
+
+@make_command(
+    "assign", table=CONTROLLER_COMMANDS, page=_changed_desktop,
+    examples=(("vgpuctl controller assign office ada", "the same again shows the address of ada's desktop"),),
+)  # fmt: skip
+@click.argument("pool", metavar="POOL")
+@click.argument("user", metavar="USER")
+@_at_controller
+@click.pass_obj
+def assign(settings: Settings, pool: str, user: str, where: Where) -> int:
+    """Give a user a desktop of a pool, his own if he has one; one that is off is started.
+
+    Its address is shown once its host has confirmed the user: run the command again.
+    """
+    return _call(settings, where, "assign", pool=pool, user=user)
+
+
+def _desktop_command(name: str, help_text: str, example: str, question: str | None = None) -> click.Command:
+    """Return a command that changes one desktop."""
+
+    def function(settings: Settings, name_: str, where: Where) -> int:
+        if question is None:
+            return _call(settings, where, name, name=name_)
+
+        def work(guard: SignalGuard) -> run.CommandOutput:
+            client = _connect(settings, *where)
+            desktop: DesktopResult = client.call("show-desktop", name=name_).data
+            _confirmed(settings, question.format(name_, "nobody" if desktop.user is None else desktop.user))
+            return run.CommandOutput(client.call(name, name=name_))
+
+        return run.perform(settings, f"controller-{name}", work)
+
+    function.__doc__ = help_text
+    with_options = click.argument("name_", metavar="DESKTOP")(_at_controller(click.pass_obj(function)))
+    decorate = make_command(
+        name,
+        table=CONTROLLER_COMMANDS,
+        page=_changed_desktop,
+        examples=((f"vgpuctl controller {name} office-001", example),),
+    )
+    return decorate(with_options)
+
+
+release = _desktop_command(
+    "release",
+    "Take a desktop away from its user, who may be at work on it; it is refreshed before anybody else gets it.",
+    "its disk as the user left it is lost",
+    "Release {}, which {} has? What is on its disk is lost.",
+)
+start_desktop = _desktop_command("start-desktop", "Have a desktop run.", "also after its user shut it down")
+stop_desktop = _desktop_command(
+    "stop-desktop", "Have a desktop be off until it is started or assigned.", "its user keeps it"
+)
+delete_desktop = _desktop_command(
+    "delete-desktop",
+    "Delete a desktop with its disks; its pool makes another one if it needs one.",
+    "also one that a user has",
+    "Delete {} with its disks, which {} has?",
+)
+
+
+@make_command(
+    "add-token", table=CONTROLLER_COMMANDS, page=_token_page,
+    examples=(("vgpuctl controller add-token ansible --role operator > token", "the secret, on stdout alone"),),
+)  # fmt: skip
+@click.argument("name", metavar="NAME")
+@click.option("--role", type=click.Choice(("admin", "operator", "viewer")), help="What it allows. [viewer]")
+@click.option("--days", metavar="N", type=click.IntRange(1, 3650), help="It expires after so many days.")
+@_at_controller
+@click.pass_obj
+def add_token(settings: Settings, name: str, role: str | None, days: int | None, where: Where) -> int:
+    """Make an API token. viewer: look. operator: pools and desktops too. admin: everything."""
+    return _call(settings, where, "add-token", name=name, role=role, days=days)
+
+
+@make_command(
+    "list-tokens", table=CONTROLLER_COMMANDS, listing=TOKENS,
+    examples=(("vgpuctl controller list-tokens", "without their secrets, which nobody can read"),),
+)  # fmt: skip
+@_at_controller
+@click.pass_obj
+def list_tokens(settings: Settings, where: Where) -> int:
+    """List the API tokens."""
+    return _call(settings, where, "list-tokens")
+
+
+@make_command(
+    "delete-token", table=CONTROLLER_COMMANDS, page=_token_page,
+    examples=(("vgpuctl controller delete-token ansible", "it opens nothing any more"),),
+)  # fmt: skip
+@click.argument("name", metavar="TOKEN")
+@_at_controller
+@click.pass_obj
+def delete_token(settings: Settings, name: str, where: Where) -> int:
+    """Delete an API token."""
+    return _call(settings, where, "delete-token", name=name)
+
+
+@make_command(
+    "list-events", table=CONTROLLER_COMMANDS, listing=EVENTS,
+    examples=(("vgpuctl controller list-events", "the last 200: who did what, and what failed"),),
+)  # fmt: skip
+@click.option("--after", metavar="ID", type=click.IntRange(0), help="Only those after this one.")
+@click.option("--limit", metavar="N", type=click.IntRange(1, 1000), help="So many at most. [200]")
+@_at_controller
+@click.pass_obj
+def list_events(settings: Settings, after: int | None, limit: int | None, where: Where) -> int:
+    """Show the fleet's journal: who did what, and what failed."""
+    return _call(settings, where, "list-events", after=after, limit=limit)
+
+
+_COMMANDS: dict[str, click.Command] = {
+    str(one.name): one
+    for one in (
+        run_controller, upgrade_db, show_fleet, add_host, list_hosts, show_host, cordon_host, drain_host, uncordon_host,
+        label_host, accept_host, remove_host, ensure_image, list_images, delete_image, ensure_pool, list_pools,
+        show_pool, pause_pool, resume_pool, delete_pool, list_desktops, show_desktop, assign, release, start_desktop,
+        stop_desktop, delete_desktop, add_token, list_tokens, delete_token, list_events,
+    )
+}  # fmt: skip
+
+command = LazyGroup(
+    "controller",
+    headings={"Commands": {name: entry.summary for name, entry in CONTROLLER_COMMANDS.items()}},
+    load=_COMMANDS.__getitem__,
+    help="Pools of desktops on many hosts: the controller, and what it is asked.",
+    short_help=COMMANDS["controller"].summary,
+    examples=(("vgpuctl controller run --help", "how it is run"),),
+    params=global_options(),
+    context_settings=CONTEXT_SETTINGS,
+    subcommand_metavar="COMMAND",
+)

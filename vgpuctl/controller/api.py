@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's API: an ASGI application. `routes` says which calls there are.
+
+Who comes through the Unix socket is an admin: only its owner and root can connect. Who comes through a port has a
+token: `Authorization: Bearer SECRET`. Results and errors are the documents that `--json` prints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from vgpuctl.agent.http_input import read_body
+from vgpuctl.controller import openapi
+from vgpuctl.controller.database.access_rows import KnownAnswer
+from vgpuctl.controller.database.store import Store
+from vgpuctl.controller.engine import Engine
+from vgpuctl.controller.fleet import FleetCaller, FleetService, digest_of
+from vgpuctl.controller.metrics import metrics_text
+from vgpuctl.controller.model import Role
+from vgpuctl.controller.routes import API, CALLS, FleetCall
+from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, VgpuctlError, explain_exception
+from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
+
+log = logging.getLogger("vgpuctl.controller")
+
+THREADS = 16
+MAX_KEY_CHARACTERS = 200
+_RANKS = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
+_STATUSES = {1: 500, 2: 400, 3: 409, 4: 409, 5: 500, 6: 501, 7: 409, 75: 503}
+_STATUSES_OF_CODES = {"not-found": 404, "not-allowed": 403, "unknown-fields": 422, "not-signed-in": 401, "stale": 412}
+
+
+class NotSignedIn(NotAllowed):
+    """A request has no token, or one that opens nothing (HTTP 401)."""
+
+    code = "not-signed-in"
+
+
+class ControllerApi:
+    """The application, and what it answers with."""
+
+    def __init__(self, store: Store, fleet: FleetService, engine: Engine) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._engine = engine
+        self._owner = getpass.getuser()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
+        routes = [
+            Route("/healthz", self._health),
+            Route("/readyz", self._ready),
+            Route("/metrics", self._metrics),
+            Route(f"{API}/openapi.json", self._openapi),
+        ]
+        by_path: dict[str, list[FleetCall]] = {}
+        for call in CALLS.values():
+            by_path.setdefault(API + call.path, []).append(call)
+        for path, calls in by_path.items():
+            routes += [Route(path, self._answer(call), methods=[call.method]) for call in calls]
+        handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _bug}
+        self.app = Starlette(routes=routes, exception_handlers=handlers)
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, act: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
+
+    async def _health(self, _: Request) -> Response:
+        """Answer whether the controller does its work."""
+        return PlainTextResponse("ok\n") if self._engine.is_alive else PlainTextResponse("the pools wait\n", 503)
+
+    async def _ready(self, _: Request) -> Response:
+        """Answer whether the database answers."""
+        try:
+            await self._in_thread(self._store.now)
+        except VgpuctlError as error:
+            return PlainTextResponse(f"{error.message}\n", 503)
+        return PlainTextResponse("ok\n")
+
+    async def _metrics(self, request: Request) -> Response:
+        try:
+            await self._in_thread(lambda: self._caller(request))
+            return PlainTextResponse(await self._in_thread(lambda: metrics_text(self._store)))
+        except VgpuctlError as error:
+            return _failure(error, "metrics")
+
+    async def _openapi(self, _: Request) -> Response:
+        return _json(openapi.document())
+
+    def _answer(self, call: FleetCall) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            try:
+                body = await read_body(request) if call.method in ("PUT", "POST") else {}
+                response: Response = await self._in_thread(lambda: self._call(request, call, body))
+                return response
+            except Exception as exc:
+                error = explain_exception(exc)
+                if isinstance(error, VgpuctlError):
+                    return _failure(error, call.name)
+                raise
+
+        return answer
+
+    def _call(self, request: Request, call: FleetCall, body: Mapping[str, Any]) -> Response:
+        """Make a call, or return the answer to the same request before."""
+        caller = self._caller(request)
+        if _RANKS[caller.role] < _RANKS[call.role]:
+            raise NotAllowed(
+                f"{call.name} needs the role {call.role}, and {caller.name} is {caller.role}",
+                hint="an admin makes tokens: vgpuctl controller add-token NAME --role ROLE",
+                rule="role",
+            )
+        query = dict(request.query_params)
+        if len(request.query_params.multi_items()) > len(query):
+            raise InvalidInput(f"{call.name}: an argument is there twice")
+        in_path = {name: request.path_params[name] for name in call.in_path}
+        arguments = call.read(query, from_text=True) | call.read(body, from_text=False)
+        arguments |= in_path | _generation(request, call)
+        call.require(arguments)
+        key = request.headers.get("idempotency-key") if call.changes else None
+        if key is None:
+            return self._make(call, caller, arguments)
+        if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
+            raise InvalidInput(f"Idempotency-Key: 1 to {MAX_KEY_CHARACTERS} printable characters")
+        digest = hashlib.sha256(json.dumps([call.name, arguments], sort_keys=True).encode()).hexdigest()
+        known = self._store.answers.find(caller.name, key, digest)
+        if known is not None:
+            return Response(known.body, known.status, media_type="application/json")
+        response = self._make(call, caller, arguments)
+        if call.name != "add-token":  # its answer has a secret in it, which the database must not have
+            answer = KnownAnswer(digest, response.status_code, bytes(response.body).decode())
+            self._store.answers.keep(caller.name, key, answer)
+        return response
+
+    def _make(self, call: FleetCall, caller: FleetCaller, arguments: Mapping[str, Any]) -> Response:
+        result = call.on(self._fleet, caller, arguments)
+        generation = getattr(result.data, "generation", None)
+        headers = {} if generation is None else {"ETag": f'"{generation}"'}
+        return _json(success_body(call.name, result), headers=headers)
+
+    def _caller(self, request: Request) -> FleetCaller:
+        """Return who asks.
+
+        Raises:
+            NotSignedIn: nobody that is known.
+        """
+        if request.scope.get("vgpuctl_socket"):
+            return FleetCaller(self._owner, Role.ADMIN)
+        kind, _, secret = request.headers.get("authorization", "").partition(" ")
+        token = self._store.tokens.find(digest_of(secret.strip())) if kind.lower() == "bearer" and secret else None
+        if token is None:
+            raise NotSignedIn(
+                "this request has no valid token", hint="VGPUCTL_TOKEN_FILE=FILE, or Authorization: Bearer SECRET"
+            )
+        return FleetCaller(token.name, token.role)
+
+
+def _generation(request: Request, call: FleetCall) -> dict[str, int]:
+    """Return the generation that a request expects, from If-Match: the ETag that it read; `*` is any."""
+    given = request.headers.get("if-match")
+    if given is None or given.strip() == "*" or "if_generation" not in call.parameters:
+        return {}
+    text = given.strip().strip('"')
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise InvalidInput(f"If-Match: {given[:60]!a} is no ETag of this API")
+    return {"if_generation": int(text)}
+
+
+def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    text = json.dumps(to_json_value(value), ensure_ascii=False, separators=(",", ":"))
+    return Response(text + "\n", status, dict(headers or {}), "application/json")
+
+
+def _failure(error: VgpuctlError, kind: str) -> Response:
+    code = "unknown-fields" if "fields" in error.facts else error.code
+    status = _STATUSES_OF_CODES.get(code) or _STATUSES.get(error.status, 500)
+    headers = {"Retry-After": "5"} if status == 503 else {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return _json(failure_document(failure_of(error), kind), status, headers)
+
+
+async def _bug(_: Request, exc: Exception) -> Response:
+    log.exception("an answer of the API failed with a bug", exc_info=exc)
+    hint = "this is a bug in vgpuctl: please report it with: journalctl -u vgpuctl-controller -n 200"
+    return _json(failure_document(Failure("bug", f"unexpected {type(exc).__name__}", 1, hint), "controller"), 500)
+
+
+async def _http_error(_: Request, exc: Exception) -> Response:
+    """Return an error of HTTP itself as a document, too."""
+    assert isinstance(exc, HTTPException)
+    error: VgpuctlError = NotFound(f"there is no such path: GET {API}/openapi.json lists them")
+    if exc.status_code != 404:
+        error = InvalidInput(str(exc.detail))
+    return _json(failure_document(failure_of(error), "controller"), exc.status_code, exc.headers)

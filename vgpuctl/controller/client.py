@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client of the controller's API, for the command line and for programs.
+
+client = connect("https://fleet.example.org:8443", token="vgpuctl_...")
+client.call("assign", pool="office", user="ada").data.name
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from vgpuctl.agent.remote_errors import error_of
+from vgpuctl.controller.routes import API, CALLS, FleetCall
+from vgpuctl.errors import InvalidInput, ResultUnknown, Unreachable
+from vgpuctl.model.controller_service import SERVICE_UNIT, SOCKET_PATH
+from vgpuctl.model.documents import read_failure, to_json_value
+from vgpuctl.model.result_reader import Mismatch, read_result
+
+MAX_ANSWER_BYTES = 64 << 20
+ANSWER_SECONDS = 120.0
+
+
+class FleetClient:
+    """A controller. `address`: the path of its socket, or its https address; `token`: for the latter."""
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        self.address = address
+        self._token = token
+
+    def call(self, name: str, /, **arguments: Any) -> Any:
+        """Make a call of `routes.CALLS` and return its result; arguments that are None are left out.
+
+        Raises:
+            Unreachable: the controller does not answer. ResultUnknown: its answer was lost, or has another form.
+            VgpuctlError: as the call itself.
+        """
+        call = CALLS[name]
+        given = {key: value for key, value in arguments.items() if value is not None}
+        document = self._send(call, given)
+        if document.get("ok") is not True:
+            error = document.get("error")
+            raise error_of(read_failure(error if isinstance(error, dict) else {}))
+        try:
+            return read_result(call.result_type, document)
+        except (Mismatch, KeyError, TypeError) as error:
+            raise ResultUnknown(f"{name}: the controller's answer has another form: {error}") from error
+
+    def _send(self, call: FleetCall, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        values = {name: quote(str(given[name]), safe="") for name in call.in_path}
+        others = {name: value for name, value in given.items() if name not in values}
+        path, body = API + call.path.format(**values), None
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        if call.method in ("GET", "DELETE"):
+            path += f"?{urlencode(others)}" if others else ""
+        else:
+            body = json.dumps(to_json_value(others)).encode()
+            headers["Content-Type"] = "application/json"
+        if call.changes:
+            headers["Idempotency-Key"] = os.urandom(16).hex()
+        connection = self._connect()
+        try:
+            connection.request(call.method, path, body, headers)
+        except OSError as error:
+            connection.close()
+            raise self._unreachable(error) from error
+        try:
+            answer = json.loads(connection.getresponse().read(MAX_ANSWER_BYTES))
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+            if not call.changes:
+                raise self._unreachable(error) from error
+            raise ResultUnknown(
+                f"{call.name}: the controller's answer did not arrive: {error}", hint="vgpuctl controller list-events"
+            ) from error
+        finally:
+            connection.close()
+        return answer if isinstance(answer, dict) else {}
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self.address.startswith("/"):
+            return _SocketConnection(self.address)
+        parts = urlsplit(self.address)
+        host, port = str(parts.hostname), parts.port
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=context)
+        return http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        reason = getattr(error, "strerror", None) or error
+        hint = f"systemctl status {SERVICE_UNIT}" if self.address.startswith("/") else f"curl {self.address}/healthz"
+        return Unreachable(f"the controller does not answer at {self.address}: {reason}", hint=hint)
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    """HTTP on a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("controller", timeout=ANSWER_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(ANSWER_SECONDS)
+        self.sock.connect(self._path)
+
+
+def connect(address: str | None = None, token: str | None = None) -> FleetClient:
+    """Return a client of a controller: at a socket's path, or at an https address; None: of this machine.
+
+    Raises:
+        InvalidInput: it is no such address, or a token would cross the network in the clear.
+    """
+    text = address or SOCKET_PATH
+    if text.startswith("/"):
+        return FleetClient(text)
+    parts = urlsplit(text)
+    is_local = parts.hostname in ("127.0.0.1", "::1", "localhost")
+    if parts.scheme not in ("https", "http") or not parts.hostname or parts.path not in ("", "/") or parts.query:
+        raise InvalidInput(f"--controller {text}: write https://HOST[:PORT], or the path of a socket")
+    if parts.scheme == "http" and not is_local:
+        raise InvalidInput(f"--controller {text}: the token would cross the network in the clear", hint="use https://")
+    if token is None:
+        raise InvalidInput(
+            f"{text} needs a token", hint="VGPUCTL_TOKEN_FILE=FILE; an admin makes one: vgpuctl controller add-token"
+        )
+    return FleetClient(text.rstrip("/"), token)

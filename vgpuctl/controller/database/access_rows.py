@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""API tokens, the journal, and answers that are kept for requests that come twice."""
+
+from __future__ import annotations
+
+import hmac
+
+from sqlalchemy import delete, insert, select
+
+from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.rows import About, Rows, columns_of
+from vgpuctl.controller.model import ApiToken, FleetEvent, Role
+from vgpuctl.errors import Exists, NotFound, Refused
+from vgpuctl.value import Value
+
+ANSWER_SECONDS = 86400.0
+MAX_EVENTS = 1000
+
+
+class KnownAnswer(Value):
+    """The answer to an earlier request with the same key. `digest`: of that request."""
+
+    digest: str
+    status: int
+    body: str
+
+
+class TokenRows(Rows):
+    """The API tokens. The database has only digests of their secrets."""
+
+    def list(self) -> tuple[ApiToken, ...]:
+        """Return all tokens, by name."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(schema.token).order_by(schema.token.c.name)).mappings()
+            return tuple(ApiToken(r["name"], Role(r["role"]), r["created_at"], r["expires_at"]) for r in rows)
+
+    def find(self, digest: str) -> ApiToken | None:
+        """Return the token whose secret has this digest; None: there is none, or it has expired."""
+        with self._database.read() as connection:
+            now = self._database.now(connection)
+            row = connection.execute(select(schema.token).where(schema.token.c.digest == digest)).mappings().first()
+        if row is None or not hmac.compare_digest(row["digest"], digest):
+            return None
+        if row["expires_at"] is not None and row["expires_at"] <= now:
+            return None
+        return ApiToken(row["name"], Role(row["role"]), row["created_at"], row["expires_at"])
+
+    def add(self, name: str, role: Role, digest: str, valid_seconds: float | None, actor: str) -> ApiToken:
+        """Add a token.
+
+        Raises:
+            Exists: there is one of this name.
+        """
+        with self._write() as connection:
+            if connection.execute(select(schema.token.c.name).where(schema.token.c.name == name)).first() is not None:
+                raise Exists(f"there is a token {name}", hint=f"vgpuctl controller delete-token {name}", token=name)
+            now = self._database.now(connection)
+            token = ApiToken(name, role, now, None if valid_seconds is None else now + valid_seconds)
+            connection.execute(insert(schema.token).values(**{**columns_of(token), "role": role.value}, digest=digest))
+            self._note(connection, "token-added", f"{name}: {role}", actor, About())
+            return token
+
+    def delete(self, name: str, actor: str) -> None:
+        """Delete a token.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._write() as connection:
+            if connection.execute(delete(schema.token).where(schema.token.c.name == name)).rowcount == 0:
+                raise NotFound(f"there is no token {name}", hint="vgpuctl controller list-tokens", token=name)
+            self._note(connection, "token-deleted", name, actor, About())
+
+
+class JournalRows(Rows):
+    """The journal of the fleet, which is only added to."""
+
+    def list(self, after: int = 0, limit: int = MAX_EVENTS) -> tuple[FleetEvent, ...]:
+        """Return the entries after one, the oldest first; without one the last ones."""
+        event = schema.event
+        statement = select(event).order_by(event.c.id if after else event.c.id.desc()).limit(min(limit, MAX_EVENTS))
+        with self._database.read() as connection:
+            rows = connection.execute(statement.where(event.c.id > after)).mappings()
+            entries = [FleetEvent(**row) for row in rows]
+        return tuple(entries if after else reversed(entries))
+
+    def add(self, kind: str, text: str, actor: str, about: About) -> None:
+        """Add an entry."""
+        with self._write() as connection:
+            self._note(connection, kind, text, actor, about)
+
+
+class AnswerRows(Rows):
+    """The answers to requests with an `Idempotency-Key`: who sends one twice gets the first answer."""
+
+    def find(self, token: str, key: str, digest: str) -> KnownAnswer | None:
+        """Return the answer to an earlier request with this key; None: there was none.
+
+        Raises:
+            Refused: the key came with another request.
+        """
+        answer = schema.answer
+        with self._database.read() as connection:
+            statement = select(answer).where((answer.c.token == token) & (answer.c.key == key))
+            row = connection.execute(statement).mappings().first()
+        if row is None:
+            return None
+        if row["digest"] != digest:
+            raise Refused(
+                f"the idempotency key {key} belongs to another request", hint="use a new key for each request"
+            )
+        return KnownAnswer(row["digest"], row["status"], row["body"])
+
+    def keep(self, token: str, key: str, answer: KnownAnswer) -> None:
+        """Keep an answer for a day; older ones go."""
+        table = schema.answer
+        with self._database.write() as connection:
+            now = self._database.now(connection)
+            connection.execute(delete(table).where(table.c.at < now - ANSWER_SECONDS))
+            row = {"token": token, "key": key, **columns_of(answer), "at": now}
+            self._database.insert_or_update(connection, table, ("token", "key"), row)

@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Desktops: who has one, where they are, what their hosts report.
+
+Who assigns a desktop locks the user's row first, then the pool's: two requests of one user wait for each other, and so
+do two for one pool. Nothing locks them in another order.
+
+Size: each method is one transaction, and all of them are about the same row.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+
+from sqlalchemy import Connection, ScalarSelect, Select, Table, delete, func, insert, select, update
+
+from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.rows import (
+    CONTROLLER,
+    About,
+    Rows,
+    columns_of,
+    desktop_of,
+    pool_of,
+    report_columns,
+    row_of_desktop,
+)
+from vgpuctl.controller.model import Desktop, DesktopReport, Pool, PoolChanges, PoolKind, PoolState
+from vgpuctl.controller.planning.back_off import next_try
+from vgpuctl.controller.planning.phase import SILENT_SECONDS, was_seen
+from vgpuctl.errors import InvalidInput, NoCapacity, NotAllowed, NotFound, Refused
+from vgpuctl.value import replace
+
+DAY_SECONDS = 86400.0
+MAX_ROWS = 1000
+
+PlanPool = Callable[[Pool, tuple[Desktop, ...], float], PoolChanges]
+"""What a pool's desktops need, from the pool, its desktops and the time."""
+
+
+class DesktopRows(Rows):
+    """The desktops of the fleet."""
+
+    def list(
+        self,
+        *,
+        pool: str | None = None,
+        host: str | None = None,
+        user: str | None = None,
+        after: str | None = None,
+        limit: int = MAX_ROWS,
+    ) -> tuple[Desktop, ...]:
+        """Return desktops by name: of a pool, of a host, of a user, after a name; at most `limit`."""
+        table = schema.desktop
+        statement = select(table).order_by(table.c.name).limit(limit)
+        if pool is not None:
+            statement = statement.where(
+                table.c.pool_id == select(schema.pool.c.id).where(schema.pool.c.name == pool).scalar_subquery()
+            )
+        if host is not None:
+            statement = statement.where(
+                table.c.host_id == select(schema.host.c.id).where(schema.host.c.name == host).scalar_subquery()
+            )
+        if user is not None:
+            statement = statement.where(table.c.user == user)
+        return self._read(statement if after is None else statement.where(table.c.name > after))
+
+    def of_pool(self, pool_id: str) -> tuple[Desktop, ...]:
+        """Return all desktops of a pool."""
+        return self._read(select(schema.desktop).where(schema.desktop.c.pool_id == pool_id))
+
+    def of_host(self, host_id: str) -> tuple[Desktop, ...]:
+        """Return all desktops that belong on a host."""
+        return self._read(select(schema.desktop).where(schema.desktop.c.host_id == host_id))
+
+    def unplaced(self) -> tuple[Desktop, ...]:
+        """Return the desktops that need a host, the oldest first; those with a user before all others."""
+        table = schema.desktop
+        waiting = select(table).where(table.c.host_id.is_(None) & table.c.absent.is_(False))
+        return self._read(waiting.order_by(table.c.user.is_(None), table.c.created_at, table.c.name).limit(MAX_ROWS))
+
+    def count(self) -> int:
+        """Return how many desktops there are."""
+        with self._database.read() as connection:
+            return int(connection.execute(select(func.count()).select_from(schema.desktop)).scalar_one())
+
+    def find(self, name: str) -> Desktop:
+        """Return a desktop.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._database.read() as connection:
+            return _find(connection, name)
+
+    def tick(self, pool_id: str, plan: PlanPool) -> PoolChanges:
+        """Give a pool what its plan says it needs, in one transaction; return that."""
+        with self._database.read() as connection:
+            row = connection.execute(select(schema.pool).where(schema.pool.c.id == pool_id)).mappings().first()
+            if row is None:
+                return PoolChanges()
+            rows = connection.execute(_of_pool(pool_id)).mappings()
+            if plan(pool_of(row), tuple(map(desktop_of, rows)), self._database.now(connection)).is_empty:
+                return PoolChanges()  # a pool that needs nothing costs no write
+        with self._write() as connection:
+            locked = select(schema.pool).where(schema.pool.c.id == pool_id).with_for_update()
+            row = connection.execute(locked).mappings().first()
+            if row is None:
+                return PoolChanges()
+            pool, now = pool_of(row), self._database.now(connection)
+            desktops = {one.id: one for one in map(desktop_of, connection.execute(_of_pool(pool_id)).mappings())}
+            changes = plan(pool, tuple(desktops.values()), now)
+            self._apply(connection, pool, desktops, changes, now)
+            return changes
+
+    def assign(self, pool_name: str, user: str, actor: str) -> tuple[Desktop, bool]:
+        """Return the user's desktop of a pool, and whether he got it now.
+
+        A user who has as many as the pool allows keeps one of them.
+
+        Raises:
+            NotFound: there is no such pool. InvalidInput: its desktops have no users. NotAllowed: it is not for him.
+            Refused: it is paused, or being deleted. NoCapacity: none is ready.
+        """
+        table = schema.desktop
+        with self._write() as connection:
+            self._database.insert_or_update(connection, schema.person, ("name",), {"name": user})
+            connection.execute(select(schema.person).where(schema.person.c.name == user).with_for_update())
+            row = connection.execute(
+                select(schema.pool).where(schema.pool.c.name == pool_name).with_for_update()
+            ).mappings().first()  # fmt: skip
+            if row is None:
+                raise NotFound(f"there is no pool {pool_name}", hint="vgpuctl controller list-pools", pool=pool_name)
+            pool = pool_of(row)
+            _check_assign(pool, user)
+            is_own = (table.c.user == user) & table.c.absent.is_(False)
+            own = connection.execute(_of_pool(pool.id).where(is_own).order_by(table.c.assigned_at)).mappings().all()
+            if len(own) >= pool.spec.per_user:
+                desktop = desktop_of(own[0])
+                if not desktop.power_on:
+                    self._set(connection, desktop, power_on=True, not_before=0.0)
+                return replace(desktop, power_on=True), False
+            if pool.state is not PoolState.ACTIVE:
+                raise Refused(
+                    f"pool {pool.name} is {pool.state}: {pool.reason or 'an admin paused it'}", pool=pool.name
+                )
+            now = self._database.now(connection)
+            taken = connection.execute(_takeable(pool.id, now)).mappings().first()
+            if taken is None:
+                raise _none_free(connection, pool, now)
+            days = pool.spec.lease_days
+            desktop = replace(
+                desktop_of(taken), user=user, generation=taken["generation"] + 1, handed_out=False, assigned_at=now,
+                lease_until=None if days is None else now + days * DAY_SECONDS, errors=0, not_before=0.0,
+            )  # fmt: skip
+            self._set(connection, desktop, **row_of_desktop(desktop))
+            about = About(pool=pool.name, desktop=desktop.name, user=user)
+            self._note(connection, "assigned", f"{desktop.name} to {user}", actor, about)
+            return desktop, True
+
+    def release(self, name: str, actor: str) -> tuple[Desktop, bool]:
+        """Take a desktop away from its user; return it, and whether it had one.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._write() as connection:
+            desktop = _find(connection, name, lock=True)
+            if desktop.user is None:
+                return desktop, False
+            return self._release(connection, desktop, actor), True
+
+    def delete(self, name: str, actor: str) -> Desktop:
+        """Have a desktop deleted with its disks; the row goes when its host says so.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._write() as connection:
+            desktop = _find(connection, name, lock=True)
+            if not desktop.absent:
+                self._retire(connection, desktop, actor)
+            return replace(desktop, absent=True)
+
+    def set_power(self, name: str, actor: str, *, on: bool) -> tuple[Desktop, bool]:
+        """Have a desktop started or stopped; return it, and whether that is new.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._write() as connection:
+            desktop = _find(connection, name, lock=True)
+            if desktop.power_on is on:
+                return desktop, False
+            self._set(connection, desktop, power_on=on, not_before=0.0, errors=0)
+            words = "should run" if on else "should be off"
+            self._note(connection, "power", f"{name} {words}", actor, About(desktop=name, user=desktop.user))
+            return replace(desktop, power_on=on), True
+
+    def note_off(self, desktop_id: str) -> None:
+        """Note that a desktop's user switched it off: it stays off until he opens it."""
+        table = schema.desktop
+        with self._write() as connection:
+            off = update(table).where((table.c.id == desktop_id) & table.c.power_on.is_(True)).values(power_on=False)
+            connection.execute(off)
+
+    def place(self, desktop_id: str, host_id: str, profile: str | None) -> bool:
+        """Put a desktop without a host onto one; False: it has one, or the host's offer of the profile is used up."""
+        table, offer = schema.desktop, schema.host_offer
+        with self._write() as connection:
+            if profile is not None:
+                less = update(offer).where(
+                    (offer.c.host_id == host_id) & (offer.c.profile == profile) & (offer.c.free > 0)
+                )
+                if connection.execute(less.values(free=offer.c.free - 1)).rowcount != 1:
+                    return False
+            placed = update(table).where(
+                (table.c.id == desktop_id) & table.c.host_id.is_(None) & table.c.absent.is_(False)
+            )
+            self._changes.touch(host_id)
+            done = connection.execute(placed.values(host_id=host_id, profile=profile, not_before=0.0)).rowcount == 1
+            if not done and profile is not None:
+                back = update(offer).where((offer.c.host_id == host_id) & (offer.c.profile == profile))
+                connection.execute(back.values(free=offer.c.free + 1))
+            return done
+
+    def note_unplaced(self, desktop: Desktop, reason: str) -> None:
+        """Note why no host takes a desktop, if that is another reason than before."""
+        if desktop.report is not None and desktop.report.error == reason:
+            return
+        report = DesktopReport(exists=False, code="no-host", error=reason[:1000], hint="vgpuctl controller list-hosts")
+        table = schema.desktop
+        with self._database.write() as connection:
+            waiting = (table.c.id == desktop.id) & table.c.host_id.is_(None)
+            connection.execute(update(table).where(waiting).values(**report_columns(report)))
+
+    def unplace(self, desktop_id: str) -> None:
+        """Let a desktop that no host has yet be placed elsewhere."""
+        table = schema.desktop
+        with self._write() as connection:
+            locked = select(table).where(table.c.id == desktop_id).with_for_update()
+            row = connection.execute(locked).mappings().first()
+            if row is None or (row["report"] is not None and was_seen(desktop_of(row))):
+                return
+            free = {"host_id": None, "profile": None, **report_columns(None)}
+            connection.execute(update(table).where(table.c.id == desktop_id).values(**free))
+
+    def retire(self, desktop_id: str, reason: str) -> None:
+        """Have a desktop without a user deleted where it is; its pool makes another one."""
+        with self._write() as connection:
+            locked = select(schema.desktop).where(schema.desktop.c.id == desktop_id).with_for_update()
+            row = connection.execute(locked).mappings().first()
+            if row is not None and row["user"] is None and not row["absent"]:
+                self._retire(connection, desktop_of(row), CONTROLLER, reason)
+
+    def report(self, host_id: str, holder: str, epoch: int, reports: Mapping[str, DesktopReport]) -> bool:
+        """Store what a host says of its desktops; what did not change is not written.
+
+        A desktop that should be absent, and whose VM is gone, is forgotten. One whose host confirms its user is handed
+        out. False: the host belongs to another controller now, and nothing was stored.
+        """
+        table, lease = schema.desktop, schema.host_lease
+        before = {one.id: one for one in self.of_host(host_id)}
+        wanted = {name: one for name, one in before.items() if name in reports}
+        changed = [one for one in wanted.values() if _differs(one, reports[one.id])]
+        if not changed:
+            return True
+        with self._write() as connection:
+            row = (
+                connection.execute(select(lease).where(lease.c.host_id == host_id).with_for_update()).mappings().first()
+            )
+            if row is None or (row["holder"], row["epoch"]) != (holder, epoch):
+                return False
+            for old in changed:
+                desktop = connection.execute(
+                    select(table).where(table.c.id == old.id).with_for_update()
+                ).mappings().first()  # fmt: skip
+                if desktop is not None:
+                    self._store_report(connection, desktop_of(desktop), reports[old.id])
+            return True
+
+    def note_success(self, desktop_id: str) -> None:
+        """Note that an action for a desktop worked, so that its earlier errors do not count any more."""
+        table = schema.desktop
+        failed = (table.c.id == desktop_id) & (table.c.errors > 0)
+        with self._database.read() as connection:
+            if connection.execute(select(table.c.id).where(failed)).first() is None:
+                return
+        with self._write() as connection:
+            row = connection.execute(select(table).where(failed).with_for_update()).mappings().first()
+            report = None if row is None else desktop_of(row).report
+            if report is not None:
+                report = replace(report, code=None, error=None, hint=None)
+            values = {**report_columns(report), "errors": 0, "not_before": 0.0}
+            connection.execute(update(table).where(failed).values(**values))
+
+    def note_error(self, desktop_id: str, code: str, error: str, hint: str | None, *, counts: bool = True) -> None:
+        """Note that an action for a desktop failed; it is tried again later. `counts`: among the pool's errors."""
+        table = schema.desktop
+        with self._write() as connection:
+            row = connection.execute(select(table).where(table.c.id == desktop_id).with_for_update()).mappings().first()
+            if row is None:
+                return
+            desktop, now = desktop_of(row), self._database.now(connection)
+            report = replace(desktop.report or DesktopReport(exists=False), code=code, error=error[:1000], hint=hint)
+            errors = desktop.errors + counts
+            values = {**report_columns(report), "errors": errors, "not_before": next_try(max(1, errors), now)}
+            connection.execute(update(table).where(table.c.id == desktop_id).values(**values))
+            kind = "desktop-failed" if counts else "desktop-delayed"
+            about = About(desktop=desktop.name, user=desktop.user)
+            self._note(connection, kind, f"{desktop.name}: {error}"[:1000], CONTROLLER, about)
+
+    def _store_report(self, connection: Connection, desktop: Desktop, report: DesktopReport) -> None:
+        table = schema.desktop
+        if desktop.absent and not report.exists:
+            connection.execute(delete(table).where(table.c.id == desktop.id))
+            self._note(connection, "desktop-deleted", desktop.name, CONTROLLER, About(desktop=desktop.name))
+            return
+        confirmed = _is_confirmed(desktop, report)
+        values = {**report_columns(report), "handed_out": confirmed}
+        if report.ready and desktop.errors:
+            values |= {"errors": 0, "not_before": 0.0}
+        connection.execute(update(table).where(table.c.id == desktop.id).values(**values))
+        if confirmed and not desktop.handed_out:
+            about = About(desktop=desktop.name, user=desktop.user)
+            self._note(connection, "handed-out", f"{desktop.name} to {desktop.user}", CONTROLLER, about)
+
+    def _apply(
+        self, connection: Connection, pool: Pool, desktops: Mapping[str, Desktop], changes: PoolChanges, now: float
+    ) -> None:
+        table = schema.desktop
+        for new in changes.create:
+            desktop = Desktop(
+                id=str(uuid.uuid4()),
+                pool_id=pool.id,
+                name=new.name,
+                mac=new.mac,
+                image_id=pool.image_id,
+                created_at=now,
+            )
+            connection.execute(insert(table).values(**row_of_desktop(desktop)))
+        for one in changes.retire:
+            self._retire(connection, desktops[one], CONTROLLER)
+        for one in changes.release:
+            self._release(connection, desktops[one], CONTROLLER)
+        if changes.move_image:
+            moved = table.c.id.in_(changes.move_image)
+            connection.execute(update(table).where(moved).values(image_id=pool.image_id, not_before=0.0))
+            for one in changes.move_image:
+                self._changes.touch(desktops[one].host_id)
+        if changes.create:
+            names = ", ".join(new.name for new in changes.create[:5])
+            text = f"{pool.name}: {len(changes.create)} more: {names}{', ...' if len(changes.create) > 5 else ''}"
+            self._note(connection, "desktops-added", text, CONTROLLER, About(pool=pool.name))
+        if changes.pause is not None:
+            values = {"state": PoolState.PAUSED.value, "reason": changes.pause, "paused_by_errors": True}
+            connection.execute(
+                update(schema.pool).where(schema.pool.c.id == pool.id).values(**values, generation=pool.generation + 1)
+            )
+            self._note(connection, "pool-paused", f"{pool.name}: {changes.pause}", CONTROLLER, About(pool=pool.name))
+
+    def _retire(self, connection: Connection, desktop: Desktop, actor: str, reason: str | None = None) -> None:
+        """Mark a desktop absent; one that no host has is forgotten at once."""
+        table = schema.desktop
+        if desktop.host_id is None:
+            connection.execute(delete(table).where(table.c.id == desktop.id))
+        else:
+            self._set(connection, desktop, absent=True, not_before=0.0, errors=0)
+        text = desktop.name if reason is None else f"{desktop.name}: {reason}"
+        self._note(connection, "desktop-deleting", text, actor, About(desktop=desktop.name, user=desktop.user))
+
+    def _release(self, connection: Connection, desktop: Desktop, actor: str) -> Desktop:
+        free = replace(
+            desktop, user=None, generation=desktop.generation + 1, handed_out=False, assigned_at=None, lease_until=None,
+            power_on=True, errors=0, not_before=0.0,
+        )  # fmt: skip
+        self._set(connection, free, **row_of_desktop(free))
+        about = About(desktop=free.name, user=desktop.user)
+        self._note(connection, "released", f"{free.name}, which {desktop.user} had", actor, about)
+        return free
+
+    def _set(self, connection: Connection, desktop: Desktop, **values: object) -> None:
+        """Set columns of a desktop's row; its host's loop looks at it soon."""
+        connection.execute(update(schema.desktop).where(schema.desktop.c.id == desktop.id).values(**values))
+        self._changes.touch(desktop.host_id)
+
+    def _read(self, statement: Select[tuple[object, ...]]) -> tuple[Desktop, ...]:
+        with self._database.read() as connection:
+            return tuple(map(desktop_of, connection.execute(statement).mappings()))
+
+
+def _id_of(table: Table, name: str) -> ScalarSelect[object]:
+    return select(table.c.id).where(table.c.name == name).scalar_subquery()
+
+
+def _of_pool(pool_id: str) -> Select[tuple[object, ...]]:
+    return select(schema.desktop).where(schema.desktop.c.pool_id == pool_id)
+
+
+def _takeable(pool_id: str, now: float) -> Select[tuple[object, ...]]:
+    """Return the query for a desktop that a user can get: it is ready, clean, and its host answers."""
+    table, host = schema.desktop, schema.host
+    return (
+        select(table)
+        .join(host, host.c.id == table.c.host_id)
+        .where(
+            (table.c.pool_id == pool_id)
+            & table.c.user.is_(None)
+            & table.c.can_take.is_(True)
+            & table.c.absent.is_(False),
+            table.c.power_on.is_(True) & (table.c.reported_generation == table.c.generation),
+            host.c.held.is_(None) & (host.c.seen_at >= now - SILENT_SECONDS),
+        )
+        .order_by(table.c.created_at, table.c.name)
+        .limit(1)
+    )
+
+
+def _check_assign(pool: Pool, user: str) -> None:
+    if pool.spec.kind is PoolKind.FIXED:
+        raise InvalidInput(
+            f"the desktops of pool {pool.name} have no users: it is {pool.spec.kind}",
+            hint="vgpuctl controller list-pools shows which are floating or dedicated",
+        )
+    if pool.spec.users and user not in pool.spec.users:
+        raise NotAllowed(
+            f"{user} may have no desktop of pool {pool.name}", hint="its users: lists who may", rule="users"
+        )
+
+
+def _none_free(connection: Connection, pool: Pool, now: float) -> NoCapacity:
+    """Return the error for a pool without a desktop that a user can get; it counts those there are."""
+    rows = [desktop_of(row) for row in connection.execute(_of_pool(pool.id)).mappings()]
+    assigned = sum(one.user is not None for one in rows)
+    text = f"no desktop of pool {pool.name} is ready: {len(rows)} of {pool.spec.maximum} exist, {assigned} have users"
+    return NoCapacity(
+        text, hint=f"vgpuctl controller list-desktops --pool {pool.name} shows what the others wait for",
+        pool=pool.name, desktops=len(rows), assigned=assigned, maximum=pool.spec.maximum,
+    )  # fmt: skip
+
+
+def _differs(desktop: Desktop, report: DesktopReport) -> bool:
+    """Return whether a report says something new; when it was made does not count."""
+    old = desktop.report
+    if desktop.absent and not report.exists:
+        return True
+    if old is None or desktop.handed_out is not _is_confirmed(desktop, report):
+        return True
+    return columns_of(replace(old, seen_at=0.0)) != columns_of(replace(report, seen_at=0.0))
+
+
+def _is_confirmed(desktop: Desktop, report: DesktopReport) -> bool:
+    return desktop.user is not None and (report.user, report.generation) == (desktop.user, desktop.generation)
+
+
+def _find(connection: Connection, name: str, *, lock: bool = False) -> Desktop:
+    statement = select(schema.desktop).where(schema.desktop.c.name == name)
+    row = connection.execute(statement.with_for_update() if lock else statement).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no desktop {name}", hint="vgpuctl controller list-desktops", desktop=name)
+    return desktop_of(row)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine, and all that differs between SQLite and PostgreSQL: no other module asks which of them it is.
+
+SQLite: a transaction that writes begins with BEGIN IMMEDIATE, and those of one process wait for each other on a lock
+of their own, which is faster than SQLite's. PostgreSQL: rows are locked by FOR UPDATE, which SQLite leaves out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+
+from vgpuctl.errors import InvalidInput, Locked, Temporary
+
+BUSY_SECONDS = 20.0
+CONNECT_SECONDS = 10
+STATEMENT_MS = 30_000
+POOL_SIZE, MORE_CONNECTIONS = 10, 30
+LOWEST_POSTGRESQL = 15
+
+
+class DatabaseUnreachable(Temporary):
+    """The database does not answer, or refuses the connection or a transaction."""
+
+    code = "database-unreachable"
+
+
+class Database:
+    """A database that is open. `write` and `read` are transactions."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: `sqlite:////ABSOLUTE/PATH` or `postgresql://[USER[:PASSWORD]@]HOST/NAME`.
+
+        Raises:
+            InvalidInput: it is another database, or no URL.
+        """
+        self.url = _parse(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._writing = threading.RLock() if self.is_sqlite else None
+        self._lock_file: int | None = None
+        self.engine = self._make_engine()
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self.url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Yield a connection in a transaction, which is committed at the end, unless something is raised.
+
+        Raises:
+            DatabaseUnreachable: it does not answer.
+        """
+        if self._writing is None:
+            with self._transaction() as connection:
+                yield connection
+            return
+        with self._writing, self._transaction(immediate=True) as connection:
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Yield a connection in a transaction that changes nothing.
+
+        Raises:
+            DatabaseUnreachable: it does not answer.
+        """
+        with self._transaction() as connection:
+            yield connection
+
+    def now(self, connection: Connection) -> float:
+        """Return the database's time."""
+        if self.is_sqlite:
+            return time.time()
+        return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
+    def insert_or_update(
+        self, connection: Connection, table: Table, keys: tuple[str, ...], row: dict[str, Any]
+    ) -> None:
+        """Insert a row, or update the one with these keys."""
+        dialect = sqlite if self.is_sqlite else postgresql
+        statement = dialect.insert(table).values(**row)
+        others = {name: value for name, value in row.items() if name not in keys}
+        if others:
+            connection.execute(statement.on_conflict_do_update(index_elements=list(keys), set_=others))
+        else:
+            connection.execute(statement.on_conflict_do_nothing(index_elements=list(keys)))
+
+    def take_alone(self) -> None:
+        """Keep other controllers away from a file of SQLite until this process ends; PostgreSQL serves many.
+
+        Raises:
+            Locked: another one has it.
+        """
+        if not self.is_sqlite:
+            return
+        descriptor = os.open(f"{self.url.database}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise Locked(
+                f"another controller runs with {self.url.database}",
+                hint="systemctl status vgpuctl-controller; several controllers need PostgreSQL: --database",
+                path=self.url.database,
+            ) from None
+        self._lock_file = descriptor
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def _make_engine(self) -> Engine:
+        if self.is_sqlite:
+            engine = create_engine(
+                self.url,
+                connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+                max_overflow=MORE_CONNECTIONS,
+            )
+            event.listen(engine, "connect", _prepare_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        timeouts = f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={STATEMENT_MS}"
+        return create_engine(
+            self.url,
+            pool_pre_ping=True,
+            pool_size=POOL_SIZE,
+            max_overflow=MORE_CONNECTIONS,
+            connect_args={"connect_timeout": CONNECT_SECONDS, "options": timeouts},
+        )
+
+    @contextmanager
+    def _transaction(self, *, immediate: bool = False) -> Iterator[Connection]:
+        try:
+            with self.engine.connect().execution_options(immediate=immediate) as connection, connection.begin():
+                yield connection
+        except IntegrityError:
+            raise
+        except DBAPIError as error:
+            raise DatabaseUnreachable(
+                f"the database {self.name}: {_reason(error)}",
+                hint="systemctl status postgresql; vgpuctl controller doctor",
+            ) from error
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        parsed = None  # the text may have a password in it
+    kinds = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
+    driver = None if parsed is None else kinds.get(parsed.drivername)
+    if parsed is None or driver is None or not parsed.database:
+        raise InvalidInput(
+            "the database's URL is neither sqlite:////PATH/OF/FILE nor postgresql://USER@HOST/NAME",
+            hint="vgpuctl controller run --database sqlite:////var/lib/vgpuctl-controller/fleet.db",
+        )
+    return parsed.set(drivername=driver)
+
+
+def _reason(error: DBAPIError) -> str:
+    lines = [line.strip() for line in str(error.orig).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error.orig).__name__
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin where `_begin_sqlite` says
+    for pragma in ("foreign_keys = ON", "journal_mode = WAL", "synchronous = FULL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    immediate = connection.get_execution_options().get("immediate", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

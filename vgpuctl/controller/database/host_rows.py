@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts, the leases on them, what they offer."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.rows import CONTROLLER, About, Rows, check_generation, columns_of, host_of
+from vgpuctl.controller.model import AgentFacts, FleetHost, FleetHostState, HostLease, Offer
+from vgpuctl.errors import Exists, NotFound, Refused
+from vgpuctl.value import replace
+
+SEEN_SECONDS = 15.0
+"""`seen_at` of a host without news is written as often as this."""
+
+
+class HostRows(Rows):
+    """The hosts of the fleet."""
+
+    def list(self) -> tuple[FleetHost, ...]:
+        """Return all hosts, by name."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(schema.host).order_by(schema.host.c.name)).mappings()
+            return tuple(map(host_of, rows))
+
+    def find(self, name: str) -> FleetHost:
+        """Return a host.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._database.read() as connection:
+            return _find(connection, name)
+
+    def add(
+        self, name: str, address: str, host_key: str | None, labels: Mapping[str, str], facts: AgentFacts, actor: str
+    ) -> FleetHost:
+        """Add a host that has answered.
+
+        Raises:
+            Exists: a host has this name, or this machine is one already.
+        """
+        with self._write() as connection:
+            host = schema.host
+            same = connection.execute(
+                select(host.c.name).where((host.c.name == name) | (host.c.machine_id == facts.machine_id))
+            ).scalar()
+            if same is not None:
+                text = "there is a host" if same == name else f"this machine is in the fleet as host {same}: not"
+                raise Exists(f"{text} {name}", hint=f"vgpuctl controller show-host {same}", host=same)
+            new = FleetHost(
+                id=str(uuid.uuid4()), name=name, address=address, host_key=host_key, labels=dict(labels),
+                machine_id=facts.machine_id, boot_id=facts.boot_id, driver=facts.driver,
+                agent_version=facts.agent_version, seen_at=self._database.now(connection),
+            )  # fmt: skip
+            changed = {"labels": json.dumps(dict(labels)), "state": new.state.value}
+            connection.execute(insert(host).values(**{**columns_of(new), **changed}))
+            self._note(connection, "host-added", f"{name} at {address}", actor, About(host=name))
+            return new
+
+    def change(
+        self,
+        name: str,
+        actor: str,
+        *,
+        state: FleetHostState | None = None,
+        labels: Mapping[str, str] | None = None,
+        if_generation: int | None = None,
+    ) -> FleetHost:
+        """Change a host's state or labels.
+
+        Raises:
+            NotFound, Stale: there is none, or it was changed since.
+        """
+        with self._write() as connection:
+            before = _find(connection, name, lock=True)
+            check_generation(f"host {name}", before.generation, if_generation)
+            after = replace(
+                before, state=state or before.state, labels=before.labels if labels is None else dict(labels)
+            )
+            if after == before:
+                return before
+            self._changes.touch(before.id)
+            after = replace(after, generation=before.generation + 1)
+            connection.execute(
+                update(schema.host)
+                .where(schema.host.c.id == before.id)
+                .values(state=after.state.value, labels=json.dumps(dict(after.labels)), generation=after.generation)
+            )
+            self._note(connection, "host-changed", f"{name}: {after.state}", actor, About(host=name))
+            return after
+
+    def hold(self, host_id: str, reason: str | None, actor: str = CONTROLLER) -> None:
+        """Hold a host, so that nothing is changed there, or let it go (None)."""
+        with self._write() as connection:
+            before = _by_id(connection, host_id)
+            if before.held == reason:
+                return
+            self._changes.touch(host_id)
+            connection.execute(update(schema.host).where(schema.host.c.id == host_id).values(held=reason))
+            text = f"{before.name} is held: {reason}" if reason else f"{before.name} is no longer held"
+            self._note(connection, "host-held" if reason else "host-released", text, actor, About(host=before.name))
+
+    def note_seen(self, host_id: str, facts: AgentFacts | None, host_key: str | None = None) -> None:
+        """Note that a host answered, and what it says of itself; of a held one that does not count yet (None).
+
+        Nothing is written unless something changed or it is some time ago.
+        """
+        with self._database.read() as connection:
+            before, now = _by_id(connection, host_id), self._database.now(connection)
+        values: dict[str, object] = {"problem": None}
+        if facts is not None:
+            values |= {**columns_of(facts), "host_key": before.host_key or host_key}
+        is_recent = before.seen_at is not None and 0 <= now - before.seen_at < SEEN_SECONDS
+        if is_recent and all(getattr(before, name) == value for name, value in values.items()):
+            return
+        with self._database.write() as connection:
+            connection.execute(update(schema.host).where(schema.host.c.id == host_id).values(**values, seen_at=now))
+
+    def note_problem(self, host_id: str, problem: str) -> None:
+        """Note why a host cannot be reached."""
+        with self._database.read() as connection:
+            before = _by_id(connection, host_id)
+        if before.problem == problem:
+            return
+        with self._write() as connection:
+            connection.execute(update(schema.host).where(schema.host.c.id == host_id).values(problem=problem[:1000]))
+            self._note(connection, "host-problem", f"{before.name}: {problem}", CONTROLLER, About(host=before.name))
+
+    def take_over_machine(self, name: str, facts: AgentFacts, host_key: str | None, actor: str) -> FleetHost:
+        """Accept a host as it is now, with its SSH key: an admin has decided so."""
+        with self._write() as connection:
+            before = _find(connection, name, lock=True)
+            self._changes.touch(before.id)
+            connection.execute(
+                update(schema.host)
+                .where(schema.host.c.id == before.id)
+                .values(
+                    **columns_of(facts), host_key=host_key, held=None, problem=None, generation=before.generation + 1
+                )
+            )
+            self._note(connection, "host-accepted", f"{name}: machine {facts.machine_id}", actor, About(host=name))
+            return _find(connection, name)
+
+    def remove(self, name: str, actor: str) -> None:
+        """Remove a host that has no desktops.
+
+        Raises:
+            NotFound, Refused: there is none, or desktops are on it.
+        """
+        with self._write() as connection:
+            host = _find(connection, name, lock=True)
+            desktops = connection.execute(
+                select(schema.desktop.c.name).where(schema.desktop.c.host_id == host.id).limit(5)
+            ).scalars().all()  # fmt: skip
+            if desktops:
+                raise Refused(
+                    f"{name} has desktops: {', '.join(desktops)}{', ...' if len(desktops) == 5 else ''}",
+                    hint=f"vgpuctl controller drain-host {name}",
+                    desktops=list(desktops),
+                )
+            connection.execute(delete(schema.host).where(schema.host.c.id == host.id))
+            self._note(connection, "host-removed", name, actor, About(host=name))
+
+    def take_lease(self, host_id: str, holder: str, seconds: float) -> HostLease | None:
+        """Return the lease on a host: one's own, renewed, or one that nobody has any more; None: another has it."""
+        lease = schema.host_lease
+        with self._database.write() as connection:
+            now = self._database.now(connection)
+            row = (
+                connection.execute(select(lease).where(lease.c.host_id == host_id).with_for_update()).mappings().first()
+            )
+            if row is not None and row["holder"] != holder and row["expires_at"] > now:
+                return None
+            is_new = row is None or row["holder"] != holder or row["expires_at"] <= now
+            epoch = (0 if row is None else row["epoch"]) + is_new
+            new = HostLease(host_id, holder, epoch, now + seconds)
+            self._database.insert_or_update(connection, lease, ("host_id",), columns_of(new))
+            return new
+
+    def renew_leases(self, holder: str, seconds: float) -> None:
+        """Renew all leases of a controller that have not run out."""
+        lease = schema.host_lease
+        with self._database.write() as connection:
+            now = self._database.now(connection)
+            own = (lease.c.holder == holder) & (lease.c.expires_at > now)
+            connection.execute(update(lease).where(own).values(expires_at=now + seconds))
+
+    def drop_lease(self, host_id: str, holder: str) -> None:
+        """Let other controllers have a host at once."""
+        lease = schema.host_lease
+        with self._database.write() as connection:
+            connection.execute(
+                update(lease).where((lease.c.host_id == host_id) & (lease.c.holder == holder)).values(expires_at=0.0)
+            )
+
+    def leases(self) -> dict[str, HostLease]:
+        """Return the lease of each host, by the host's id."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(schema.host_lease)).mappings()
+            return {row["host_id"]: HostLease(**row) for row in rows}
+
+    def offers(self) -> tuple[Offer, ...]:
+        """Return what all hosts offer."""
+        with self._database.read() as connection:
+            return tuple(Offer(**row) for row in connection.execute(select(schema.host_offer)).mappings())
+
+    def set_offers(self, host_id: str, offers: tuple[Offer, ...]) -> None:
+        """Replace what a host offers; nothing is written unless it changed."""
+        table = schema.host_offer
+        with self._database.read() as connection:
+            rows = connection.execute(select(table).where(table.c.host_id == host_id)).mappings()
+            before = {Offer(**row) for row in rows}
+        if before == set(offers):
+            return
+        with self._write() as connection:
+            connection.execute(delete(table).where(table.c.host_id == host_id))
+            if offers:
+                connection.execute(insert(table), [columns_of(offer) for offer in offers])
+
+    def use_up_offer(self, host_id: str, profile: str) -> None:
+        """Note that a host had no room for a profile, until it says again what it has."""
+        offer = schema.host_offer
+        with self._database.write() as connection:
+            used = (offer.c.host_id == host_id) & (offer.c.profile == profile)
+            connection.execute(update(offer).where(used).values(free=0))
+
+    def find_id(self, host_id: str) -> FleetHost | None:
+        """Return a host by its id; None: it was removed."""
+        with self._database.read() as connection:
+            row = connection.execute(select(schema.host).where(schema.host.c.id == host_id)).mappings().first()
+            return None if row is None else host_of(row)
+
+    def desktop_counts(self) -> dict[str, int]:
+        """Return how many desktops each host has, by the host's id."""
+        column = schema.desktop.c.host_id
+        with self._database.read() as connection:
+            rows = connection.execute(select(column, func.count()).where(column.is_not(None)).group_by(column))
+            return {row[0]: row[1] for row in rows}
+
+
+def _find(connection: Connection, name: str, *, lock: bool = False) -> FleetHost:
+    statement = select(schema.host).where(schema.host.c.name == name)
+    row = connection.execute(statement.with_for_update() if lock else statement).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no host {name}", hint="vgpuctl controller list-hosts", host=name)
+    return host_of(row)
+
+
+def _by_id(connection: Connection, host_id: str) -> FleetHost:
+    row = connection.execute(select(schema.host).where(schema.host.c.id == host_id)).mappings().first()
+    if row is None:
+        raise NotFound("the host was removed", hint="vgpuctl controller list-hosts")
+    return host_of(row)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows as values, and values as rows; what all tables share: transactions, the journal, and who waits for a change."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, insert
+
+from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.engine import Database
+from vgpuctl.controller.model import (
+    Desktop,
+    DesktopReport,
+    FleetHost,
+    FleetHostState,
+    Image,
+    Pool,
+    PoolSpec,
+    PoolState,
+)
+from vgpuctl.errors import InvalidInput, Stale
+from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.result_reader import read_value
+from vgpuctl.value import Value, field_names
+
+CONTROLLER = "controller"
+"""The actor of what no person asked for."""
+
+
+class About(Value):
+    """What an entry of the journal is about, by name."""
+
+    pool: str | None = None
+    desktop: str | None = None
+    host: str | None = None
+    user: str | None = None
+
+
+class Changes:
+    """Tells the threads of this process what was changed in the database: something, and on which hosts.
+
+    A thread collects the hosts that its transaction is about, and tells of them when it is committed.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._number = 0
+        self._hosts: set[str] = set()
+        self._own = threading.local()
+
+    def touch(self, host_id: str | None) -> None:
+        """Note that the present transaction is about a host."""
+        if host_id is not None:
+            self._pending().add(host_id)
+
+    def forget(self) -> None:
+        """Begin a transaction."""
+        self._pending().clear()
+
+    def note(self) -> None:
+        """Tell of a transaction that is committed."""
+        with self._condition:
+            self._number += 1
+            self._hosts |= self._pending()
+            self._condition.notify_all()
+        self._pending().clear()
+
+    def take_hosts(self) -> set[str]:
+        """Return the hosts that changes were about since the last time."""
+        with self._condition:
+            hosts, self._hosts = self._hosts, set()
+            return hosts
+
+    def wait(self, after: int, seconds: float) -> int:
+        """Wait until there was a change after this number, or for so long; return the number of the last change."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._number != after, seconds)
+            return self._number
+
+    def _pending(self) -> set[str]:
+        pending: set[str] | None = getattr(self._own, "hosts", None)
+        if pending is None:
+            pending = self._own.hosts = set()
+        return pending
+
+
+class Rows:
+    """What each part of the store has: the database, and who is told of a change."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._database = database
+        self._changes = changes
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        """Yield a connection in a transaction; afterwards who waits for changes is woken."""
+        self._changes.forget()
+        with self._database.write() as connection:
+            yield connection
+        self._changes.note()
+
+    def _note(self, connection: Connection, kind: str, text: str, actor: str, about: About) -> None:
+        """Add an entry to the journal."""
+        row = {"at": self._database.now(connection), "kind": kind, "text": text, "actor": actor}
+        connection.execute(insert(schema.event).values(**row, **{n: getattr(about, n) for n in field_names(About)}))
+
+
+def check_generation(what: str, generation: int, expected: int | None) -> None:
+    """Refuse a change of what was changed since its caller read it.
+
+    Raises:
+        Stale: the generation is another one.
+    """
+    if expected is not None and generation != expected:
+        raise Stale(
+            f"{what} was changed since: its generation is {generation}, not {expected}",
+            hint="read it again, and decide again",
+            generation=generation,
+        )
+
+
+def text_of(value: object) -> str:
+    """Return a value as JSON text."""
+    return json.dumps(to_json_value(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def read_text(kind: Any, text: str) -> Any:
+    """Return the value of a kind from JSON text. A field that an older version did not write has its default.
+
+    Raises:
+        InvalidInput: the text has another form: a newer controller wrote it, or it is damaged.
+    """
+    defaults = {name: to_json_value(getattr(kind, name)) for name in field_names(kind) if hasattr(kind, name)}
+    try:
+        return read_value(kind, {**defaults, **json.loads(text)})
+    except ValueError as error:
+        raise InvalidInput(f"the database has a value of another form: {error}") from error
+
+
+def pool_of(row: RowMapping) -> Pool:
+    """Return a pool."""
+    return Pool(
+        id=row["id"],
+        name=row["name"],
+        spec=read_text(PoolSpec, row["spec"]),
+        image_id=row["image_id"],
+        state=PoolState(row["state"]),
+        generation=row["generation"],
+        reason=row["reason"],
+        paused_by_errors=row["paused_by_errors"],
+    )
+
+
+def image_of(row: RowMapping) -> Image:
+    """Return an image."""
+    return Image(**{name: row[name] for name in field_names(Image)})
+
+
+def host_of(row: RowMapping) -> FleetHost:
+    """Return a host."""
+    values: dict[str, Any] = {name: row[name] for name in field_names(FleetHost)}
+    return FleetHost(**{**values, "labels": json.loads(row["labels"]), "state": FleetHostState(row["state"])})
+
+
+def desktop_of(row: RowMapping) -> Desktop:
+    """Return a desktop."""
+    values: dict[str, Any] = {name: row[name] for name in field_names(Desktop)}
+    report = None if row["report"] is None else read_text(DesktopReport, row["report"])
+    return Desktop(**{**values, "report": report})
+
+
+def columns_of(value: Value) -> dict[str, Any]:
+    """Return the fields of a value by name, as columns."""
+    return {name: getattr(value, name) for name in field_names(value)}
+
+
+def row_of_desktop(desktop: Desktop) -> dict[str, Any]:
+    """Return a desktop's row."""
+    return {**columns_of(desktop), **report_columns(desktop.report)}
+
+
+def report_columns(report: DesktopReport | None) -> dict[str, Any]:
+    """Return the columns that say what a host reported."""
+    if report is None:
+        return {"report": None, "can_take": False, "reported_generation": 0}
+    return {
+        "report": text_of(report),
+        "can_take": report.exists and report.ready and not report.dirty and report.user is None and not report.code,
+        "reported_generation": report.generation,
+    }

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables. Times are seconds since 1970 by the database's clock; a value with a form of its own is JSON text.
+
+A desktop's `can_take`, `reported_generation` repeat what is in its `report`, so that a query finds those for a user.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+NAME = String(255)
+ID = String(36)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+meta = Table("meta", metadata, Column("key", NAME, primary_key=True), Column("value", Text, nullable=False))
+
+image = Table(
+    "image",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("name", NAME, nullable=False, unique=True),
+    Column("version", NAME, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("os", NAME, nullable=False),
+    Column("sha256", String(64)),
+    Column("bytes", BigInteger),
+    Column("retired", Boolean, nullable=False),
+    Column("generation", Integer, nullable=False),
+)
+
+pool = Table(
+    "pool",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("name", NAME, nullable=False, unique=True),
+    Column("spec", Text, nullable=False),
+    Column("image_id", ID, ForeignKey(image.c.id), nullable=False),
+    Column("state", NAME, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("reason", Text),
+    Column("paused_by_errors", Boolean, nullable=False),
+)
+
+host = Table(
+    "host",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("name", NAME, nullable=False, unique=True),
+    Column("address", Text, nullable=False),
+    Column("host_key", Text),
+    Column("labels", Text, nullable=False),
+    Column("state", NAME, nullable=False),
+    Column("machine_id", NAME),
+    Column("boot_id", NAME),
+    Column("driver", NAME),
+    Column("agent_version", NAME),
+    Column("held", Text),
+    Column("problem", Text),
+    Column("seen_at", Float),
+    Column("generation", Integer, nullable=False),
+)
+
+host_lease = Table(
+    "host_lease",
+    metadata,
+    Column("host_id", ID, ForeignKey(host.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("holder", NAME, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("expires_at", Float, nullable=False),
+)
+
+host_offer = Table(
+    "host_offer",
+    metadata,
+    Column("host_id", ID, ForeignKey(host.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("profile", NAME, primary_key=True),
+    Column("free", Integer, nullable=False),
+    Column("total", Integer, nullable=False),
+)
+
+person = Table("person", metadata, Column("name", NAME, primary_key=True))
+"""The users who ever had a desktop: who assigns one locks the user's row first."""
+
+desktop = Table(
+    "desktop",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("pool_id", ID, ForeignKey(pool.c.id), nullable=False, index=True),
+    Column("name", NAME, nullable=False, unique=True),
+    Column("mac", String(17), nullable=False, unique=True),
+    Column("image_id", ID, ForeignKey(image.c.id), nullable=False),
+    Column("host_id", ID, ForeignKey(host.c.id), index=True),
+    Column("profile", NAME),
+    Column("power_on", Boolean, nullable=False),
+    Column("absent", Boolean, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("user", NAME, index=True),
+    Column("assigned_at", Float),
+    Column("handed_out", Boolean, nullable=False),
+    Column("lease_until", Float),
+    Column("not_before", Float, nullable=False),
+    Column("errors", Integer, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("report", Text),
+    Column("can_take", Boolean, nullable=False),
+    Column("reported_generation", Integer, nullable=False),
+    Index("ix_desktop_takeable", "pool_id", "can_take", "user"),
+)
+
+token = Table(
+    "token",
+    metadata,
+    Column("name", NAME, primary_key=True),
+    Column("role", NAME, nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),
+    UniqueConstraint("digest"),
+)
+
+event = Table(
+    "event",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("at", Float, nullable=False),
+    Column("kind", NAME, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("actor", NAME, nullable=False),
+    Column("pool", NAME),
+    Column("desktop", NAME),
+    Column("host", NAME),
+    Column("user", NAME),
+)
+
+answer = Table(
+    "answer",
+    metadata,
+    Column("token", NAME, primary_key=True),
+    Column("key", NAME, primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("at", Float, nullable=False),
+)
+"""Answers to requests with an `Idempotency-Key`, for a day."""

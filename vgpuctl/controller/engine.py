@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a running controller does by itself: a loop for each host, the pools' needs, hosts for new desktops.
+
+Any number of controllers run on one database of PostgreSQL: a host's lease says whose turn it is there, a pool's row is
+locked while its needs are decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from vgpuctl.controller.database.store import Store
+from vgpuctl.controller.hosts.link import HostLink
+from vgpuctl.controller.hosts.runner import LEASE_SECONDS, HostRunner
+from vgpuctl.controller.model import Desktop, FleetHost, Pool, PoolChanges, PoolState
+from vgpuctl.controller.planning.host_choice import choose_host
+from vgpuctl.controller.planning.pool_plan import plan_pool
+from vgpuctl.errors import VgpuctlError
+
+log = logging.getLogger("vgpuctl.controller")
+
+TICK_SECONDS = 5.0
+"""What the pools need is looked at this often, and after each change in this process."""
+SETTLE_SECONDS = 0.2
+"""Changes that follow each other this quickly are looked at together."""
+STOP_SECONDS = 60.0
+"""So long calls of hosts may go on when the controller stops; the hosts finish or undo them."""
+QEMU_MAC_PREFIX = (0x52, 0x54, 0x00)
+
+
+def make_mac() -> str:
+    """Return a random MAC address of those that libvirt gives to VMs."""
+    return ":".join(f"{part:02x}" for part in (*QEMU_MAC_PREFIX, *secrets.token_bytes(3)))
+
+
+def connect_host(host: FleetHost) -> HostLink:
+    """Return a link to a host's agent."""
+    return HostLink(host.name, host.address, host.host_key)
+
+
+class Engine:
+    """All that runs by itself. `connect`: makes the link to a host's agent."""
+
+    def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink] = connect_host) -> None:
+        self._store = store
+        self._connect = connect
+        self._runners: dict[str, HostRunner] = {}
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._keep(work), name=work.__name__, daemon=True)
+            for work in (self._tick, self._renew)
+        ]
+        self.ticked_at = time.monotonic()
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more, let running calls end for a while, and give all hosts back."""
+        self._stopping.set()
+        self._store.changes.note()
+        for runner in self._runners.values():
+            runner.stop()
+        end = time.monotonic() + STOP_SECONDS
+        for thread in (*self._runners.values(), *self._threads):
+            thread.join(max(0.0, end - time.monotonic()))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the pools were looked at a short time ago."""
+        return time.monotonic() < self.ticked_at + 12 * TICK_SECONDS
+
+    def _keep(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Return a thread's function that does some work again and again, whatever fails."""
+
+        def run() -> None:
+            while not self._stopping.is_set():
+                try:
+                    work()
+                except VgpuctlError as error:
+                    log.error("%s: %s", work.__name__.strip("_"), error)
+                    self._stopping.wait(TICK_SECONDS)
+                except Exception:
+                    log.exception("%s failed with a bug", work.__name__.strip("_"))
+                    self._stopping.wait(TICK_SECONDS)
+
+        return run
+
+    def _renew(self) -> None:
+        """Keep the leases of this controller."""
+        self._stopping.wait(LEASE_SECONDS / 3)
+        if not self._stopping.is_set():
+            self._store.hosts.renew_leases(self._store.holder, LEASE_SECONDS)
+
+    def _tick(self) -> None:
+        """Give each pool what it needs, find hosts for new desktops, and have each host's loop look."""
+        number = self._store.changes.wait(-1, 0.0)
+        self._watch_hosts()
+        for pool in self._store.pools.list():
+            self._tick_pool(pool)
+        self._place()
+        hosts = self._store.changes.take_hosts()
+        for host_id, runner in self._runners.items():
+            if host_id in hosts:
+                runner.wake()
+        self.ticked_at = time.monotonic()
+        self._store.changes.wait(number, TICK_SECONDS)
+        self._stopping.wait(SETTLE_SECONDS)
+
+    def _watch_hosts(self) -> None:
+        hosts = {host.id: host for host in self._store.hosts.list()}
+        for host_id, runner in list(self._runners.items()):
+            if host_id not in hosts or not runner.is_alive():
+                runner.stop()
+                del self._runners[host_id]
+        for host_id, host in hosts.items():
+            if host_id not in self._runners:
+                runner = self._runners[host_id] = HostRunner(self._store, host, self._connect)
+                runner.start()
+
+    def _tick_pool(self, pool: Pool) -> None:
+        images = {image.id: image for image in self._store.images.list()}
+        hosts = {host.id: host for host in self._store.hosts.list()}
+
+        def plan(now_pool: Pool, desktops: tuple[Desktop, ...], now: float) -> PoolChanges:
+            return plan_pool(now_pool, desktops, images.get(now_pool.image_id), now, make_mac, hosts)
+
+        self._store.desktops.tick(pool.id, plan)
+        if pool.state is PoolState.DRAINING:
+            self._store.pools.forget(pool.id)
+
+    def _place(self) -> None:
+        """Choose hosts for the desktops that have none."""
+        waiting = self._store.desktops.unplaced()
+        if not waiting:
+            return
+        pools = {pool.id: pool for pool in self._store.pools.list()}
+        hosts, now = self._store.hosts.list(), self._store.now()
+        counts: dict[str, Counter[str]] = {}
+        for pool_id in {desktop.pool_id for desktop in waiting}:
+            of_pool = self._store.desktops.of_pool(pool_id)
+            counts[pool_id] = Counter(one.host_id for one in of_pool if one.host_id is not None)
+        for desktop in waiting:
+            pool = pools.get(desktop.pool_id)
+            if pool is None or pool.state is not PoolState.ACTIVE:
+                continue
+            choice = choose_host(
+                desktop, pool, hosts, self._store.hosts.offers(), {}, counts[pool.id], now, number=random_number()
+            )
+            if choice.host is None:
+                self._store.desktops.note_unplaced(desktop, choice.reason)
+            elif self._store.desktops.place(desktop.id, choice.host.id, choice.profile):
+                counts[pool.id][choice.host.id] += 1
+
+
+def random_number() -> float:
+    """Return a random number from 0 up to, but not at, 1."""
+    return secrets.randbelow(1 << 30) / (1 << 30)

@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people and programs ask of the controller: one method for each call of its API and its command line.
+
+The arguments and results are those that `routes` publishes. Clients read them from here too, so this module needs no
+database.
+
+Size: one short method for each call.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from vgpuctl.agent.protocol import Fenced
+from vgpuctl.config import labels as label_rules
+from vgpuctl.config import rules
+from vgpuctl.controller.hosts.link import check_address, facts_of
+from vgpuctl.controller.model import (
+    ApiToken,
+    Desktop,
+    FleetEvent,
+    FleetHost,
+    FleetHostState,
+    Image,
+    Pool,
+    PoolKind,
+    PoolState,
+    Role,
+)
+from vgpuctl.controller.planning import pool_rules
+from vgpuctl.controller.planning.phase import PhaseWord, phase_of
+from vgpuctl.controller.planning.pool_spec import dump_pool, parse_pool
+from vgpuctl.errors import Busy, InvalidInput
+from vgpuctl.model.desktop import Fence
+from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.results.fleet import (
+    ApiTokenResult,
+    DesktopResult,
+    FleetEventResult,
+    FleetHostResult,
+    FleetImageResult,
+    FleetResult,
+    PoolResult,
+)
+from vgpuctl.value import Value, replace
+from vgpuctl.version import __version__
+
+if TYPE_CHECKING:
+    from vgpuctl.controller.database.store import Store
+    from vgpuctl.controller.hosts.link import HostLink
+
+MAX_SPEC_BYTES = 1 << 20
+DAY_SECONDS = 86400.0
+LEASE_SECONDS = 30.0
+"""So long an admin's decision about a host keeps other controllers away."""
+_READY = frozenset({PhaseWord.READY})
+
+
+class FleetCaller(Value):
+    """Who asks: the name of a token, or of a user of this machine, and what he may do."""
+
+    name: str
+    role: Role
+
+
+class FleetService:
+    """The controller's calls. `connect`: makes the link to a host's agent."""
+
+    def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
+        self._store = store
+        self._connect = connect
+
+    def show_fleet(self, caller: FleetCaller) -> QueryResult[FleetResult]:
+        """Return which controller this is, and what the caller may do."""
+        return QueryResult(
+            FleetResult(
+                __version__, caller.name, str(caller.role), self._store.incarnation, self._store.holder,
+                len(self._store.pools.list()), len(self._store.hosts.list()), self._store.desktops.count(),
+            )
+        )  # fmt: skip
+
+    # Pools
+
+    def list_pools(self, caller: FleetCaller) -> QueryResult[tuple[PoolResult, ...]]:
+        """Return all pools."""
+        return QueryResult(tuple(map(self._pool_result, self._store.pools.list())))
+
+    def show_pool(self, caller: FleetCaller, name: str) -> QueryResult[PoolResult]:
+        """Return one pool with its spec."""
+        return QueryResult(self._pool_result(self._store.pools.find(name)))
+
+    def ensure_pool(
+        self,
+        caller: FleetCaller,
+        name: str,
+        spec: Mapping[str, Any] | None = None,
+        text: str | None = None,
+        file: str = "spec",
+        if_generation: int | None = None,
+    ) -> Outcome[PoolResult]:
+        """Create a pool, or change it to match a spec: an object, or the `text` of a spec file, `file` by name."""
+        rules_name(name)
+        if (spec is None) is (text is None):
+            raise InvalidInput("ensure-pool: give either spec or text")
+        if text is not None and len(text) > MAX_SPEC_BYTES:
+            raise InvalidInput(f"{file}: a pool spec has at most {MAX_SPEC_BYTES} bytes")
+        if spec is not None and len(json.dumps(spec)) > MAX_SPEC_BYTES:
+            raise InvalidInput(f"spec: a pool spec has at most {MAX_SPEC_BYTES} bytes")
+        checked = parse_pool(text if text is not None else dict(spec or {}), file)
+        pool, change = self._store.pools.put(name, checked, caller.name, if_generation)
+        return Outcome(change.changed, self._pool_result(pool))
+
+    def pause_pool(self, caller: FleetCaller, name: str, reason: str | None = None) -> Outcome[PoolResult]:
+        """Make, start and refresh nothing for a pool; its users keep their desktops."""
+        return self._set_pool_state(caller, name, PoolState.PAUSED, reason)
+
+    def resume_pool(self, caller: FleetCaller, name: str) -> Outcome[PoolResult]:
+        """Let a paused pool go on."""
+        return self._set_pool_state(caller, name, PoolState.ACTIVE, None)
+
+    def delete_pool(self, caller: FleetCaller, name: str) -> Outcome[PoolResult]:
+        """Delete a pool with all its desktops and their disks; it goes with the last one."""
+        return Outcome(True, self._pool_result(self._store.pools.delete(name, caller.name)))
+
+    # Desktops
+
+    def list_desktops(
+        self,
+        caller: FleetCaller,
+        pool: str | None = None,
+        host: str | None = None,
+        user: str | None = None,
+        after: str | None = None,
+        limit: int = 1000,
+    ) -> QueryResult[tuple[DesktopResult, ...]]:
+        """Return desktops by name: of a pool, of a host, of a user; at most `limit`, those `after` a name."""
+        if not 1 <= limit <= 1000:
+            raise InvalidInput(f"limit: {limit} is not a number from 1 to 1000")
+        rows = self._store.desktops.list(pool=pool, host=host, user=user, after=after, limit=limit)
+        return QueryResult(self._desktop_results(rows))
+
+    def show_desktop(self, caller: FleetCaller, name: str) -> QueryResult[DesktopResult]:
+        """Return one desktop."""
+        return QueryResult(self._desktop_results((self._store.desktops.find(name),))[0])
+
+    def assign(self, caller: FleetCaller, pool: str, user: str) -> Outcome[DesktopResult]:
+        """Give a user a desktop of a pool, his own if he has one; its address is shown once its host confirmed it."""
+        try:
+            pool_rules.user(user)
+        except ValueError as error:
+            raise InvalidInput(str(error)) from error
+        desktop, is_new = self._store.desktops.assign(pool, user, caller.name)
+        return Outcome(is_new, self._desktop_results((desktop,))[0])
+
+    def release(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
+        """Take a desktop away from its user; it is refreshed before anybody else gets it."""
+        desktop, changed = self._store.desktops.release(name, caller.name)
+        return Outcome(changed, self._desktop_results((desktop,))[0])
+
+    def start_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
+        """Have a desktop run."""
+        desktop, changed = self._store.desktops.set_power(name, caller.name, on=True)
+        return Outcome(changed, self._desktop_results((desktop,))[0])
+
+    def stop_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
+        """Have a desktop be off until it is started or assigned again."""
+        desktop, changed = self._store.desktops.set_power(name, caller.name, on=False)
+        return Outcome(changed, self._desktop_results((desktop,))[0])
+
+    def delete_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
+        """Delete a desktop with its disks; its pool makes another one if it needs one."""
+        return Outcome(True, self._desktop_results((self._store.desktops.delete(name, caller.name),))[0])
+
+    # Hosts
+
+    def list_hosts(self, caller: FleetCaller) -> QueryResult[tuple[FleetHostResult, ...]]:
+        """Return all hosts."""
+        return QueryResult(self._host_results(self._store.hosts.list()))
+
+    def show_host(self, caller: FleetCaller, name: str) -> QueryResult[FleetHostResult]:
+        """Return one host."""
+        return QueryResult(self._host_results((self._store.hosts.find(name),))[0])
+
+    def add_host(
+        self,
+        caller: FleetCaller,
+        name: str,
+        address: str,
+        host_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Outcome[FleetHostResult]:
+        """Add a host: `local`, or ssh://USER@HOST[:PORT]. `host_key`: SHA256:...; without: of known_hosts."""
+        rules_name(name)
+        checked_labels = _check_labels(labels or {})
+        link = self._connect(FleetHost(id="", name=name, address=check_address(address), host_key=host_key))
+        try:
+            seen = link.host().read_fleet()
+            if seen.incarnation not in (None, self._store.incarnation):
+                raise Fenced(
+                    f"{name} belongs to another database of controllers: {seen.incarnation}",
+                    hint="an admin of that one removes it first; root can: vgpuctl-agent's state has fleet.json",
+                )
+            host = self._store.hosts.add(name, address, link.host_key, checked_labels, facts_of(seen), caller.name)
+        finally:
+            link.close()
+        return Outcome(True, self._host_results((host,))[0])
+
+    def accept_host(self, caller: FleetCaller, name: str, host_key: str | None = None) -> Outcome[FleetHostResult]:
+        """Let a held host go on as it is now: another machine or driver, another SSH key, another controller's."""
+        host = self._store.hosts.find(name)
+        link = self._connect(host if host_key is None else replace(host, host_key=host_key))
+        try:
+            seen = link.host().read_fleet()
+            lease = self._store.hosts.take_lease(host.id, self._store.holder, LEASE_SECONDS)
+            if lease is None:
+                raise Busy(
+                    f"another controller has {name}, or had it until a moment ago", hint="try again in 30 seconds"
+                )
+            link.host().announce_fleet(Fence(self._store.incarnation, lease.epoch, lease.holder), adopt=True)
+            host = self._store.hosts.take_over_machine(name, facts_of(seen), link.host_key, caller.name)
+        finally:
+            link.close()
+        return Outcome(True, self._host_results((host,))[0])
+
+    def cordon_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
+        """Make no new desktops on a host."""
+        return self._change_host(caller, name, FleetHostState.CORDONED)
+
+    def drain_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
+        """Make no new desktops on a host; those without a user go to other hosts."""
+        return self._change_host(caller, name, FleetHostState.DRAINING)
+
+    def uncordon_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
+        """Make desktops on a host again."""
+        return self._change_host(caller, name, FleetHostState.ACTIVE)
+
+    def label_host(self, caller: FleetCaller, name: str, labels: Mapping[str, str]) -> Outcome[FleetHostResult]:
+        """Set all labels of a host; pools choose hosts by them."""
+        before = self._store.hosts.find(name)
+        host = self._store.hosts.change(name, caller.name, labels=_check_labels(labels))
+        return Outcome(host.generation != before.generation, self._host_results((host,))[0])
+
+    def remove_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
+        """Remove a host without desktops from the fleet."""
+        result = self._host_results((self._store.hosts.find(name),))[0]
+        self._store.hosts.remove(name, caller.name)
+        return Outcome(True, result)
+
+    # Images
+
+    def list_images(self, caller: FleetCaller) -> QueryResult[tuple[FleetImageResult, ...]]:
+        """Return all images."""
+        return QueryResult(tuple(map(self._image_result, self._store.images.list())))
+
+    def ensure_image(
+        self,
+        caller: FleetCaller,
+        name: str,
+        path: str,
+        version: str = "1",
+        os: str = "linux",
+        sha256: str | None = None,
+        retired: bool = False,
+        if_generation: int | None = None,
+    ) -> Outcome[FleetImageResult]:
+        """Name an image: the file `path` on the hosts, or on storage that they share."""
+        rules_name(name)
+        image = Image(
+            id="", name=name, version=_check_text("version", version), path=_check_path(path), os=_check_text("os", os),
+            sha256=_check_sha256(sha256), retired=retired,
+        )  # fmt: skip
+        stored, change = self._store.images.put(image, caller.name, if_generation)
+        return Outcome(change.changed, self._image_result(stored))
+
+    def delete_image(self, caller: FleetCaller, name: str) -> Outcome[FleetImageResult]:
+        """Forget an image that nothing uses; its file stays."""
+        result = next((self._image_result(one) for one in self._store.images.list() if one.name == name), None)
+        self._store.images.delete(name, caller.name)
+        assert result is not None
+        return Outcome(True, result)
+
+    # Tokens and the journal
+
+    def list_tokens(self, caller: FleetCaller) -> QueryResult[tuple[ApiTokenResult, ...]]:
+        """Return the API tokens, without their secrets."""
+        return QueryResult(tuple(map(_token_result, self._store.tokens.list())))
+
+    def add_token(
+        self, caller: FleetCaller, name: str, role: str = "viewer", days: int | None = None
+    ) -> Outcome[ApiTokenResult]:
+        """Make an API token; its secret is shown this once."""
+        rules_name(name)
+        try:
+            checked = Role(rules.one_of(tuple(map(str, Role)))(role))
+        except ValueError as error:
+            raise InvalidInput(f"role: {error}") from error
+        if days is not None and not 1 <= days <= 3650:
+            raise InvalidInput(f"days: {days} is not a number from 1 to 3650")
+        secret = f"vgpuctl_{secrets.token_urlsafe(32)}"
+        valid = None if days is None else days * DAY_SECONDS
+        token = self._store.tokens.add(name, checked, digest_of(secret), valid, caller.name)
+        return Outcome(True, _token_result(token, secret))
+
+    def delete_token(self, caller: FleetCaller, name: str) -> Outcome[ApiTokenResult]:
+        """Delete an API token: it opens nothing any more."""
+        result = next((_token_result(one) for one in self._store.tokens.list() if one.name == name), None)
+        self._store.tokens.delete(name, caller.name)
+        assert result is not None
+        return Outcome(True, result)
+
+    def list_events(
+        self, caller: FleetCaller, after: int = 0, limit: int = 200
+    ) -> QueryResult[tuple[FleetEventResult, ...]]:
+        """Return entries of the fleet's journal: the last ones, or those after an id."""
+        if not 1 <= limit <= 1000:
+            raise InvalidInput(f"limit: {limit} is not a number from 1 to 1000")
+        return QueryResult(tuple(map(_event_result, self._store.journal.list(after, limit))))
+
+    def _set_pool_state(
+        self, caller: FleetCaller, name: str, state: PoolState, reason: str | None
+    ) -> Outcome[PoolResult]:
+        before = self._store.pools.find(name)
+        pool = self._store.pools.set_state(name, state, reason, caller.name)
+        return Outcome(pool.generation != before.generation, self._pool_result(pool))
+
+    def _change_host(self, caller: FleetCaller, name: str, state: FleetHostState) -> Outcome[FleetHostResult]:
+        before = self._store.hosts.find(name)
+        host = self._store.hosts.change(name, caller.name, state=state)
+        return Outcome(host.generation != before.generation, self._host_results((host,))[0])
+
+    def _pool_result(self, pool: Pool) -> PoolResult:
+        spec, now = pool.spec, self._store.now()
+        hosts = {host.id: host for host in self._store.hosts.list()}
+        desktops = self._store.desktops.of_pool(pool.id)
+        words = Counter(phase_of(one, pool, _host_of(one, hosts), now).word for one in desktops)
+        return PoolResult(
+            name=pool.name, kind=str(spec.kind), state=str(pool.state), reason=pool.reason, image=spec.image,
+            profiles=spec.profiles, maximum=spec.maximum, spare=spec.spare, desktops=len(desktops),
+            ready=sum(words[word] for word in _READY), assigned=sum(one.user is not None for one in desktops),
+            counts={str(word): count for word, count in sorted(words.items())}, generation=pool.generation,
+            spec=dump_pool(spec),
+        )  # fmt: skip
+
+    def _desktop_results(self, desktops: tuple[Desktop, ...]) -> tuple[DesktopResult, ...]:
+        now = self._store.now()
+        pools = {pool.id: pool for pool in self._store.pools.list()}
+        hosts = {host.id: host for host in self._store.hosts.list()}
+        images = {image.id: image.name for image in self._store.images.list()}
+        return tuple(
+            _desktop_result(one, pools[one.pool_id], _host_of(one, hosts), images.get(one.image_id, "?"), now)
+            for one in desktops
+            if one.pool_id in pools
+        )
+
+    def _host_results(self, hosts: tuple[FleetHost, ...]) -> tuple[FleetHostResult, ...]:
+        leases, counts, now = self._store.hosts.leases(), self._store.hosts.desktop_counts(), self._store.now()
+        offers: dict[str, dict[str, int]] = {}
+        for offer in self._store.hosts.offers():
+            offers.setdefault(offer.host_id, {})[offer.profile] = offer.free
+        results = []
+        for host in hosts:
+            lease = leases.get(host.id)
+            results.append(
+                FleetHostResult(
+                    name=host.name, address=host.address, state=str(host.state), held=host.held, problem=host.problem,
+                    labels=host.labels, desktops=counts.get(host.id, 0), machine_id=host.machine_id,
+                    host_key=host.host_key, agent_version=host.agent_version, driver=host.driver,
+                    holder=lease.holder if lease is not None and lease.expires_at > now else None,
+                    seen=_time_text(host.seen_at), offers=offers.get(host.id, {}), generation=host.generation,
+                )
+            )  # fmt: skip
+        return tuple(results)
+
+    def _image_result(self, image: Image) -> FleetImageResult:
+        pools = tuple(pool.name for pool in self._store.pools.list() if pool.image_id == image.id)
+        return FleetImageResult(
+            image.name, image.version, image.path, image.os, image.sha256, image.retired, pools, image.generation
+        )
+
+
+def digest_of(secret: str) -> str:
+    """Return what the database has of a token's secret, which has more entropy than anybody can try."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _host_of(desktop: Desktop, hosts: Mapping[str, FleetHost]) -> FleetHost | None:
+    return None if desktop.host_id is None else hosts.get(desktop.host_id)
+
+
+def _desktop_result(desktop: Desktop, pool: Pool, host: FleetHost | None, image: str, now: float) -> DesktopResult:
+    report = desktop.report
+    phase = phase_of(desktop, pool, host, now)
+    why = phase.why or (report.error if report is not None and host is None else None)
+    shows_address = desktop.handed_out or pool.spec.kind is PoolKind.FIXED
+    return DesktopResult(
+        name=desktop.name, id=desktop.id, pool=pool.name, phase=str(phase.word), why=why or None, user=desktop.user,
+        host=None if host is None else host.name, profile=desktop.profile, image=image, mac=desktop.mac,
+        address=report.address if report is not None and shows_address else None,
+        power="on" if desktop.power_on else "off", assigned=_time_text(desktop.assigned_at),
+        lease_until=_time_text(desktop.lease_until),
+        seen=_time_text(None if report is None else report.seen_at or None),
+        code=None if report is None else report.code, error=None if report is None else report.error,
+        hint=None if report is None else report.hint, generation=desktop.generation,
+    )  # fmt: skip
+
+
+def _token_result(token: ApiToken, secret: str | None = None) -> ApiTokenResult:
+    created = _time_text(token.created_at) or ""
+    return ApiTokenResult(token.name, str(token.role), created, _time_text(token.expires_at), secret)
+
+
+def _event_result(event: FleetEvent) -> FleetEventResult:
+    about = (event.pool, event.desktop, event.host, event.user)
+    return FleetEventResult(event.id, _time_text(event.at) or "", event.kind, event.text, event.actor, *about)
+
+
+def _time_text(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def rules_name(name: str) -> str:
+    """Return the name of a pool, host, image or token.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    try:
+        return rules.name(name)
+    except ValueError as error:
+        raise InvalidInput(f"name: {error}") from error
+
+
+def _check_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return label_rules.labels(dict(labels))
+    except ValueError as error:
+        raise InvalidInput(f"labels: {error}") from error
+
+
+def _check_path(path: str) -> str:
+    try:
+        return rules.path(path)
+    except ValueError as error:
+        raise InvalidInput(f"path: {error}") from error
+
+
+def _check_text(name: str, text: str) -> str:
+    if not 0 < len(text) <= 100 or not text.isprintable():
+        raise InvalidInput(f"{name}: 1 to 100 printable characters")
+    return text
+
+
+def _check_sha256(text: str | None) -> str | None:
+    if text is not None and (len(text) != 64 or set(text) - set("0123456789abcdef")):
+        raise InvalidInput("sha256: 64 hexadecimal digits, as sha256sum prints them")
+    return text

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries an action out by calls of the host's agent. Each may come twice: what is done already is not done again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vgpuctl.agent.client import AgentHost
+from vgpuctl.controller.hosts.link import HostLink
+from vgpuctl.controller.model import Desktop, Image, Pool
+from vgpuctl.controller.planning.host_plan import (
+    DeleteVm,
+    HostAction,
+    MakeVm,
+    MarkVm,
+    RefreshVm,
+    StartVm,
+    StopVm,
+)
+from vgpuctl.controller.planning.pool_vm import desktop_vm
+from vgpuctl.errors import NotFound
+from vgpuctl.model.desktop import Fence, FleetRequest
+
+
+def carry_out(link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:
+    """Do what a desktop needs.
+
+    Raises:
+        VgpuctlError: as the agent's call; the next look decides again.
+    """
+    desktop = action.desktop
+    host, marking = link.host(FleetRequest(fence)), link.host(FleetRequest(fence, action.mark))
+    match action:
+        case MarkVm():
+            marking.mark_desktop(desktop.id)
+        case StartVm():
+            host.start_vm(desktop.id)
+        case StopVm():
+            host.stop_vm(desktop.id)
+        case MakeVm():
+            marking.create_vm(start=desktop.power_on, **vm_fields(desktop, pool, image))
+        case RefreshVm():
+            host.stop_vm(desktop.id, force=True)  # nobody uses it, and its disk is thrown away
+            marking.refresh_vm(desktop.id, image.path)
+            if desktop.power_on:
+                host.start_vm(desktop.id)
+        case DeleteVm():
+            _delete(host, desktop.id)
+
+
+def _delete(host: AgentHost, desktop_id: str) -> None:
+    try:
+        host.stop_vm(desktop_id, force=True)
+        host.delete_vm(desktop_id)
+    except NotFound:
+        return  # somebody deleted it meanwhile
+
+
+def vm_fields(desktop: Desktop, pool: Pool, image: Image) -> dict[str, Any]:
+    """Return the arguments of `create_vm` for a desktop."""
+    fields = desktop_vm(desktop, pool.spec, image)
+    profile = fields.get("profile")
+    if isinstance(profile, str):
+        fields["profile"] = (profile,)
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of one host: what is wanted there against what its agent lists, and the calls that follow.
+
+A turn takes the host's lease, looks, plans, stores what the host said, and begins calls in threads of their own. A
+call that ends, an event of the agent, and a change of the database begin the next turn at once. Nothing is remembered
+between turns but which calls run: whatever happened meanwhile, the next look decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from vgpuctl.agent.protocol import Fenced, FenceLost
+from vgpuctl.controller.database.store import Store
+from vgpuctl.controller.hosts.actions import carry_out
+from vgpuctl.controller.hosts.link import HostLink, facts_of
+from vgpuctl.controller.model import Desktop, FleetHost, HostLease, Image, Offer, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.planning.host_look import HostVm
+from vgpuctl.controller.planning.host_plan import HostAction, HostPlan, MakeVm, plan_host
+from vgpuctl.errors import HostKeyRefused, NoCapacity, Temporary, VgpuctlError, explain_exception
+from vgpuctl.model.desktop import Fence, FleetStatus
+from vgpuctl.value import replace
+
+log = logging.getLogger("vgpuctl.controller")
+
+LEASE_SECONDS = 30.0
+"""A controller that says nothing for so long has lost its hosts."""
+OTHERS_SECONDS = 10.0
+"""So often it is tried to take a host that another controller has."""
+IDLE_SECONDS = 20.0
+"""Without an event a host is looked at this often."""
+BUSY_SECONDS = 2.0
+"""The same while desktops start, or wait for a next try."""
+RETRY_SECONDS = 5.0
+SETTLE_SECONDS = 0.1
+"""Events that follow each other this quickly begin one turn."""
+MAX_CALLS = 4
+"""So many calls of one host run at a time."""
+MAX_PROBES = 16
+OFFER_SECONDS = 10.0
+CONNECT_SECONDS = 1.0
+
+
+class HostRunner(threading.Thread):
+    """The thread of one host. `connect` makes the link to its agent."""
+
+    def __init__(self, store: Store, host: FleetHost, connect: Callable[[FleetHost], HostLink]) -> None:
+        super().__init__(name=f"host-{host.name}", daemon=True)
+        self.host_id = host.id
+        self._name = host.name
+        self._store = store
+        self._connect = connect
+        self._link: HostLink | None = None
+        self._lease: HostLease | None = None
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._calls = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix=f"call-{host.name}")
+        self._running: set[str] = set()
+        self._lock = threading.Lock()
+        self._events: threading.Thread | None = None
+        self._offered_at = 0.0
+        self._seen: FleetStatus | None = None
+
+    def wake(self) -> None:
+        """Begin the next turn now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Begin nothing more; the thread ends soon, and another controller can have the host at once."""
+        self._stopping.set()
+        self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call runs."""
+        with self._lock:
+            return not self._running
+
+    def run(self) -> None:
+        """Take turns until the host is removed or the controller stops."""
+        wait = 0.0
+        while not self._stopping.is_set():
+            self._wake.wait(wait)
+            self._stopping.wait(SETTLE_SECONDS)
+            self._wake.clear()
+            if self._stopping.is_set():
+                break
+            try:
+                host = self._store.hosts.find_id(self.host_id)
+                if host is None:
+                    break
+                wait = self._turn(host)
+            except Exception as exc:  # noqa: BLE001 - the loop of a host never ends by itself
+                wait = self._note_failure(exc)
+        self._close()
+
+    def _turn(self, host: FleetHost) -> float:
+        """Look, plan, begin; return how long the next turn can wait."""
+        lease = self._store.hosts.take_lease(host.id, self._store.holder, LEASE_SECONDS)
+        if lease is None:
+            self._drop_link()
+            return OTHERS_SECONDS
+        link = self._open(host)
+        if self._lease is None or self._lease.epoch != lease.epoch:
+            self._announce(host, link, lease)
+            host = self._store.hosts.find_id(host.id) or host
+        fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
+        desktops = self._store.desktops.of_host(host.id)
+        pools = {pool.id: pool for pool in self._store.pools.list()}
+        images = {image.id: image for image in self._store.images.list()}
+        vms = self._look(link, desktops, pools)
+        if self._seen is not None:
+            known = facts_of(self._seen) if host.held is None else None
+            self._store.hosts.note_seen(host.id, known, link.host_key)
+        self._offer(link, host)
+        with self._lock:
+            running = frozenset(self._running)
+        plan = plan_host(
+            host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS
+        )
+        reports = {name: replace(report, boot_id=host.boot_id) for name, report in plan.reports.items()}
+        if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports):
+            self._lease = None
+            return 0.0
+        for desktop_id in plan.powered_off:
+            self._store.desktops.note_off(desktop_id)
+        for action in plan.actions:
+            image = images.get(action.desktop.image_id)
+            pool = pools.get(action.desktop.pool_id)
+            if image is not None and pool is not None:
+                self._begin(link, fence, action, pool, image)
+        return BUSY_SECONDS if plan.actions or running or _in_motion(desktops, plan) else IDLE_SECONDS
+
+    def _open(self, host: FleetHost) -> HostLink:
+        if self._link is None:
+            self._link = self._connect(host)
+            self._lease = None
+        return self._link
+
+    def _announce(self, host: FleetHost, link: HostLink, lease: HostLease) -> None:
+        """Check that the host is the machine that it was, and have it obey this controller.
+
+        Raises:
+            VgpuctlError: it cannot be reached, or obeys another one; an admin decides then.
+        """
+        seen = self._seen = link.host().read_fleet()
+        if host.machine_id is not None and seen.machine_id != host.machine_id:
+            text = f"it is another machine: its id is {seen.machine_id}, not {host.machine_id}"
+            self._store.hosts.hold(host.id, text)
+        elif host.driver is not None and seen.driver is not None and seen.driver != host.driver:
+            text = f"its GPU driver is {seen.driver}, not {host.driver}: check it against the images' guest drivers"
+            self._store.hosts.hold(host.id, text)
+        try:
+            link.host().announce_fleet(Fence(self._store.incarnation, lease.epoch, lease.holder))
+        except (Fenced, FenceLost) as error:
+            if isinstance(error, FenceLost) or error.facts.get("reason") in ("incarnation", "former"):
+                self._store.hosts.hold(host.id, error.message)
+            raise
+        self._lease = lease
+        self._follow(link)
+
+    def _follow(self, link: HostLink) -> None:
+        """Follow the agent's events in a thread; each begins a turn."""
+        if self._events is not None and self._events.is_alive():
+            return
+
+        def follow() -> None:
+            with suppress(VgpuctlError, OSError):
+                for _ in link.host(cancelled=self._stopping.is_set).follow_events():
+                    self._wake.set()
+            self._wake.set()
+
+        self._events = threading.Thread(target=follow, name=f"events-{self._name}", daemon=True)
+        self._events.start()
+
+    def _look(self, link: HostLink, desktops: Sequence[Desktop], pools: Mapping[str, Pool]) -> tuple[HostVm, ...]:
+        """Return all VMs of the host, with what is asked of the guests of desktops."""
+        rows = {desktop.id: desktop for desktop in desktops}
+        probes = 0
+        vms: list[HostVm] = []
+        for row in link.host().list_vms().data:
+            vm = HostVm(row.name, row.uuid, str(row.state), row.generation, row.desktop, row.image, row.guest_users)
+            desktop = rows.get(row.uuid)
+            pool = None if desktop is None else pools.get(desktop.pool_id)
+            if desktop is not None and pool is not None and vm.state == "running" and probes < MAX_PROBES:
+                probes += 1
+                vm = self._probe(link, desktop, pool, replace(vm, guest_answers=row.driver is not None))
+            vms.append(vm)
+        return tuple(vms)
+
+    def _probe(self, link: HostLink, desktop: Desktop, pool: Pool, vm: HostVm) -> HostVm:
+        """Return a running VM with what its guest answers, as far as anybody needs to know that."""
+        report, kind = desktop.report, pool.spec.ready_when
+        was_ready = report is not None and report.ready and report.running_since is not None
+        address = None if report is None else report.address
+        host = link.host()
+        if address is None and (desktop.user is not None or kind is ReadyWhen.PORT or pool.spec.kind is PoolKind.FIXED):
+            with suppress(VgpuctlError):
+                addresses = host.show_address(vm.uuid).data.addresses
+                address = addresses[0].address if addresses else None
+        answers = vm.guest_answers or vm.guest_users is not None or was_ready
+        if kind is ReadyWhen.GUEST and not answers:
+            with suppress(VgpuctlError):
+                host.wait(vm.uuid, event="guest", timeout_seconds=CONNECT_SECONDS)
+                answers = True
+        is_open = was_ready
+        if kind is ReadyWhen.PORT and not is_open and address is not None:
+            with suppress(OSError), socket.create_connection((address, pool.spec.port), CONNECT_SECONDS):
+                is_open = True
+        return replace(vm, address=address, guest_answers=answers, port_open=is_open)
+
+    def _offer(self, link: HostLink, host: FleetHost) -> None:
+        """Store what the host has room for; not after each look, since that takes a while on large hosts."""
+        if time.monotonic() < self._offered_at + OFFER_SECONDS:
+            return
+        rows = link.host().list_profiles(everything=True).data
+        offers = [
+            Offer(host.id, row.profile, row.free_at_least if row.free is None else row.free, row.max_per_gpu or 0)
+            for row in rows
+        ]
+        self._store.hosts.set_offers(host.id, tuple(offers))
+        self._offered_at = time.monotonic()
+
+    def _begin(self, link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:
+        with self._lock:
+            self._running.add(action.desktop.id)
+        self._calls.submit(self._perform, link, fence, action, pool, image)
+
+    def _perform(self, link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:
+        """Carry an action out, in a thread of its own; an error is stored, and tried again later."""
+        desktop, name = action.desktop, type(action).__name__
+        try:
+            carry_out(link, fence, action, pool, image)
+            self._store.desktops.note_success(desktop.id)
+        except Exception as exc:
+            error = explain_exception(exc)
+            if not isinstance(error, VgpuctlError):
+                log.exception("%s of %s failed with a bug", name, desktop.name, exc_info=exc)
+                error = VgpuctlError(f"unexpected {type(exc).__name__}: {exc}")
+            with suppress(VgpuctlError):
+                self._note_error(action, error)
+        finally:
+            with self._lock:
+                self._running.discard(desktop.id)
+            self._offered_at = 0.0
+            self._wake.set()
+
+    def _note_error(self, action: HostAction, error: VgpuctlError) -> None:
+        desktop = action.desktop
+        if isinstance(error, NoCapacity) and isinstance(action, MakeVm):
+            if desktop.profile is not None:
+                self._store.hosts.use_up_offer(self.host_id, desktop.profile)
+            self._store.desktops.unplace(desktop.id)
+            return
+        if isinstance(error, Fenced):
+            self._lease = None
+            return
+        text = f"{self._name}: {error.message}"
+        counts = not isinstance(error, Temporary)
+        self._store.desktops.note_error(desktop.id, error.code, text, error.hint, counts=counts)
+
+    def _note_failure(self, exc: Exception) -> float:
+        """Store why a turn failed; return how long the next one waits."""
+        error = explain_exception(exc)
+        if not isinstance(error, VgpuctlError):
+            log.exception("the loop of host %s failed with a bug", self._name, exc_info=exc)
+            error = VgpuctlError(f"unexpected {type(exc).__name__}: {exc}")
+        self._drop_link()
+        with suppress(VgpuctlError):
+            if isinstance(error, HostKeyRefused):
+                self._store.hosts.hold(self.host_id, error.message)
+            self._store.hosts.note_problem(self.host_id, error.message)
+        return RETRY_SECONDS
+
+    def _drop_link(self) -> None:
+        link, self._link, self._lease, self._seen = self._link, None, None, None
+        if link is not None:
+            link.close()
+
+    def _close(self) -> None:
+        self._calls.shutdown(wait=True, cancel_futures=True)
+        with suppress(VgpuctlError):
+            self._store.hosts.drop_lease(self.host_id, self._store.holder)
+        self._drop_link()
+
+
+def _in_motion(desktops: Sequence[Desktop], plan: HostPlan) -> bool:
+    """Return whether a desktop starts, waits for its next try, or its guest may be empty."""
+    for desktop in desktops:
+        report = plan.reports.get(desktop.id)
+        if desktop.errors or (report is not None and report.empty_since is not None and not report.logged_off):
+            return True
+        if report is not None and report.state == "running" and not report.ready:
+            return True
+    return False

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values that the controller's modules share: what is wanted, and what hosts report.
+
+Times are seconds since 1970 by the database's clock. A desktop's phase is computed from what is wanted, the last
+report and its age (`planning.phase`), and stored nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from vgpuctl.value import EMPTY_MAPPING, Value
+
+
+class PoolKind(StrEnum):
+    """`floating`: a user gets any desktop, which is refreshed after him. `dedicated`: a user keeps his desktop.
+
+    `fixed`: a number of VMs without users, for computing or training.
+    """
+
+    FLOATING = "floating"
+    DEDICATED = "dedicated"
+    FIXED = "fixed"
+
+
+class OnLogoff(StrEnum):
+    """What happens when a dedicated desktop's user has logged off. A floating one is always refreshed."""
+
+    KEEP = "keep"
+    STOP = "stop"
+    REFRESH = "refresh"
+
+
+class ReadyWhen(StrEnum):
+    """When a desktop can take a user: it runs, its guest's agent or helper answers, or a port of it is open."""
+
+    RUNNING = "running"
+    GUEST = "guest"
+    PORT = "port"
+
+
+class PoolState(StrEnum):
+    """`paused`: nothing is made, started or refreshed. `draining`: it is being deleted; nobody gets a desktop."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DRAINING = "draining"
+
+
+class FleetHostState(StrEnum):
+    """`cordoned`: no new desktops. `draining`: none, and those without a user leave."""
+
+    ACTIVE = "active"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+
+
+class HostChoice(StrEnum):
+    """Which host gets a new desktop: where least is wasted, where most is free, or any."""
+
+    LEAST_WASTE = "least-waste"
+    SPREAD = "spread"
+    RANDOM = "random"
+
+
+class Role(StrEnum):
+    """What an API token allows: everything; work with pools and desktops; look."""
+
+    ADMIN = "admin"
+    OPERATOR = "operator"
+    VIEWER = "viewer"
+
+
+class Schedule(Value):
+    """On these weekdays (0: Monday), from `start` to `until`, `spare` desktops are ready at least.
+
+    Minutes after midnight in the pool's time zone; `until` is later than `start`, at most 1440. `lead_minutes`: so long
+    before `start` they begin to be made ready. Of several that hold at a time the last one counts.
+    """
+
+    days: tuple[int, ...]
+    start: int
+    until: int
+    spare: int
+    lead_minutes: int = 0
+
+
+class PoolSpec(Value):
+    """What an admin writes about a pool, see `planning.pool_spec`.
+
+    `profiles`: the alternatives, best first (`2B` fits any model); empty for whole GPUs or VFs. `vm`: further fields of
+    a VM spec, checked, as text. `image`: the name of an image of the fleet. `names`: a pattern such as `office-{:03}`.
+    `maximum`: how many desktops at most; of a fixed pool: exactly. `spare`: how many are ready without a user.
+    `per_user`: how many a user may have. `users`: who may have one; empty: everybody. `boot_minutes`: a desktop that is
+    not ready after so long has failed. `lease_days`: a user's desktop is released after so long; None: never.
+    `starts_per_host`: how many start or are made at a time on one host. `hosts`: labels that a host must have.
+    `apart`: desktops of this pool are on as many hosts as possible.
+    """
+
+    kind: PoolKind
+    image: str
+    names: str
+    maximum: int
+    profiles: tuple[str, ...] = ()
+    vm: Mapping[str, Any] = EMPTY_MAPPING
+    spare: int = 0
+    per_user: int = 1
+    users: tuple[str, ...] = ()
+    ready_when: ReadyWhen = ReadyWhen.RUNNING
+    port: int = 3389
+    boot_minutes: int = 15
+    on_logoff: OnLogoff = OnLogoff.REFRESH
+    lease_days: int | None = None
+    starts_per_host: int = 4
+    max_unavailable: int = 1
+    hosts: Mapping[str, str] = EMPTY_MAPPING
+    choice: HostChoice = HostChoice.LEAST_WASTE
+    apart: bool = False
+    time_zone: str = "UTC"
+    schedules: tuple[Schedule, ...] = ()
+
+
+class Pool(Value):
+    """A pool. `generation` grows with each change by people; it is the ETag. `reason`: why it is paused, for people.
+
+    `image_id`: of the image that `spec` names. `paused_by_errors`: the controller paused it after too many errors.
+    """
+
+    id: str
+    name: str
+    spec: PoolSpec
+    state: PoolState = PoolState.ACTIVE
+    generation: int = 1
+    reason: str | None = None
+    paused_by_errors: bool = False
+    image_id: str = ""
+
+
+class Image(Value):
+    """A base image. `path`: the file on each host that has it, or on storage that hosts share.
+
+    `retired`: no pool may use it any more.
+    """
+
+    id: str
+    name: str
+    version: str
+    path: str
+    os: str
+    sha256: str | None = None
+    bytes: int | None = None
+    retired: bool = False
+    generation: int = 1
+
+
+class FleetHost(Value):
+    """A host. `address`: `local`, `agent:/PATH` or `ssh://USER@ADDRESS[:PORT]`. `host_key`: SHA256:… of its SSH key.
+
+    `machine_id`, `boot_id`, `driver`, `agent_version`: as its agent last said. `held`: why nothing is changed there;
+    an admin decides. `seen_at`: when its agent last answered.
+    """
+
+    id: str
+    name: str
+    address: str
+    host_key: str | None = None
+    labels: Mapping[str, str] = EMPTY_MAPPING
+    state: FleetHostState = FleetHostState.ACTIVE
+    machine_id: str | None = None
+    boot_id: str | None = None
+    driver: str | None = None
+    agent_version: str | None = None
+    held: str | None = None
+    seen_at: float | None = None
+    problem: str | None = None
+    generation: int = 1
+
+
+class AgentFacts(Value):
+    """What a host's agent says of its host."""
+
+    machine_id: str
+    boot_id: str | None
+    driver: str | None
+    agent_version: str
+
+
+class HostLease(Value):
+    """A host belongs to one controller at a time. `epoch` grows with each new holder."""
+
+    host_id: str
+    holder: str
+    epoch: int
+    expires_at: float
+
+
+class Offer(Value):
+    """How many more vGPUs of a profile a host said it can make, less what was placed there since."""
+
+    host_id: str
+    profile: str
+    free: int
+    total: int
+
+
+class DesktopReport(Value):
+    """What a host last said of a desktop's VM; None in `Desktop.report`: the host never had it.
+
+    `exists`: the VM is there. `generation`, `dirty`, `user`: of the mark in its record. `guest_users`: who is logged on
+    in the guest; None: not known. `ready`: the pool's `ready_when` holds. `code`, `hint`: of the last action's error.
+    `running_since`: since when it is seen running; None: it does not run. `boot_id`: of the host's boot in which it was
+    seen. `logged_on_seen`: a log-on was seen since its user was let in; `empty_since`: since when nobody is logged on
+    after that; `logged_off`: that was seen twice, 30 s apart. `planning.host_plan` keeps them.
+    """
+
+    exists: bool
+    state: str | None = None
+    generation: int = 0
+    dirty: bool = False
+    user: str | None = None
+    image: str | None = None
+    guest_users: tuple[str, ...] | None = None
+    address: str | None = None
+    ready: bool = False
+    running_since: float | None = None
+    code: str | None = None
+    error: str | None = None
+    hint: str | None = None
+    seen_at: float = 0.0
+    boot_id: str | None = None
+    logged_on_seen: bool = False
+    empty_since: float | None = None
+    logged_off: bool = False
+
+
+class Desktop(Value):
+    """A desktop: a row of the database. `id` is its VM's uuid; `mac` and `name` are unique in the fleet.
+
+    `host_id` None: no host was chosen yet. `power_on`: it should run. `absent`: it should be deleted; the row goes when
+    the host says that the VM is gone. `generation` grows with each assignment and release: the host's mark must follow.
+    `user`: who has it. `handed_out`: its host confirmed the assignment, so the user may be shown its address.
+    `not_before`: the next try after an error. `errors`: how many followed each other.
+    """
+
+    id: str
+    pool_id: str
+    name: str
+    mac: str
+    image_id: str
+    host_id: str | None = None
+    profile: str | None = None
+    power_on: bool = True
+    absent: bool = False
+    generation: int = 1
+    user: str | None = None
+    assigned_at: float | None = None
+    handed_out: bool = False
+    lease_until: float | None = None
+    not_before: float = 0.0
+    errors: int = 0
+    created_at: float = 0.0
+    report: DesktopReport | None = None
+
+
+class NewDesktop(Value):
+    """A desktop that a pool's tick adds: its name, and the MAC address of its first network card."""
+
+    name: str
+    mac: str
+
+
+class PoolChanges(Value):
+    """What a pool's tick changes. `create`: new desktops; `retire`: ids of those that become absent.
+
+    `release`: ids of those that lose their user. `pause`: why the pool is paused; None: it is not. `move_image`: ids of
+    those whose wanted image becomes the pool's present image.
+    """
+
+    create: tuple[NewDesktop, ...] = ()
+    retire: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
+    pause: str | None = None
+    move_image: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return self == PoolChanges()
+
+
+class FleetEvent(Value):
+    """An entry of the fleet's journal, which is only added to. `actor`: the token's name, or `controller`."""
+
+    id: int
+    at: float
+    kind: str
+    text: str
+    actor: str
+    pool: str | None = None
+    desktop: str | None = None
+    host: str | None = None
+    user: str | None = None
+
+
+class ApiToken(Value):
+    """An API token. Only the digest of its secret is kept. `expires_at` None: never."""
+
+    name: str
+    role: Role
+    created_at: float
+    expires_at: float | None = None

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host's complete list of VMs says of each desktop: its VM, contradictions, and the new report.
+
+A report remembers what one list cannot say: since when a VM runs, and whether its user logged on and off. That memory
+holds for one assignment: it ends where the mark in the VM's record changes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.planning.phase import BLOCKING_CODES, LOGGED_ON_CODE, is_off, is_running, was_seen
+from vgpuctl.model.desktop import DesktopMark
+from vgpuctl.value import Value, replace
+
+LOGGED_OFF_SECONDS = 30
+"""Nobody is logged on twice, so far apart: a log-off, and not a moment of a log-on."""
+
+
+class HostVm(Value):
+    """A VM of a host, as the controller sees it; of its agent's list, with what further calls say of the guest.
+
+    `generation`: of the VM's record, for `if_generation`. `mark`: of its record, None: it has none. `image`: the file
+    that its first disk was made from. `guest_users`: as the helper in the guest reports; None without one, or while the
+    guest does not run. `guest_answers`: the guest's agent or helper does; `port_open`: the pool's port is; False: not
+    asked.
+    """
+
+    name: str
+    uuid: str
+    state: str
+    generation: int | None = None
+    mark: DesktopMark | None = None
+    image: str | None = None
+    guest_users: tuple[str, ...] | None = None
+    address: str | None = None
+    guest_answers: bool = False
+    port_open: bool = False
+
+
+class DesktopView(Value):
+    """A desktop, its VM (None: it has none, or not one that may be touched) and what is reported of it now.
+
+    `powered_off`: it was seen running in this assignment, and now it is off without the controller.
+    """
+
+    desktop: Desktop
+    vm: HostVm | None
+    report: DesktopReport | None
+    powered_off: bool = False
+
+
+def view_desktop(
+    desktop: Desktop,
+    vms: Sequence[HostVm],
+    pool: Pool | None,
+    host: FleetHost,
+    incarnation: str,
+    now: float,
+    *,
+    in_flight: bool,
+) -> DesktopView:
+    """Return what the host has of a desktop; `vms`: those of its list with its uuid, its name, or its id in a mark.
+
+    `in_flight`: an operation about it runs: what is seen now is not the end of it.
+    """
+    named, own = [vm for vm in vms if vm.name == desktop.name], [vm for vm in vms if vm.uuid == desktop.id]
+    marked = [vm for vm in vms if vm.mark is not None and vm.mark.id == desktop.id]
+    if in_flight and own and own[0].mark is None:
+        return DesktopView(desktop, None, None)  # it is being made, and is marked in a moment
+    error = _contradiction(desktop, own, marked, incarnation)
+    if error is not None:
+        vm = next(iter(own or marked))
+        return DesktopView(desktop, None, _contradicted(desktop, vm, host, error, now))
+    if own and own[0].mark is not None:
+        return _seen(desktop, own[0], own[0].mark, pool, host, now, in_flight)
+    if was_seen(desktop) or desktop.absent:
+        former = desktop.report or DesktopReport(False)
+        return DesktopView(desktop, None, None if in_flight else _without_vm(former, host, now))
+    if named and not in_flight:
+        error = ("name-taken", f"{host.name} has a VM {desktop.name} that is none of this desktop")
+        return DesktopView(desktop, None, _contradicted(desktop, None, host, error, now))
+    report = desktop.report
+    if report is not None and report.code in BLOCKING_CODES:
+        report = replace(report, code=None, error=None, hint=None, seen_at=now)
+        return DesktopView(desktop, None, report)
+    return DesktopView(desktop, None, None)
+
+
+def _contradiction(
+    desktop: Desktop, own: Sequence[HostVm], marked: Sequence[HostVm], incarnation: str
+) -> tuple[str, str] | None:
+    """Return code and text where the host's VM is not the one that the database means; None: it is, or there is none.
+
+    A mark with the row's generation and another user, or a newer one, is of another history: the database was restored.
+    """
+    if len(own) > 1 or any(vm.uuid != desktop.id for vm in marked):
+        names = ", ".join(sorted({vm.name for vm in (*own, *marked)}))
+        return "duplicate-uuid", f"more than one VM is this desktop: {names}"
+    if not own:
+        return None
+    mark = own[0].mark
+    if mark is None or mark.id != desktop.id:
+        return "not-marked", f"the VM {own[0].name} has this desktop's uuid, and is not marked as a desktop of a pool"
+    if mark.incarnation != incarnation:
+        return "other-controller", f"the VM {own[0].name} belongs to another controller's database ({mark.incarnation})"
+    if mark.generation > desktop.generation:
+        text = f"the VM's generation {mark.generation} is newer than the database's {desktop.generation}"
+        return "record-newer", f"{text}: was the database restored?"
+    if mark.generation == desktop.generation and mark.user is not None and mark.user != desktop.user:
+        return "other-user", f"the VM is {mark.user}'s, and in the database {desktop.user or 'nobody'}'s"
+    return None
+
+
+def _contradicted(
+    desktop: Desktop, vm: HostVm | None, host: FleetHost, error: tuple[str, str], now: float
+) -> DesktopReport:
+    """Return the report of a desktop of which nothing is touched; what the row's own VM last was is kept."""
+    former = desktop.report or DesktopReport(False)
+    code, text = error
+    mark = vm.mark if vm is not None else None
+    return replace(
+        former,
+        exists=vm is not None or (former.exists and was_seen(desktop)),
+        state=vm.state if vm is not None else former.state,
+        dirty=former.dirty or (mark is not None and mark.dirty),
+        ready=False,
+        code=code,
+        error=text,
+        hint=f"vgpuctl --host {shlex.quote(host.address)} show-vm {vm.name if vm is not None else desktop.name}",
+        seen_at=now,
+        boot_id=host.boot_id,
+    )
+
+
+def _without_vm(former: DesktopReport, host: FleetHost, now: float) -> DesktopReport:
+    """Return the report of a VM that is gone; its last mark stays, so that it counts as seen."""
+    return DesktopReport(
+        False, generation=former.generation, dirty=former.dirty, user=former.user, seen_at=now, boot_id=host.boot_id
+    )
+
+
+def _seen(
+    desktop: Desktop, vm: HostVm, mark: DesktopMark, pool: Pool | None, host: FleetHost, now: float, in_flight: bool
+) -> DesktopView:
+    former = desktop.report
+    running = is_running(vm.state)
+    memory = former if former is not None and _is_same_disk(former, vm, mark) else DesktopReport(True)
+    is_fixed = pool is not None and pool.spec.kind is PoolKind.FIXED
+    stray = bool(vm.guest_users) and mark.user is None and not is_fixed
+    unmarked = not mark.dirty and mark.user is None and (stray or memory.logged_on_seen)
+    since = memory.running_since
+    ended = since is not None and is_off(vm.state) and not in_flight
+    powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors
+    running_since = now if running and since is None else None if ended else since
+    logged_on, empty_since, logged_off = _log_off(vm, memory, mark, powered_off, now)
+    report = DesktopReport(
+        True,
+        state=vm.state,
+        generation=mark.generation,
+        dirty=mark.dirty or unmarked,
+        user=mark.user,
+        image=vm.image,
+        guest_users=vm.guest_users,
+        address=vm.address,
+        ready=running and _is_ready(vm, pool),
+        running_since=running_since,
+        seen_at=now,
+        boot_id=host.boot_id,
+        logged_on_seen=logged_on or unmarked,
+        empty_since=empty_since,
+        logged_off=logged_off,
+    )
+    return DesktopView(desktop, vm, _with_error(report, desktop, vm, stray or unmarked), powered_off)
+
+
+def _is_same_disk(former: DesktopReport, vm: HostVm, mark: DesktopMark) -> bool:
+    """Return whether what was remembered still holds: since then there was no assignment and no refresh.
+
+    A log-on to a desktop that is nobody's is remembered until its mark says that it is dirty.
+    """
+    is_unmarked = mark.user is None and former.logged_on_seen
+    refreshed = (former.dirty and not mark.dirty and not is_unmarked) or former.image not in (None, vm.image)
+    same_mark = (former.generation, former.user) == (mark.generation, mark.user)
+    return former.exists and same_mark and not refreshed
+
+
+def _log_off(
+    vm: HostVm, memory: DesktopReport, mark: DesktopMark, powered_off: bool, now: float
+) -> tuple[bool, float | None, bool]:
+    """Return whether a log-on was seen in this assignment, since when nobody is logged on, and whether that is sure.
+
+    The only source is the helper in the guest. A guest that does not answer says nothing, so the time begins again.
+    Who shuts his guest down has logged off, too.
+    """
+    if mark.user is None:
+        return False, None, False
+    logged_on = memory.logged_on_seen or bool(vm.guest_users)
+    if not logged_on or vm.guest_users:
+        return logged_on, None, False
+    if vm.guest_users is None:
+        return logged_on, None, memory.logged_off or powered_off
+    since = memory.empty_since if memory.empty_since is not None else now
+    return logged_on, since, memory.logged_off or now - since >= LOGGED_OFF_SECONDS
+
+
+def _is_ready(vm: HostVm, pool: Pool | None) -> bool:
+    when = pool.spec.ready_when if pool is not None else ReadyWhen.RUNNING
+    return {ReadyWhen.RUNNING: vm.state == "running", ReadyWhen.GUEST: vm.guest_answers, ReadyWhen.PORT: vm.port_open}[
+        when
+    ]
+
+
+def _with_error(report: DesktopReport, desktop: Desktop, vm: HostVm, stray: bool) -> DesktopReport:
+    """Return a report with the last action's error as long as it counts, or with what is unusual in the guest."""
+    former = desktop.report
+    if desktop.errors and former is not None and former.code not in (None, LOGGED_ON_CODE, *BLOCKING_CODES):
+        return replace(report, code=former.code, error=former.error, hint=former.hint)
+    if not stray:
+        return report
+    users = ", ".join(vm.guest_users or ())[:200]
+    text = f"logged on, though the desktop was nobody's: {users or 'somebody who has logged off'}"
+    return replace(report, code=LOGGED_ON_CODE, error=text, hint="it is refreshed when nobody is logged on")

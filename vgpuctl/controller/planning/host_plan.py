@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host does next: one look at its complete list of VMs, compared with the rows of its desktops.
+
+Only an absent row leads to a deletion. A VM without a row is left alone: the database may be an older one. Where the
+host's VM contradicts the row, nothing is touched, and the report says why. Each call is planned again at the next look,
+so every action here must be one that is safe to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from vgpuctl.config.name_patterns import natural_key
+from vgpuctl.controller.model import (
+    Desktop,
+    DesktopReport,
+    FleetHost,
+    FleetHostState,
+    Image,
+    OnLogoff,
+    Pool,
+    PoolKind,
+    PoolState,
+)
+from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
+from vgpuctl.controller.planning.phase import boot_failed, is_off, is_running, was_seen
+from vgpuctl.model.desktop import DesktopMark
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
+
+
+class HostAction(Value):
+    """A call about one desktop. `mark`: what the VM's record says afterwards.
+
+    `vm_name`: the VM's name; `if_generation`: of its record, in the look that this follows; None for a VM that is made.
+    """
+
+    desktop: Desktop
+    mark: DesktopMark
+    vm_name: str
+    if_generation: int | None = None
+
+
+class MakeVm(HostAction):
+    """Make the VM, and start it if the desktop should run."""
+
+
+class StartVm(HostAction):
+    """Start the VM."""
+
+
+class StopVm(HostAction):
+    """Shut the guest down, and stop the VM if it does not."""
+
+
+class RefreshVm(HostAction):
+    """Make the first disk again from the desktop's image, and start the VM if the desktop should run."""
+
+
+class MarkVm(HostAction):
+    """Write the mark, and touch nothing else."""
+
+
+class DeleteVm(HostAction):
+    """Delete the VM with its disks."""
+
+
+class HostPlan(Value):
+    """`reports`: the new report of each desktop of which the list says something, by id.
+
+    `powered_off`: ids of assigned desktops that were switched off in the guest, or after a log-off; they stay off until
+    their users open them, so the database's `power_on` becomes False. `strays`: names of VMs that have this database's
+    mark and no row on this host.
+    """
+
+    actions: tuple[HostAction, ...] = ()
+    reports: Mapping[str, DesktopReport] = EMPTY_MAPPING
+    powered_off: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()
+
+
+class _Order:
+    """In which order actions are begun: users who wait come first."""
+
+    USER, REFRESH, REMOVE, SPARE = range(4)
+
+
+Ranked = tuple[int, HostAction]
+
+
+def plan_host(
+    host: FleetHost,
+    desktops: Sequence[Desktop],
+    vms: Sequence[HostVm],
+    pools: Mapping[str, Pool],
+    images: Mapping[str, Image],
+    now: float,
+    incarnation: str,
+    in_flight: Collection[str],
+    room: int,
+) -> HostPlan:
+    """Plan a host's next actions. `vms`: its complete list; `pools`, `images`: by id.
+
+    `in_flight`: ids of desktops about which an operation is queued or runs on the host; `room`: how many operations may
+    be in flight there at a time.
+    """
+    own = [desktop for desktop in desktops if desktop.host_id == host.id]
+    related = _related(own, vms)
+    views = [
+        view_desktop(
+            desktop,
+            related[desktop.id],
+            pools.get(desktop.pool_id),
+            host,
+            incarnation,
+            now,
+            in_flight=desktop.id in in_flight,
+        )
+        for desktop in own
+    ]
+    views = [replace(view, powered_off=_stays_off(view, pools.get(view.desktop.pool_id))) for view in views]
+    ranked: list[Ranked] = []
+    if host.held is None:
+        for view in views:
+            pool = pools.get(view.desktop.pool_id)
+            if view.desktop.id not in in_flight and view.desktop.not_before <= now:
+                action = _next_action(view, pool, host, images, incarnation)
+                ranked += [action] if action is not None else []
+    busy = {view.desktop.id for view in views if view.desktop.id in in_flight}
+    return HostPlan(
+        _within_limits(ranked, views, pools, busy, max(0, room - len(in_flight)), now),
+        {view.desktop.id: view.report for view in views if view.report is not None},
+        tuple(view.desktop.id for view in views if view.powered_off),
+        _strays(own, vms, incarnation),
+    )
+
+
+def _related(desktops: Sequence[Desktop], vms: Sequence[HostVm]) -> dict[str, list[HostVm]]:
+    by_id: dict[str, list[HostVm]] = {}
+    by_name: dict[str, list[HostVm]] = {}
+    for vm in vms:
+        for key in {vm.uuid, vm.mark.id if vm.mark is not None else vm.uuid}:
+            by_id.setdefault(key, []).append(vm)
+        by_name.setdefault(vm.name, []).append(vm)
+    related = {}
+    for desktop in desktops:
+        ids = by_id.get(desktop.id, [])
+        related[desktop.id] = [*ids, *(vm for vm in by_name.get(desktop.name, []) if vm not in ids)]
+    return related
+
+
+def _strays(desktops: Sequence[Desktop], vms: Sequence[HostVm], incarnation: str) -> tuple[str, ...]:
+    known = {desktop.id for desktop in desktops}
+    marked = [vm for vm in vms if vm.mark is not None and vm.mark.incarnation == incarnation]
+    return tuple(sorted(vm.name for vm in marked if vm.mark is not None and vm.mark.id not in known))
+
+
+def _stays_off(view: DesktopView, pool: Pool | None) -> bool:
+    """Return whether a desktop was switched off by its user; a floating one whose user logged off is released."""
+    desktop = view.desktop
+    if not view.powered_off or view.report is None or desktop.user is None or desktop.absent or not desktop.power_on:
+        return False
+    if view.report.user != desktop.user or view.report.generation != desktop.generation:
+        return False
+    return not (pool is not None and pool.spec.kind is PoolKind.FLOATING and view.report.logged_off)
+
+
+def _next_action(
+    view: DesktopView, pool: Pool | None, host: FleetHost, images: Mapping[str, Image], incarnation: str
+) -> Ranked | None:
+    """Return a desktop's next action with its order; None: nothing is to do, or nothing may be done."""
+    desktop, vm = view.desktop, view.vm
+    wanted = DesktopMark(
+        desktop.id,
+        pool.name if pool is not None else "",
+        incarnation,
+        desktop.generation,
+        dirty=desktop.user is not None,
+        user=desktop.user,
+    )
+    if vm is None or vm.mark is None:
+        return _make(view, pool, host, images, wanted)
+    if desktop.absent:
+        mark = replace(vm.mark, generation=desktop.generation)
+        return _Order.REMOVE, DeleteVm(desktop, mark, vm.name, vm.generation)
+    if pool is None or (host.state is FleetHostState.DRAINING and desktop.user is None):
+        return None
+    call = _Call(desktop, vm, wanted)
+    if desktop.user is not None and pool.spec.kind is not PoolKind.FIXED:
+        return _for_user(call, view, pool, images)
+    return _for_nobody(call, view, pool, images)
+
+
+class _Call(Value):
+    """What the actions about one VM share."""
+
+    desktop: Desktop
+    vm: HostVm
+    wanted: DesktopMark
+
+    def act(self, kind: Callable[..., HostAction], mark: DesktopMark | None = None) -> HostAction:
+        """Return an action on the VM; `mark`: another one than the VM has."""
+        present = replace(self.vm.mark, pool=self.wanted.pool) if self.vm.mark is not None else self.wanted
+        return kind(self.desktop, mark or present, self.vm.name, self.vm.generation)
+
+
+def _make(
+    view: DesktopView, pool: Pool | None, host: FleetHost, images: Mapping[str, Image], wanted: DesktopMark
+) -> Ranked | None:
+    """Return the making of a VM that no host ever had."""
+    desktop, report = view.desktop, view.report
+    if desktop.absent or was_seen(desktop) or (report is not None and report.code is not None):
+        return None
+    if pool is None or pool.state is not PoolState.ACTIVE or host.state is not FleetHostState.ACTIVE:
+        return None
+    if desktop.image_id not in images or (desktop.profile is None and pool.spec.profiles):
+        return None
+    order = _Order.USER if desktop.user is not None else _Order.SPARE
+    return order, MakeVm(desktop, wanted, desktop.name)
+
+
+def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image]) -> Ranked | None:
+    """Return the next action about a desktop that has a user.
+
+    A disk that another user had, or the same one in an earlier assignment, is refreshed before this one is let in; also
+    where somebody logged on just before the assignment.
+    """
+    desktop, vm, wanted, report = call.desktop, call.vm, call.wanted, view.report
+    mark = vm.mark
+    if mark is None or report is None:
+        return None
+    may_begin = pool.state is PoolState.ACTIVE
+    has_image = desktop.image_id in images
+    is_old = mark.dirty and (mark.generation, mark.user) != (desktop.generation, desktop.user)
+    is_strangers = mark.user not in (None, desktop.user) or (mark.user is None and report.logged_on_seen)
+    if is_old or is_strangers:
+        clean = replace(wanted, dirty=False, user=None)
+        return (_Order.USER, call.act(RefreshVm, clean)) if may_begin and has_image else None
+    if (mark.generation, mark.user, mark.dirty) != (desktop.generation, desktop.user, True):
+        return _Order.USER, call.act(MarkVm, wanted)
+    running = is_running(vm.state)
+    keeps = pool.spec.kind is PoolKind.DEDICATED
+    if report.logged_off and keeps and pool.spec.on_logoff is OnLogoff.REFRESH and may_begin and has_image:
+        return _Order.REFRESH, call.act(RefreshVm, replace(wanted, dirty=False))
+    if running and (not desktop.power_on or (report.logged_off and keeps and pool.spec.on_logoff is OnLogoff.STOP)):
+        return _Order.REMOVE, call.act(StopVm)
+    if is_off(vm.state) and desktop.power_on and not view.powered_off and not _is_ended(report, pool) and may_begin:
+        return _Order.USER, call.act(StartVm)
+    return None
+
+
+def _is_ended(report: DesktopReport, pool: Pool) -> bool:
+    """Return whether a floating desktop's user is gone: it is released, and not started for him again."""
+    return pool.spec.kind is PoolKind.FLOATING and report.logged_off
+
+
+def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image]) -> Ranked | None:
+    """Return the next action about a desktop without a user, or about a VM of a fixed pool."""
+    desktop, vm, report = call.desktop, call.vm, view.report
+    mark, image = vm.mark, images.get(desktop.image_id)
+    if mark is None or report is None:
+        return None
+    clean = replace(call.wanted, dirty=False, user=None)
+    may_begin = pool.state is PoolState.ACTIVE
+    if pool.spec.kind is PoolKind.FIXED:
+        if (mark.generation, mark.dirty, mark.user) != (clean.generation, False, None):
+            return _Order.REFRESH, call.act(MarkVm, clean)
+    elif report.dirty and not mark.dirty and mark.generation == desktop.generation:
+        return _Order.USER, call.act(MarkVm, replace(clean, dirty=True))
+    elif mark.generation == desktop.generation and vm.guest_users and mark.user is None:
+        return None  # somebody uses a desktop that is nobody's: it is refreshed after him
+    elif mark.dirty or mark.generation != desktop.generation:
+        return (_Order.REFRESH, call.act(RefreshVm, clean)) if may_begin and image is not None else None
+    if image is not None and vm.image not in (None, image.path) and may_begin:
+        return _Order.REFRESH, call.act(RefreshVm, clean)
+    running = is_running(vm.state)
+    if running and not desktop.power_on:
+        return _Order.REMOVE, call.act(StopVm)
+    if is_off(vm.state) and desktop.power_on and may_begin:
+        return _Order.SPARE, call.act(StartVm)
+    return None
+
+
+def _within_limits(
+    ranked: list[Ranked],
+    views: Sequence[DesktopView],
+    pools: Mapping[str, Pool],
+    busy: Collection[str],
+    room: int,
+    now: float,
+) -> tuple[HostAction, ...]:
+    """Return as many actions as may be begun now, the most urgent ones first.
+
+    What starts counts for the pool until it is ready: twenty guests that boot at once need longer than five times four.
+    """
+    starting: dict[str, set[str]] = {pool_id: set() for pool_id in pools}
+    for view in views:
+        if view.desktop.pool_id in pools and (view.desktop.id in busy or _is_starting(view, pools, now)):
+            starting[view.desktop.pool_id].add(view.desktop.id)
+    begun: list[HostAction] = []
+    for _, action in sorted(ranked, key=lambda entry: (entry[0], natural_key(entry[1].desktop.name))):
+        if len(begun) >= room:
+            break
+        pool, desktop = pools.get(action.desktop.pool_id), action.desktop
+        if isinstance(action, MakeVm | StartVm | RefreshVm) and pool is not None:
+            if len(starting[pool.id] - {desktop.id}) >= pool.spec.starts_per_host:
+                continue
+            starting[pool.id].add(desktop.id)
+        begun.append(action)
+    return tuple(begun)
+
+
+def _is_starting(view: DesktopView, pools: Mapping[str, Pool], now: float) -> bool:
+    report, pool = view.report, pools.get(view.desktop.pool_id)
+    if view.vm is None or report is None or pool is None or report.ready or report.running_since is None:
+        return False
+    return not boot_failed(replace(view.desktop, report=report), pool, now)

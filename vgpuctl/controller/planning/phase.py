@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people see of a desktop: computed from what is wanted, the host's last report and its age, and never stored."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, Pool, PoolKind, PoolState
+from vgpuctl.model.vm import VmState
+from vgpuctl.value import Value
+
+SILENT_SECONDS = 45
+"""A host that did not answer for so long is silent, and what it reported is not known to hold."""
+NO_LOGON_SECONDS = 1800
+FAILED_AFTER = 3
+"""So many errors after each other are no accident."""
+BLOCKING_CODES = frozenset(
+    ("record-newer", "other-controller", "other-user", "not-marked", "duplicate-uuid", "name-taken")
+)
+"""What a host has contradicts the database: the controller touches nothing, and a person decides."""
+LOGGED_ON_CODE = "logged-on"
+
+
+class PhaseWord(StrEnum):
+    """`unplaced`: it has no host yet; `waiting`: for its next try, or until something is made at all.
+
+    `dirty`: a user was in it, and its refresh cannot begin; `refreshing`: it is due or runs. `unknown`: its host is
+    silent. `retiring`: it is being deleted. `lost`: its VM is gone.
+    """
+
+    UNPLACED = "unplaced"
+    WAITING = "waiting"
+    MAKING = "making"
+    STARTING = "starting"
+    READY = "ready"
+    ASSIGNED = "assigned"
+    CONNECTED = "connected"
+    DIRTY = "dirty"
+    REFRESHING = "refreshing"
+    STOPPING = "stopping"
+    OFF = "off"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    RETIRING = "retiring"
+    LOST = "lost"
+
+
+class Phase(Value):
+    """A word, and a sentence that says why; empty where the word says all."""
+
+    word: PhaseWord
+    why: str = ""
+
+
+def was_seen(desktop: Desktop) -> bool:
+    """Return whether a host had the desktop's VM: a report without one may be of an error while it was made."""
+    report = desktop.report
+    return report is not None and (report.exists or report.generation > 0)
+
+
+def is_lost(desktop: Desktop) -> bool:
+    """Return whether the desktop's VM is gone though a host had it."""
+    return was_seen(desktop) and desktop.report is not None and not desktop.report.exists
+
+
+def is_running(state: str | None) -> bool:
+    """Return whether a VM with this state has a QEMU: paused and sleeping guests count."""
+    return state not in (None, VmState.STOPPED, VmState.CRASHED, VmState.UNKNOWN, "absent")
+
+
+def is_off(state: str | None) -> bool:
+    """Return whether a VM with this state can be started; of an unknown state nothing follows."""
+    return state in (VmState.STOPPED, VmState.CRASHED)
+
+
+def is_silent(host: FleetHost | None, now: float) -> bool:
+    """Return whether a host did not answer for 45 s, or never."""
+    return host is None or host.seen_at is None or now - host.seen_at > SILENT_SECONDS
+
+
+def needs_refresh(desktop: Desktop, report: DesktopReport, kind: PoolKind) -> bool:
+    """Return whether a desktop without a user must be refreshed before anybody may have it."""
+    if kind is PoolKind.FIXED or desktop.user is not None:
+        return False
+    return report.dirty or report.generation < desktop.generation
+
+
+def boot_failed(desktop: Desktop, pool: Pool, now: float) -> bool:
+    """Return whether a desktop is not ready though it has run for the pool's `boot_minutes`."""
+    report = desktop.report
+    since = report.running_since if report is not None and report.exists and not report.ready else None
+    return since is not None and now - since >= 60 * pool.spec.boot_minutes
+
+
+def is_assignable(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -> bool:
+    """Return whether the desktop can be given to a user: it is ready, clean, and its host can confirm that."""
+    if pool.state is not PoolState.ACTIVE or pool.spec.kind is PoolKind.FIXED or desktop.user is not None:
+        return False
+    return phase_of(desktop, pool, host, now).word is PhaseWord.READY and host is not None and host.held is None
+
+
+def phase_of(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -> Phase:
+    """Return a desktop's phase; `host`: the one it is on, None where it has none or the fleet has it no more."""
+    report = desktop.report
+    if desktop.absent:
+        why = f"{host.name} is silent" if host is not None and is_silent(host, now) else ""
+        return Phase(PhaseWord.RETIRING, why or (host.held or "" if host is not None else ""))
+    if desktop.host_id is None:
+        return Phase(PhaseWord.UNPLACED, _why_not_begun(desktop, pool, None, now))
+    if is_silent(host, now):
+        name = host.name if host is not None else "its host"
+        seen = "" if host is None or host.seen_at is None else f" for {int(now - host.seen_at)} s"
+        return Phase(PhaseWord.UNKNOWN, f"{name} is silent{seen}")
+    if is_lost(desktop):
+        return Phase(PhaseWord.LOST, "its VM is gone, and nobody here deleted it")
+    if report is not None and report.code in BLOCKING_CODES:
+        return Phase(PhaseWord.FAILED, _error_text(report))
+    if desktop.errors >= FAILED_AFTER:
+        return Phase(PhaseWord.FAILED, _error_text(report) or f"{desktop.errors} errors after each other")
+    waits = _why_not_begun(desktop, pool, host, now)
+    if report is None or not report.exists:
+        return Phase(PhaseWord.WAITING, waits) if waits else Phase(PhaseWord.MAKING)
+    if desktop.user is not None:
+        return _phase_of_used(desktop, report, pool, now)
+    if needs_refresh(desktop, report, pool.spec.kind):
+        waits = waits or (_error_text(report) if report.code == LOGGED_ON_CODE else "")
+        return Phase(PhaseWord.DIRTY, waits) if waits else Phase(PhaseWord.REFRESHING)
+    return _phase_of_power(desktop, report, pool, waits, now)
+
+
+def _phase_of_used(desktop: Desktop, report: DesktopReport, pool: Pool, now: float) -> Phase:
+    if not desktop.handed_out or report.generation != desktop.generation:
+        return Phase(PhaseWord.ASSIGNED, "its host has not confirmed it yet")
+    power = _phase_of_power(desktop, report, pool, "", now)
+    if power.word is not PhaseWord.READY:
+        return power
+    if report.guest_users:
+        return Phase(PhaseWord.CONNECTED, f"logged on: {', '.join(report.guest_users)[:200]}")
+    assigned_at = desktop.assigned_at
+    if not report.logged_on_seen and assigned_at is not None and now - assigned_at >= NO_LOGON_SECONDS:
+        return Phase(
+            PhaseWord.ASSIGNED, "no log-on was seen in 30 minutes; does the image have vgpuctl's guest helper?"
+        )
+    return Phase(PhaseWord.ASSIGNED, "its user has logged off" if report.logged_off else "")
+
+
+def _phase_of_power(desktop: Desktop, report: DesktopReport, pool: Pool, waits: str, now: float) -> Phase:
+    if not desktop.power_on:
+        return Phase(PhaseWord.STOPPING if is_running(report.state) else PhaseWord.OFF)
+    if not is_running(report.state):
+        return Phase(PhaseWord.WAITING, waits) if waits else Phase(PhaseWord.STARTING)
+    if report.ready:
+        return Phase(PhaseWord.READY)
+    if boot_failed(desktop, pool, now):
+        minutes = pool.spec.boot_minutes
+        return Phase(PhaseWord.FAILED, f"not ready ({pool.spec.ready_when}) {minutes} minutes after its start")
+    return Phase(PhaseWord.STARTING, f"not ready yet ({pool.spec.ready_when})")
+
+
+def _why_not_begun(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -> str:
+    """Return why nothing is made, started or refreshed now; empty: it is."""
+    if pool.state is not PoolState.ACTIVE:
+        return f"the pool {pool.name} is {pool.state}" + (f": {pool.reason}" if pool.reason else "")
+    if host is not None and host.held is not None:
+        return f"nothing is changed on {host.name}: {host.held}"
+    if desktop.not_before > now:
+        text = f"it tries again in {max(1, round(desktop.not_before - now))} s"
+        error = _error_text(desktop.report)
+        return f"{text}: {error}" if error else text
+    return ""
+
+
+def _error_text(report: DesktopReport | None) -> str:
+    if report is None or report.code is None:
+        return ""
+    text = report.error or report.code
+    return f"{text}; {report.hint}" if report.hint else text

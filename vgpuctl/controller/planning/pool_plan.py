@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which desktops a pool has: one tick compares its rows with its spec, and says what changes.
+
+A desktop with a user is never retired here; its user loses it by a release, and only then it counts as any other.
+Rows that are absent count until their hosts confirmed that the VM is gone, so a pool never has more VMs than `maximum`,
+and the numbers up to `maximum` always suffice for its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from vgpuctl.config.name_patterns import natural_key
+from vgpuctl.config.vm_spec import fill_number
+from vgpuctl.controller.model import (
+    Desktop,
+    FleetHost,
+    FleetHostState,
+    Image,
+    NewDesktop,
+    OnLogoff,
+    Pool,
+    PoolChanges,
+    PoolKind,
+    PoolState,
+)
+from vgpuctl.controller.planning.back_off import error_times
+from vgpuctl.controller.planning.phase import (
+    BLOCKING_CODES,
+    FAILED_AFTER,
+    boot_failed,
+    is_lost,
+    needs_refresh,
+    was_seen,
+)
+from vgpuctl.controller.planning.schedules import wanted_spare
+from vgpuctl.errors import Failed
+from vgpuctl.model.numbers import count_text
+from vgpuctl.value import EMPTY_MAPPING, replace
+
+PAUSE_ERRORS, PAUSE_SECONDS = 3, 1200
+"""A pool with so many errors in so many seconds is paused."""
+SPARE_SILENT_SECONDS = 600
+"""Spares of a host that is silent for so long are replaced on other hosts; a shorter silence may be a reboot."""
+MAX_MAC_TRIES = 1000
+
+
+def plan_pool(
+    pool: Pool,
+    desktops: Sequence[Desktop],
+    image: Image | None,
+    now: float,
+    random_mac: Callable[[], str],
+    hosts: Mapping[str, FleetHost] = EMPTY_MAPPING,
+) -> PoolChanges:
+    """Plan what changes in a pool. `desktops`: all its rows; `image`: its present one, None: it has none.
+
+    `hosts`: by id; without them no host counts as silent or draining.
+
+    Raises:
+        Failed: `random_mac` gives the same addresses again and again.
+    """
+    if pool.state is PoolState.DRAINING:
+        return PoolChanges(retire=tuple(desktop.id for desktop in desktops if not desktop.absent))
+    released = _ended(pool, desktops, now)
+    after = [_released(desktop) if desktop.id in released else desktop for desktop in desktops]
+    if pool.state is PoolState.PAUSED:
+        return PoolChanges(release=released)
+    pause = _why_pause(pool, after, now)
+    if pause is not None:
+        return PoolChanges(release=released, pause=pause)
+    live = [desktop for desktop in after if not desktop.absent]
+    gone = [d for d in live if _is_gone(d, pool) or (d.user is None and _leaves(d, hosts))]
+    live = [desktop for desktop in live if desktop not in gone]
+    surplus, missing = _compare(pool, live, len(after), now, hosts)
+    retired = [*gone, *surplus]
+    create = _new_desktops(pool, after, missing, random_mac) if image is not None and not image.retired else ()
+    moved = () if image is None else _moved(pool, [d for d in live if d not in surplus], image)
+    return PoolChanges(create, tuple(desktop.id for desktop in retired), released, None, moved)
+
+
+def _ended(pool: Pool, desktops: Sequence[Desktop], now: float) -> tuple[str, ...]:
+    """Return the ids of the desktops whose users lose them: the lease is over, or a floating one's user is gone."""
+    ended = []
+    for desktop in desktops:
+        report = desktop.report
+        if desktop.user is None or pool.spec.kind is PoolKind.FIXED:
+            continue
+        current = report is not None and report.generation == desktop.generation
+        logged_off = current and report is not None and report.logged_off
+        floating_end = pool.spec.kind is PoolKind.FLOATING and (logged_off or is_lost(desktop))
+        if floating_end or (desktop.lease_until is not None and desktop.lease_until <= now):
+            ended.append(desktop.id)
+    return tuple(ended)
+
+
+def _released(desktop: Desktop) -> Desktop:
+    """Return a row as the database's release leaves it."""
+    return replace(desktop, user=None, generation=desktop.generation + 1, power_on=True, lease_until=None)
+
+
+def _is_gone(desktop: Desktop, pool: Pool) -> bool:
+    """Return whether a desktop's VM is gone and another may take its place; a dedicated one is a person's loss."""
+    return is_lost(desktop) and (pool.spec.kind is not PoolKind.DEDICATED or desktop.user is None)
+
+
+def _leaves(desktop: Desktop, hosts: Mapping[str, FleetHost]) -> bool:
+    """Return whether a desktop without a user must leave its host, or was never made there and cannot be."""
+    host = hosts.get(desktop.host_id or "")
+    if host is None or host.state is FleetHostState.ACTIVE:
+        return False
+    return host.state is FleetHostState.DRAINING or not was_seen(desktop)
+
+
+def _why_pause(pool: Pool, desktops: Sequence[Desktop], now: float) -> str | None:
+    errors = 0
+    last: Desktop | None = None
+    for desktop in desktops:
+        times = [at for at in error_times(desktop) if now - at < PAUSE_SECONDS]
+        failed_since = desktop.report.running_since if desktop.report is not None else None
+        if failed_since is not None and boot_failed(desktop, pool, now):
+            times += [now] if now - failed_since - 60 * pool.spec.boot_minutes < PAUSE_SECONDS else []
+        errors += len(times)
+        if times and (last is None or desktop.not_before > last.not_before):
+            last = desktop
+    if errors < PAUSE_ERRORS or last is None:
+        return None
+    report = last.report
+    text = (report.error or report.code) if report is not None else None
+    why = f"{last.name}: {text}" if text else f"{last.name} was not ready in {pool.spec.boot_minutes} minutes"
+    return f"{count_text(errors, 'error')} in {PAUSE_SECONDS // 60} minutes; the last one of {why}"
+
+
+def _compare(
+    pool: Pool, live: list[Desktop], rows: int, now: float, hosts: Mapping[str, FleetHost]
+) -> tuple[list[Desktop], int]:
+    """Return the desktops without a user that are too many, and how many are missing."""
+    spec = pool.spec
+    unused = sorted((d for d in live if d.user is None and not _is_blocked(d)), key=lambda d: _rank(d, pool, now))
+    free_rows = max(0, spec.maximum - rows)
+    if spec.kind is PoolKind.FIXED:
+        return unused[: max(0, len(live) - spec.maximum)], free_rows
+    spares = [desktop for desktop in unused if _counts_as_spare(desktop, pool, now, hosts)]
+    wanted = wanted_spare(spec, now)
+    surplus = spares[: max(0, len(spares) - wanted)]
+    others = [desktop for desktop in unused if desktop not in surplus]
+    surplus += others[: max(0, len(live) - len(surplus) - spec.maximum)]
+    return surplus, min(free_rows, max(0, wanted - len(spares)))
+
+
+def _is_blocked(desktop: Desktop) -> bool:
+    """Return whether its host has something else than the database says: a person decides about the desktop."""
+    return desktop.report is not None and desktop.report.code in BLOCKING_CODES
+
+
+def _rank(desktop: Desktop, pool: Pool, now: float) -> tuple[int, tuple[tuple[int, int, str], ...]]:
+    """Return the sort key by which desktops go: those that take longest to be of use, then the highest number."""
+    report = desktop.report
+    if desktop.host_id is None:
+        order = 0
+    elif not was_seen(desktop) or report is None:
+        order = 1
+    elif needs_refresh(desktop, report, pool.spec.kind):
+        order = 2
+    else:
+        order = 4 if report.ready else 3
+    key = natural_key(desktop.name)
+    return order, tuple((-kind, -number, text) for kind, number, text in key)
+
+
+def _counts_as_spare(desktop: Desktop, pool: Pool, now: float, hosts: Mapping[str, FleetHost]) -> bool:
+    """Return whether a desktop without a user is one that can take a user now, or soon."""
+    host = hosts.get(desktop.host_id or "")
+    if host is not None and (host.seen_at is None or now - host.seen_at > SPARE_SILENT_SECONDS):
+        return False
+    return desktop.power_on and desktop.errors < FAILED_AFTER and not boot_failed(desktop, pool, now)
+
+
+def _new_desktops(
+    pool: Pool, desktops: Sequence[Desktop], count: int, random_mac: Callable[[], str]
+) -> tuple[NewDesktop, ...]:
+    taken = {desktop.name for desktop in desktops}
+    macs = {desktop.mac for desktop in desktops}
+    created: list[NewDesktop] = []
+    for number in range(1, pool.spec.maximum + 1):
+        if len(created) == count:
+            break
+        name = fill_number(pool.spec.names, number)
+        if name not in taken:
+            created.append(NewDesktop(name, _new_mac(macs, random_mac)))
+    return tuple(created)
+
+
+def _new_mac(macs: set[str], random_mac: Callable[[], str]) -> str:
+    for _ in range(MAX_MAC_TRIES):
+        mac = random_mac()
+        if mac not in macs:
+            macs.add(mac)
+            return mac
+    raise Failed(f"no unused MAC address after {MAX_MAC_TRIES} random ones")
+
+
+def _moved(pool: Pool, desktops: list[Desktop], image: Image) -> tuple[str, ...]:
+    """Return the ids of those that get the pool's present image now.
+
+    First those that are not ready anyway, for it costs nobody a desktop; then ready ones, as long as at most
+    `max_unavailable` are not ready. A used floating desktop gets it after its release, a used dedicated one at its next
+    log-off if it is refreshed then, else never: its disk is its user's.
+    """
+    if pool.spec.max_unavailable == 0:
+        return ()
+    refreshes = pool.spec.on_logoff is OnLogoff.REFRESH
+    unused = [desktop for desktop in desktops if desktop.user is None]
+    moved = [
+        desktop.id
+        for desktop in desktops
+        if desktop.image_id != image.id
+        and (
+            (desktop.user is None and not _is_available(desktop, pool, None))
+            or (desktop.user is not None and pool.spec.kind is PoolKind.DEDICATED and refreshes)
+        )
+    ]
+    available = [desktop for desktop in unused if _is_available(desktop, pool, image)]
+    budget = pool.spec.max_unavailable - sum(d.host_id is not None for d in unused if d not in available)
+    outdated = [desktop for desktop in available if desktop.image_id != image.id]
+    outdated.sort(key=lambda desktop: natural_key(desktop.name))
+    return tuple(moved) + tuple(desktop.id for desktop in outdated[: max(0, budget)])
+
+
+def _is_available(desktop: Desktop, pool: Pool, image: Image | None) -> bool:
+    """Return whether a desktop without a user is ready; with `image`: and is not one whose refresh to it is due."""
+    report = desktop.report
+    if report is None or not report.exists or not report.ready or needs_refresh(desktop, report, pool.spec.kind):
+        return False
+    due = image is not None and desktop.image_id == image.id and report.image not in (None, image.path)
+    return not due

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of single values in a pool's spec; `vgpuctl.config.rules` explains how a rule works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from vgpuctl.config import rules
+from vgpuctl.config.agent_spec import ACCOUNT_PATTERN
+from vgpuctl.config.shape import Rule, nonempty_list
+from vgpuctl.config.vm_fields import JsonSchema, pattern_schema
+from vgpuctl.config.vm_spec import check_pattern
+from vgpuctl.controller.model import PoolSpec, ReadyWhen
+from vgpuctl.controller.planning.schedules import DAY_NAMES, zone_of
+
+MAX_DESKTOPS = 10_000
+USER_PATTERN = ACCOUNT_PATTERN
+DAY_WORDS = {"weekdays": (0, 1, 2, 3, 4), "weekend": (5, 6), "daily": (0, 1, 2, 3, 4, 5, 6)}
+CLOCK_SCHEMA = pattern_schema("(([01]?[0-9]|2[0-3]):[0-5][0-9]|24:00)")
+MINUTES_SCHEMA: JsonSchema = {"anyOf": [pattern_schema("[0-9]{1,4}(m|h)?"), {"minimum": 0, "type": "integer"}]}
+_CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])|(24):00", re.ASCII)
+_MINUTES = re.compile(r"([0-9]{1,4})(m|h)?", re.ASCII)
+_PORT = re.compile(r"port(?: ([0-9]{1,5}))?", re.ASCII)
+_DIGITS = re.compile(r"\{:0([1-9])\}", re.ASCII)
+
+
+def names(value: object) -> str:
+    """Check the pattern of a pool's names."""
+    text = rules.as_text(value)
+    if len(text) > 63 + len("{:03}"):
+        raise ValueError(f"a pattern of {len(text)} characters is too long: names have at most 63")
+    if "{" not in text:
+        raise ValueError(f"{text!a} has no number: write it like office-{{:03}} for office-001, office-002 and so on")
+    return check_pattern(text)
+
+
+def digits(pattern: str) -> int | None:
+    """Return how many digits the numbers of a pattern have at least; None: as many as they need."""
+    match = _DIGITS.search(pattern)
+    return int(match[1]) if match else None
+
+
+def user(value: object) -> str:
+    """Check the name of a user, also of a directory service: `ada@example.org`."""
+    text = rules.as_text(value)
+    if not re.fullmatch(USER_PATTERN, text, re.ASCII):
+        raise ValueError(f"{text[:99]!a} is not the name of a user")
+    return text
+
+
+def ready_when(value: object) -> tuple[ReadyWhen, int]:
+    """Return when a desktop is ready, and the port."""
+    text = " ".join(rules.as_text(value).split())
+    match = _PORT.fullmatch(text)
+    if match is not None:
+        port = int(match[1] or PoolSpec.port)
+        if not 1 <= port <= 65535:
+            raise ValueError(f"{port} is not a port between 1 and 65535")
+        return ReadyWhen.PORT, port
+    if text not in (ReadyWhen.RUNNING, ReadyWhen.GUEST):
+        raise ValueError(f"{text[:99]!a} is not running, guest or port 3389")
+    return ReadyWhen(text), PoolSpec.port
+
+
+def minutes(minimum: int, maximum: int) -> Callable[[object], int]:
+    """Return the rule for a time in minutes: `15`, `15m` or `1h`."""
+
+    def rule(value: object) -> int:
+        match = _MINUTES.fullmatch(value.strip()) if isinstance(value, str) else None
+        if isinstance(value, str):
+            if match is None:
+                raise ValueError(f"{value[:99]!a} is not a time in minutes: write it like 15m or 1h")
+            value = int(match[1]) * (60 if match[2] == "h" else 1)
+        return rules.whole_number(minimum, maximum)(value)
+
+    return rule
+
+
+def clock_time(value: object) -> int:
+    """Return a local time in minutes after midnight."""
+    text = rules.as_text(value)
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text[:99]!a} is not a time between 00:00 and 24:00, like 07:30")
+    return 1440 if match[3] else int(match[1]) * 60 + int(match[2])
+
+
+def days(value: object) -> tuple[int, ...]:
+    """Return weekdays, Monday is 0, from their names or from words for several."""
+    numbers: list[int] = []
+    listed = nonempty_list(rules.one_of((*DAY_NAMES, *DAY_WORDS)))(value)
+    for word in listed if isinstance(listed, tuple) else ():
+        numbers += DAY_WORDS.get(word) or (DAY_NAMES.index(word),)
+    doubled = sorted({number for number in numbers if numbers.count(number) > 1})
+    if doubled:
+        raise ValueError(f"{DAY_NAMES[doubled[0]]} is given twice")
+    return tuple(sorted(numbers))
+
+
+def day_texts(numbers: tuple[int, ...]) -> object:
+    """Return weekdays as people write them."""
+    word = next((word for word, group in DAY_WORDS.items() if group == numbers), None)
+    return word or [DAY_NAMES[number] for number in numbers]
+
+
+def time_zone(value: object) -> str:
+    """Check the IANA name of a time zone."""
+    text = rules.as_text(value)
+    zone_of(text)
+    return text
+
+
+def flag(value: object) -> bool:
+    """Check true or false."""
+    if not isinstance(value, bool):
+        raise ValueError("expected true or false")
+    return value
+
+
+def unique_list(rule: Rule, most: int) -> Rule:
+    """Return the rule of a field that takes one value or a list of at most so many, none of them twice."""
+    listed = nonempty_list(rule)
+
+    def check(value: object) -> object:
+        if isinstance(value, list | tuple) and len(value) > most:
+            raise ValueError(f"{len(value)} entries; at most {most} are allowed")
+        entries = listed(value)
+        seen: set[object] = set()
+        for number, entry in enumerate(entries if isinstance(entries, tuple) else ()):
+            if entry in seen:
+                raise rules.ValidationError((rules.Problem((number,), "is given twice"),))
+            seen.add(entry)
+        return entries
+
+    return check

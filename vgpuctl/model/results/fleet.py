@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller's commands and its API answer. Times are UTC, RFC 3339; null: never, or not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vgpuctl.value import EMPTY_MAPPING, Value
+
+
+class DatabaseResult(Value):
+    """A database, by its URL without the password."""
+
+    database: str
+
+
+class FleetResult(Value):
+    """The controller that answered, and what the caller may do there: `admin`, `operator` or `viewer`.
+
+    `incarnation`: of its database. `holder`: the name by which this controller holds hosts.
+    """
+
+    version: str
+    caller: str
+    role: str
+    incarnation: str
+    holder: str
+    pools: int
+    hosts: int
+    desktops: int
+
+
+class PoolResult(Value):
+    """A pool. `spec`: as its spec file has it. `counts`: desktops by phase. `generation`: the ETag of its URL.
+
+    `reason`: why it is paused; null if it is not.
+    """
+
+    name: str
+    kind: str
+    state: str
+    reason: str | None
+    image: str
+    profiles: tuple[str, ...]
+    maximum: int
+    spare: int
+    desktops: int
+    ready: int
+    assigned: int
+    counts: Mapping[str, int]
+    generation: int
+    spec: Mapping[str, Any] = EMPTY_MAPPING
+
+
+class DesktopResult(Value):
+    """A desktop. `phase`: what it is doing, computed from what is wanted and the host's last report; `why` says more.
+
+    `address`: only of one whose host confirmed its user. `seen`: when its host last said something of it.
+    `code`, `error`, `hint`: of what failed last.
+    """
+
+    name: str
+    id: str
+    pool: str
+    phase: str
+    why: str | None
+    user: str | None
+    host: str | None
+    profile: str | None
+    image: str
+    mac: str
+    address: str | None
+    power: str
+    assigned: str | None
+    lease_until: str | None
+    seen: str | None
+    code: str | None
+    error: str | None
+    hint: str | None
+    generation: int
+
+
+class FleetHostResult(Value):
+    """A host. `held`: why the controller changes nothing there; null if it does. `problem`: why it cannot be reached.
+
+    `holder`: the controller that has it now. `offers`: how many more vGPUs of each profile it said it can make.
+    """
+
+    name: str
+    address: str
+    state: str
+    held: str | None
+    problem: str | None
+    labels: Mapping[str, str]
+    desktops: int
+    machine_id: str | None
+    host_key: str | None
+    agent_version: str | None
+    driver: str | None
+    holder: str | None
+    seen: str | None
+    offers: Mapping[str, int]
+    generation: int
+
+
+class FleetImageResult(Value):
+    """A base image. `path`: of its file on the hosts. `pools`: those that use it."""
+
+    name: str
+    version: str
+    path: str
+    os: str
+    sha256: str | None
+    retired: bool
+    pools: tuple[str, ...]
+    generation: int
+
+
+class ApiTokenResult(Value):
+    """An API token. `secret`: only in the answer that made it; the database has its digest alone."""
+
+    name: str
+    role: str
+    created: str
+    expires: str | None
+    secret: str | None = None
+
+
+class FleetEventResult(Value):
+    """An entry of the fleet's journal. `actor`: the token that asked for it, or `controller`."""
+
+    id: int
+    time: str
+    kind: str
+    text: str
+    actor: str
+    pool: str | None
+    desktop: str | None
+    host: str | None
+    user: str | None
