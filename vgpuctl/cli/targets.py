@@ -209,12 +209,14 @@ def change(
     preview_notes: Callable[[Rows], tuple[str, ...]] | None = None,
     dry_run: bool = False,
     managed_only: bool = True,
+    may_skip_all: bool = False,
 ) -> int:
     """Run a change for one plain name, or for several as one command.
 
     `question`: for a call that asks for confirmation; makes the one question for all. `check`: raises what prevents the
     change whatever it is for, once for all. `preview_notes`: notes about all of them for a dry run. `managed_only`
-    False: patterns and --all select unmanaged VMs, too.
+    False: patterns and --all select unmanaged VMs, too. `may_skip_all`: with --all it is no error that none of them can
+    have the change.
     """
     name = targets.single
     if name is not None:
@@ -238,6 +240,7 @@ def change(
             notes=(*selected.notes, *notes),
             dry_run=dry_run,
             skips=targets.everything,
+            may_skip_all=may_skip_all and targets.everything,
         )
 
     return run.call(settings, kind, change_all)

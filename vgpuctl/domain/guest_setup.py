@@ -80,11 +80,13 @@ def is_unread(script: str | None) -> bool:
 
 
 def device_plugin_config(sharing: GuestSharing | None, *, has_mig: bool = False) -> str:
-    """Return the configuration of NVIDIA's device plugin in YAML, for a node whose GPUs are shared so.
+    """Return the manifest of a ConfigMap with the configuration of NVIDIA's device plugin for such a node.
 
-    `has_mig`: its GPUs are divided into GPU instances, each of which is a resource of its own.
+    Its only key is the configuration's name (`config_name`). `has_mig`: the node's GPUs are divided into GPU instances,
+    each of which is a resource of its own.
     """
-    return render_text(DIRECTORY, "device-plugin.yaml.j2", {"sharing": sharing, "has_mig": has_mig})
+    values = {"config": config_name(sharing, has_mig=has_mig), "sharing": sharing, "has_mig": has_mig}
+    return render_text(DIRECTORY, "device-plugin-config-map.yaml.j2", values)
 
 
 def _describe(setup: GuestSetup) -> str:
@@ -104,9 +106,15 @@ def _windows_values(setup: GuestSetup) -> dict[str, object]:
     }
 
 
-def config_name(sharing: GuestSharing) -> str:
-    """Return the name of the device plugin's configuration: the same on all nodes whose GPUs are shared so."""
-    return f"vgpuctl-{sharing.method}-{sharing.replicas}"
+def config_name(sharing: GuestSharing | None, *, has_mig: bool = False) -> str:
+    """Return the name of the device plugin's configuration: the same on all nodes whose GPUs are shared so.
+
+    `default` is the one that the plugin takes for a node without the label nvidia.com/device-plugin.config
+    (NVIDIA/k8s-device-plugin, cmd/config-manager).
+    """
+    if has_mig:
+        return "vgpuctl-mig-mixed"
+    return "default" if sharing is None else f"vgpuctl-{sharing.method}-{sharing.replicas}"
 
 
 def node_labels(sharing: GuestSharing) -> list[str]:

@@ -149,7 +149,7 @@ class BatchRequest(Value, Generic[WorkerT, Data]):
     """Which call is made for which names, and how many at a time.
 
     `question`: makes the one question from the names to ask about; None: the call asks nothing. `skips`: what cannot
-    have the change is skipped with a note, if another one can.
+    have the change is skipped with a note, if another one can. `may_skip_all`: also if none can, which is a success.
     """
 
     names: tuple[str, ...]
@@ -159,6 +159,7 @@ class BatchRequest(Value, Generic[WorkerT, Data]):
     notes: tuple[str, ...] = ()
     dry_run: bool = False
     skips: bool = False
+    may_skip_all: bool = False
 
 
 def run(
@@ -271,7 +272,7 @@ def _report(request: BatchRequest[WorkerT, Data], batches: Sequence[Batch[Worker
         not_begun = partial(Interrupted, "not begun", signal_number=interruption.signal_number)
         failed |= {name: not_begun() for name in request.names if name not in results and name not in failed}
     skipped = {n: failed.pop(n) for n in request.names if n in failed and request.skips and _is_impossible(failed[n])}
-    if not results:
+    if not results and not request.may_skip_all:
         failed, skipped = failed | skipped, {}
     names = [name for name in request.names if name not in skipped]
     rows = tuple(_failed_row(name, failed[name]) if name in failed else _row(name, results[name]) for name in names)

@@ -104,19 +104,22 @@ class TargetCalls(Calls):
         notes: tuple[str, ...] = (),
         dry_run: bool = False,
         skips: bool = False,
+        may_skip_all: bool = False,
     ) -> Outcome[TargetsResult[Data]]:
         """Make a change for each name, `parallel` at a time; each is undone by itself if it fails.
 
         `command`: for the audit journal, which gets one entry. `call` gets an opened host and a name; with `dry_run` it
         must be a dry run too. `question`: makes the one question for all from the names; it is for a call that needs
-        confirmation. `skips`: what cannot have the change is skipped with a note, if another one can.
+        confirmation. `skips`: what cannot have the change is skipped with a note, if another one can, or with
+        `may_skip_all` if none can.
         SomeTargetsFailed: some failed; `result` has all of them.
         """
         from vgpuctl.library import batch
 
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         self._refuse_captured()
-        request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run, skips)
+        asked = None if dry_run else question
+        request = batch.BatchRequest(tuple(names), call, parallel, asked, notes, dry_run, skips, may_skip_all)
 
         with self._one_call() as host:
 

@@ -78,6 +78,7 @@ def _of_host(snapshot: Snapshot) -> CapacityResult:
     labels = _labels(None, [gpu.model for gpu in gpus])
     if instances:
         labels["nvidia.com/mig.strategy"] = "mixed"
+        labels["nvidia.com/device-plugin.config"] = config_name(None, has_mig=True)
     resources = {**_resources(None, len(whole)), **instances}
     return CapacityResult(None, labels, resources, device_plugin_config(None, has_mig=bool(instances)))
 

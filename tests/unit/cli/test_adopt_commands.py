@@ -56,6 +56,22 @@ def test_several_are_adopted_by_a_glob_and_all_of_them_by_all(two: Run) -> None:
     assert {name for name, (_, adoptable) in ownerships(two).items() if adoptable} == {"desk-1", "desk-2", "old desk"}
 
 
+def test_all_of_none_is_a_success_that_says_why(scenario: Callable[[str], Run]) -> None:
+    run = scenario("version: 1\ngpus: [{model: T4}]\n")
+    assert run("create-vm vm-1 --profile T4-4Q --no-start").status == 0
+    assert run("create-vm vm-2 --profile T4-4Q --no-start").status == 0
+    before = ownerships(run)
+    for line in ("adopt --all --release", "adopt --all --release --dry-run"):
+        ran = run(line)
+        assert ran.status == 0
+        assert "skipped: vm-1: vgpuctl created vm-1: only a VM that was adopted can be let go" in ran.err
+        document = run(f"{line} --json").document
+        assert (document["changed"], document["data"]["targets"], len(document["data"]["notes"])) == (False, [], 2)
+    assert run("adopt 'vm-*' --release").status == 3
+    assert run("adopt vm-1 --release").status == 3
+    assert ownerships(run) == before
+
+
 def test_a_failure_of_one_of_several_is_its_own(two: Run) -> None:
     assert two("create-vm vm --profile T4-4Q --no-start").status == 0
     ran = two("adopt desk-1 vm --release --json")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.callers import VIEWER, host_of
 from tests.hosts import open_sim_host, picture
+from tests.kubernetes_objects import check_manifests
 from vgpuctl.config.spec_text import render_spec
 from vgpuctl.config.vm_spec import parse_vm_spec
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
@@ -23,10 +24,11 @@ def pod(limits, *, name="job", metadata="", spec=""):
 
 @pytest.fixture
 def convert(tmp_path):
-    """Return a function that converts texts on a simulated host."""
+    """Return a function that converts manifests, which Kubernetes would take, on a simulated host."""
     hosts = {}
 
     def run(text, scenario="a100-40", **options):
+        check_manifests(text)
         if scenario not in hosts:
             (tmp_path / scenario).mkdir()
             hosts[scenario] = open_sim_host(tmp_path / scenario, scenario)
@@ -156,9 +158,11 @@ def test_a_share_of_the_cores_needs_a_policy_that_keeps_it(tmp_path, convert):
 
 
 def test_several_pods_are_one_spec_with_a_pattern(convert):
-    text = pod("nvidia.com/gpumem: 3000").replace("kind: Pod", "kind: Deployment")
-    text = text.replace("spec:\n", "spec:\n  replicas: 3\n  template:\n    spec:\n").replace(
-        "  containers:\n  - {", "      containers:\n      - {"
+    container = "{name: main, image: i, resources: {limits: {nvidia.com/gpumem: 3000}}}"
+    text = (
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: job}\nspec:\n  replicas: 3\n"
+        "  selector: {matchLabels: {app: job}}\n  template:\n    metadata: {labels: {app: job}}\n"
+        f"    spec: {{containers: [{container}]}}\n"
     )
     (job,) = convert(text).data
     assert (job.pods, job.spec["name"]) == (3, "job-{}")

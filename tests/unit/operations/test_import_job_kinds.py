@@ -7,6 +7,7 @@ import pytest
 
 from tests.callers import host_of
 from tests.hosts import open_sim_host, picture
+from tests.kubernetes_objects import check_manifests
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 
 GPU_TEMPLATE = """apiVersion: resource.k8s.io/{version}
@@ -72,9 +73,11 @@ spec:
 
 @pytest.fixture
 def convert(tmp_path):
-    """Return a function that converts files on a simulated host."""
+    """Return a function that converts files on a simulated host; `valid`: Kubernetes would take them."""
 
-    def run(*texts, scenario="a100-40", **options):
+    def run(*texts, scenario="a100-40", valid=True, **options):
+        if valid:
+            check_manifests("\n---\n".join(texts))
         host = open_sim_host(tmp_path / scenario, scenario)
         paths = [tmp_path / f"{number}.yaml" for number in range(len(texts))]
         for path, text in zip(paths, texts, strict=True):
@@ -141,7 +144,8 @@ def test_a_claim_by_name_and_what_a_claim_says_besides(convert):
     ):
         assert left_out.count(text) == 1
     old = POD.replace("resourceClaimTemplateName: one-gpu", "source: {resourceClaimName: gpus}")
-    assert convert(old, claim).data[0].words == job.words
+    check_manifests(old, version="1.30")
+    assert convert(old, claim, valid=False).data[0].words == job.words
 
 
 @pytest.mark.parametrize(
@@ -161,13 +165,13 @@ def test_a_claim_by_name_and_what_a_claim_says_besides(convert):
 )  # fmt: skip
 def test_a_claim_that_is_not_plain_is_an_error_with_its_line(convert, tmp_path, request_text, problem):
     with pytest.raises(InvalidInput, match=r"0\.yaml:8: ") as raised:
-        convert(template(request_text) + POD)
+        convert(template(request_text) + POD, valid="many" not in request_text)
     assert problem in raised.value.message
 
 
 def test_a_claim_that_is_missing_or_in_another_namespace_is_an_error_with_a_command(convert):
-    for text in (POD, template().replace("namespace: ml", "namespace: x") + POD,
-                 template().replace("ResourceClaimTemplate", "ResourceClaim") + POD):  # fmt: skip
+    claim = template().replace("ResourceClaimTemplate", "ResourceClaim").replace("spec:\n  spec:", "spec:")
+    for text in (POD, template().replace("namespace: ml", "namespace: x") + POD, claim + POD):
         with pytest.raises(InvalidInput, match="the ResourceClaimTemplate one-gpu of the namespace ml is in none") as e:
             convert(text)
         assert "kubectl get resourceclaims,resourceclaimtemplates" in str(e.value.hint)
@@ -179,9 +183,9 @@ def test_a_claim_that_is_missing_or_in_another_namespace_is_an_error_with_a_comm
 def test_odd_claims_do_no_harm(convert, requests):
     text = template().replace("requests:\n      - name: gpu\n        " + EXACTLY, f"requests: {requests}")
     with pytest.raises((InvalidInput, NotFound)):
-        convert(text + POD)
+        convert(text + POD, valid=False)
     with pytest.raises((InvalidInput, NotFound)):
-        convert(template() + POD.partition("  containers:")[0] + "  containers: []\n  resourceClaims: 5\n")
+        convert(template() + POD.partition("  containers:")[0] + "  containers: []\n  resourceClaims: 5\n", valid=False)
 
 
 def test_a_pod_without_containers_claims_a_gpu_too(convert):

@@ -41,4 +41,5 @@ def adopt(settings: Settings, targets: Targets, release: bool, dry_run: bool) ->
         lambda host, name: host.adopt(name, release=release, dry_run=dry_run),
         dry_run=dry_run,
         managed_only=False,
+        may_skip_all=True,
     )

@@ -116,14 +116,14 @@ def import_job(
     "capacity",
     examples=(
         ("vgpuctl capacity k8s-1", "the labels and resources of the node that this VM is"),
-        ("kubectl label node NODE $(vgpuctl capacity k8s-1 --format labels)", "give them to the node"),
-        ("vgpuctl capacity k8s-1 --format device-plugin", "the configuration of NVIDIA's device plugin"),
+        ("kubectl label --overwrite node NODE $(vgpuctl capacity k8s-1 --format labels)", "label the node"),
+        ("vgpuctl capacity k8s-1 --format device-plugin", "a ConfigMap with NVIDIA's device plugin's configuration"),
         ("vgpuctl --host sim:h100-mig capacity", "this host, with its GPU instances"),
     ),
 )
 @click.argument("vm", required=False, shell_complete=complete.vms)
 @click.option(
-    "--format", "form", type=click.Choice(_FORMATS), help="Print only this: KEY=VALUE for each label, or YAML."
+    "--format", "form", type=click.Choice(_FORMATS), help="Print only this: KEY=VALUE for each label, or a ConfigMap."
 )
 @click.pass_obj
 def capacity(settings: Settings, vm: str | None, form: str | None) -> int:

@@ -49,7 +49,8 @@ class CapacityResult(Value):
     """What a VM, or a host, is as a node of Kubernetes. `vm`: its name, null for the host itself.
 
     `labels`: of the node, as NVIDIA's GPU feature discovery has them. `resources`: how many of each its pods can ask
-    for. `device_plugin`: the configuration of NVIDIA's device plugin, in YAML.
+    for. `device_plugin`: the manifest of a ConfigMap with the configuration of NVIDIA's device plugin, in YAML. Its key
+    is the value of the label `nvidia.com/device-plugin.config`, or `default` where there is no such label.
     """
 
     vm: str | None

@@ -7,13 +7,16 @@ import json
 
 import pytest
 
+from tests.kubernetes_objects import check_manifests
 from vgpuctl.config.kubernetes.manifests import MAX_DOCUMENTS, parse_manifests
 from vgpuctl.config.kubernetes.pods import cpus_of, memory_mib_of
 from vgpuctl.config.kubernetes.quantity import parse_quantity
 from vgpuctl.errors import InvalidInput
 
 POD = "{containers: [{name: main, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}"
-TEMPLATE = f"template: {{metadata: {{annotations: {{a: b}}}}, spec: {POD}}}"
+TEMPLATE = f"template: {{metadata: {{labels: {{app: train}}, annotations: {{a: b}}}}, spec: {POD}}}"
+SELECTED = f"selector: {{matchLabels: {{app: train}}}}, {TEMPLATE}"
+OF_JOB = TEMPLATE.replace("spec: {", "spec: {restartPolicy: Never, ")
 
 
 def manifest(kind: str, spec: str, api: str = "v1") -> str:
@@ -25,12 +28,14 @@ def manifest(kind: str, spec: str, api: str = "v1") -> str:
     ("text", "pods"),
     [
         (manifest("Pod", POD), [("", 1)]),
-        (manifest("Deployment", f"{{replicas: 3, {TEMPLATE}}}"), [("", 3)]),
-        (manifest("StatefulSet", f"{{replicas: 2, {TEMPLATE}}}"), [("", 2)]),
-        (manifest("DaemonSet", f"{{{TEMPLATE}}}"), [("", 1)]),
-        (manifest("Job", f"{{parallelism: 4, completions: 8, {TEMPLATE}}}"), [("", 4)]),
+        (manifest("Deployment", f"{{replicas: 3, {SELECTED}}}", "apps/v1"), [("", 3)]),
+        (manifest("StatefulSet", f"{{serviceName: train, replicas: 2, {SELECTED}}}", "apps/v1"), [("", 2)]),
+        (manifest("DaemonSet", f"{{{SELECTED}}}", "apps/v1"), [("", 1)]),
+        (manifest("Job", f"{{parallelism: 4, completions: 8, {OF_JOB}}}", "batch/v1"), [("", 4)]),
         (
-            manifest("CronJob", f"{{schedule: '@daily', jobTemplate: {{spec: {{parallelism: 2, {TEMPLATE}}}}}}}"),
+            manifest(
+                "CronJob", f"{{schedule: '@daily', jobTemplate: {{spec: {{parallelism: 2, {OF_JOB}}}}}}}", "batch/v1"
+            ),
             [("", 2)],
         ),
         (manifest("Notebook", f"{{{TEMPLATE}}}", "kubeflow.org/v1"), [("", 1)]),
@@ -44,7 +49,9 @@ def manifest(kind: str, spec: str, api: str = "v1") -> str:
         ),
         (
             manifest(
-                "MPIJob", f"{{mpiReplicaSpecs: {{Launcher: {{{TEMPLATE}}}, Worker: {{replicas: 2, {TEMPLATE}}}}}}}"
+                "MPIJob",
+                f"{{mpiReplicaSpecs: {{Launcher: {{{TEMPLATE}}}, Worker: {{replicas: 2, {TEMPLATE}}}}}}}",
+                "kubeflow.org/v2beta1",
             ),
             [("launcher", 1), ("worker", 2)],
         ),
@@ -59,9 +66,10 @@ def manifest(kind: str, spec: str, api: str = "v1") -> str:
         (
             manifest(
                 "JobSet",
-                f"{{replicatedJobs: [{{replicas: 2, template: {{spec: {{parallelism: 3, {TEMPLATE}}}}}}}]}}",
+                f"{{replicatedJobs: [{{name: w, replicas: 2, template: {{spec: {{parallelism: 3, {OF_JOB}}}}}}}]}}",
+                "jobset.x-k8s.io/v1alpha2",
             ),
-            [("", 6)],
+            [("w", 6)],
         ),
         (
             f"apiVersion: v1\nkind: List\nitems:\n- {{apiVersion: v1, kind: Pod, spec: {POD}}}\n",
@@ -70,6 +78,7 @@ def manifest(kind: str, spec: str, api: str = "v1") -> str:
     ],
 )
 def test_the_pods_of_a_kind(text: str, pods: list[tuple[str, int]]) -> None:
+    check_manifests(text)
     templates = parse_manifests(text, "job.yaml").templates
     assert [(template.role, template.pods) for template in templates] == pods
     assert all(template.containers[0].resources == {"nvidia.com/gpu": 1} for template in templates)
@@ -81,30 +90,40 @@ def test_what_a_pod_has_is_read() -> None:
         """
   nodeSelector: {nvidia.com/gpu.product: Tesla-T4, zone: a}
   tolerations: [{operator: Exists}]
+  volumes: [{name: data, emptyDir: {}}]
   initContainers: [{name: before, image: b}]
   containers:
   - name: main
     image: example.org/i
     command: [python, -m, serve]
-    args: ["--port", 8000, true]
-    env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {secretKeyRef: {name: s, key: k}}}]
+    args: ["--port", "8000"]
+    env: [{name: A, value: "1"}, {name: B}, {name: C, valueFrom: {secretKeyRef: {name: s, key: k}}}]
     volumeMounts: [{name: data, mountPath: /data}]
     resources: {requests: {cpu: 500m, memory: 1Gi}, limits: {cpu: "2", memory: 1500M, nvidia.com/gpu: "1"}}
   - {name: side, image: s, resources: {requests: {cpu: 0.25, memory: 100Mi}}}""",
     )
+    check_manifests(text)
     (template,) = parse_manifests(text, "job.yaml").templates
     main = template.containers[0]
     assert (main.command, main.args, main.env) == (
-        ("python", "-m", "serve"), ("--port", "8000", "true"), (("A", "1"), ("B", ""))
+        ("python", "-m", "serve"), ("--port", "8000"), (("A", "1"), ("B", ""))
     )  # fmt: skip
     assert main.left_out == ("volumeMounts", "env C, whose value is in the cluster")
     assert (cpus_of(template.containers), memory_mib_of(template.containers)) == (3, 1531)
     assert template.node_selector == {"nvidia.com/gpu.product": "Tesla-T4", "zone": "a"}
-    assert (template.left_out, len(template.init_containers)) == (("tolerations of the pod",), 1)
+    assert (template.left_out, len(template.init_containers)) == (("tolerations of the pod", "volumes of the pod"), 1)
+
+
+def test_a_text_that_yaml_took_for_something_else_is_read_as_it_is_in_json() -> None:
+    text = manifest("Pod", POD.replace("image: i", "image: i, args: [8000, true], env: [{name: A, value: 1}]"))
+    (template,) = parse_manifests(text, "job.yaml").templates
+    (main,) = template.containers
+    assert (main.args, main.env) == (("8000", "true"), (("A", "1"),))
 
 
 def test_several_documents_have_the_lines_of_the_file() -> None:
     text = f"# first\n---\n{manifest('Service', '{}')}---\n# only a comment\n---\n{manifest('Pod', POD)}...\n"
+    check_manifests(text)
     read = parse_manifests(text, "job.yaml")
     assert read.others == ("job.yaml:3: Service train",)
     assert [(t.at, t.containers[0].at) for t in read.templates] == [("job.yaml:10", "job.yaml:13")]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kubernetes_objects import check_manifests
 from vgpuctl.config.kubernetes.manifests import parse_manifests
 from vgpuctl.config.kubernetes.request import parse_assumed, parse_request
 from vgpuctl.config.kubernetes.words import WORDS, Amount, Word, find_word
@@ -175,11 +176,13 @@ def test_every_word_has_a_case() -> None:
 def test_a_word_becomes(name: str) -> None:
     limits, expected = CASES[name]
     assert name in limits or find_word(name).pattern or name.startswith("tke")
+    extra = ORION if "virtaitech" in limits else ""
+    check_manifests(pod(limits, extra))
     if expected is None:
         with pytest.raises(InvalidInput, match="as its cluster decides"):
             requested(limits)
         return
-    request = requested(limits, ORION if "virtaitech" in limits else "", assume=ASSUMED)
+    request = requested(limits, extra, assume=ASSUMED)
     percents = [p if p is None else Fraction(p) for p in expected[3:]]
     assert [request.maker, request.count, request.memory_mib, request.memory_percent, request.cores_percent] == [
         *expected[:3], *percents

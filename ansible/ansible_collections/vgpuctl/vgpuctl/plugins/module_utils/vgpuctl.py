@@ -201,14 +201,15 @@ def change(
     name: str = "vgpuctl",
     consent: str | None = None,
     may_stop_vms: bool = False,
+    absent: Any = None,
 ) -> None:
     """Run a command that changes something, or in check mode only says what it would do, and end the module.
 
-    vgpuctl's result is returned under `name`; `consent` and `may_stop_vms` as of `ask`.
+    vgpuctl's result is returned under `name`; `consent`, `may_stop_vms` and `absent` as of `ask`.
     """
     dry = ["--dry-run"] if module.check_mode else []
     line = [words[0], *flags(module.params, "wait"), *dry, *words[1:]]
-    document = ask(module, line, data, consent=consent, may_stop_vms=may_stop_vms)
+    document = ask(module, line, data, absent, consent, may_stop_vms)
     said = document["data"]
     bookkeeping = {
         key: said.pop(key) for key in ("steps", "notes", "dry_run", "before", "after", "sources") if key in said
@@ -241,6 +242,8 @@ def _sides(said: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None
         return {vm: was for vm, was, _ in both if was}, {vm: now for vm, _, now in both if now}
     if "targets" in said:
         rows = [(target["name"], target["data"]) for target in said["targets"]]
+        if not all("after" in row for _, row in rows):
+            return None
         return {name: row["before"] for name, row in rows}, {name: row["after"] for name, row in rows}
     if "settings" in said:
         rows = [(gpu["address"], row) for gpu in said["gpus"] for row in gpu["differences"]]

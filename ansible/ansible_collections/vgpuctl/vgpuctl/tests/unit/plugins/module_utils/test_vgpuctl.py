@@ -239,6 +239,8 @@ def test_a_diff_of_several_vms_and_of_a_host_is_made_of_their_rows():
         "before": {"0000:3b:00.0": {"mode": None}},
         "after": {"0000:3b:00.0": {"mode": "vgpu"}},
     }
+    adopted = {"targets": [{"name": "old-desktop", "data": {"ownership": "managed"}}]}
+    assert [side["after"] for side in vgpuctl.differences(adopted, {"steps": ["one"]})] == ["one\n"]
     row = {"key": "mode", "is": None, "wanted": "vgpu"}
     host = {
         "gpus": [{"address": "0000:3b:00.0", "differences": [row]}],

@@ -30,6 +30,9 @@ GPU = "0000:3b:00.0"
             None,
         ),
         ("gpu_mode", {"all": True, "mode": "vgpu"}, "set-mode --all vgpu", None),
+        ("adopt", {"name": "-old"}, "adopt -- -old", None),
+        ("adopt", {"name": "old-*", "state": "released", "wait": 5}, "adopt --wait 5.0 --release -- old-*", None),
+        ("adopt", {"all": True}, "adopt --all", None),
         (
             "scheduler",
             {"all": True, "policy": "equal_share"},
