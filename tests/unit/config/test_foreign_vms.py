@@ -56,6 +56,42 @@ def test_a_vmx_with_a_whole_gpu_by_its_vendor():
     assert "no GPU" in other.left_out[0]
 
 
+def test_a_vf_of_a_network_card_is_a_network_card_and_no_gpu():
+    lines = (
+        'displayName = "x"\npciPassthru28.deviceId = "0"\npciPassthru28.vendorId = "0"\n'
+        'pciPassthru28.id = "00000:026:00.1"\npciPassthru28.present = "TRUE"\npciPassthru28.systemId = "BYPASS"\n'
+    )
+    for more, network, mac in (
+        ('pciPassthru28.dvs.portgroupId = "dvportgroup-75"\n', "dvportgroup-75", None),
+        ('pciPassthru28.pfId = "00000:026:00.1"\n', None, None),
+        ('pciPassthru28.networkName = "a"\npciPassthru28.MACAddress = "00:50:56:00:00:01"\n', "a", "00:50:56:00:00:01"),
+    ):
+        vm = the_vm(lines + more)
+        assert (vm.gpus, vm.nics) == ((), (ImportedNic("f:2", mac=mac, network=network),))
+        assert "pciPassthru28 is a VF of a network card" in vm.left_out[0]
+        assert network is None or repr(network) in vm.left_out[0]
+        assert the_vm((lines + more).replace("TRUE", "FALSE")).nics == ()
+    assert the_vm(lines).gpus == (), "vendor 0 is none"
+    dvs = 'displayName = "x"\nethernet0.present = "TRUE"\nethernet0.dvs.portgroupId = "dvportgroup-7"\n'
+    assert the_vm(dvs).nics[0].network == "dvportgroup-7"
+
+
+def test_a_value_of_a_vmx_may_have_a_comment_after_it():
+    vm = the_vm('displayName = "a # b"  # "c"\nmemSize = 4096 # 4 GB\nnumvcpus = "8"#x\nfirmware = "efi" # UEFI\n')
+    assert (vm.name, vm.memory_mib, vm.vcpus, vm.firmware) == ("a # b", 4096, 8, "uefi")
+    for line in ('a = "b" c', 'a = "b" "c" # d', "a = b c # d", 'a = "b # c', 'a = b"c'):
+        with pytest.raises(InvalidInput, match=r'f:2: .* is not KEY = "VALUE"'):
+            the_vm(f'displayName = "x"\n{line}\n')
+
+
+def test_a_disk_of_a_snapshot_is_to_be_consolidated_first():
+    text = 'displayName = "x"\nscsi0:0.present = "TRUE"\nscsi0:0.fileName = "{}"\n'
+    (note,) = the_vm(text.format("test flo_0-000004.vmdk")).notes
+    assert note.startswith("f:3: test flo_0-000004.vmdk has only what changed since a snapshot")
+    for name in ("x-00004.vmdk", "000004.vmdk", "x-000004-flat.vmdk"):
+        assert the_vm(text.format(name)).notes == ()
+
+
 def test_keys_of_a_vmx_have_any_case_and_values_may_be_escaped():
     vm = the_vm('DISPLAYNAME = "a|22b|7Cc"\nMemSize = 4096\nGUESTOS = "windows11-64"\n')
     assert (vm.name, vm.memory_mib, vm.is_windows, vm.firmware) == ('a"b|c', 4096, True, "bios")
@@ -95,6 +131,109 @@ def test_items_of_a_deployment_option_count_only_for_the_default_one():
         "<vmw:Config", f"{item.format('small', 1)}{item.format('large', 4)}<vmw:Config", 1
     )
     assert the_vm(text).vcpus == 8
+
+
+def test_an_item_of_another_deployment_option_is_left_out_with_its_name():
+    options = (
+        "<DeploymentOptionSection><Info/><Configuration ovf:id='default' ovf:default='true'/>"
+        "<Configuration ovf:id='frontend'/></DeploymentOptionSection>"
+    )
+    item = (
+        "<Item ovf:configuration='frontend'><rasd:ElementName>Frontend</rasd:ElementName>"
+        "<rasd:ResourceType>10</rasd:ResourceType></Item>"
+    )
+    text = texts.OVF.replace("<VirtualSystem ", f"{options}<VirtualSystem ").replace(
+        "<vmw:Config", f"{item}<vmw:Config", 1
+    )
+    vm = the_vm(text)
+    assert len(vm.nics) == 1
+    assert "f:64: Frontend: only the deployment option frontend has it, and default is taken" in vm.left_out
+
+
+@pytest.mark.parametrize(
+    ("capacity", "size"),
+    [
+        ('ovf:capacity="10"', "1MiB"),
+        ('ovf:capacity="10" ovf:capacityAllocationUnits="byte * 2^30"', "10GiB"),
+        ('ovf:capacity="10240" ovf:capacityAllocationUnits="byte*1024*1024"', "10GiB"),
+        ('ovf:capacity="10737418240"', "10GiB"),
+        ('ovf:capacity="${size}" ovf:capacityAllocationUnits="byte * 2^30"', "SIZE"),
+        ('ovf:capacity="99999999999999999" ovf:capacityAllocationUnits="byte * 2^30"', "SIZE"),
+        ('ovf:capacity="10" ovf:capacityAllocationUnits="byte * 2^99"', "SIZE"),
+    ],
+)
+def test_a_disk_without_a_file_is_named_with_its_size(capacity, size):
+    text = texts.OVF.replace('ovf:capacity="10"', capacity)
+    expected = f"Hard disk 2 ('ovf:/disk/vmdisk2') has no file: an empty one is made with disk: {size}"
+    assert the_vm(text).left_out[0].endswith(expected)
+
+
+def test_a_disk_without_a_reference_is_named_with_the_size_of_its_item():
+    item = (
+        "<Item><rasd:ElementName>Hard Disk 3</rasd:ElementName><rasd:ResourceType>17</rasd:ResourceType>"
+        "<rasd:AllocationUnits>byte*1024*1024</rasd:AllocationUnits><rasd:VirtualQuantity>10240</rasd:VirtualQuantity>"
+        "</Item>"
+    )
+    left_out = the_vm(texts.OVF.replace("<vmw:Config", f"{item}<vmw:Config", 1)).left_out
+    assert "f:64: Hard Disk 3 has no file: an empty one is made with disk: 10GiB" in left_out
+
+
+def passed(number: int, kind: str, **settings: str) -> str:
+    """Return an item of an OVF as vSphere writes a PCI device."""
+    configs = "".join(
+        f'<vmw:Config ovf:required="false" vmw:key="{key.replace("_", ".")}" vmw:value="{value}"/>\n'
+        for key, value in settings.items()
+    )
+    return (
+        f'<Item ovf:required="false"><rasd:ElementName>PCI device {number}</rasd:ElementName>'
+        f"<rasd:ResourceSubType>vmware.pci.passthrough{kind}</rasd:ResourceSubType>"
+        f"<rasd:ResourceType>1</rasd:ResourceType>{configs}</Item>\n"
+    )
+
+
+def ovf_with(*items: str) -> ImportedVm:
+    head, tail = texts.OVF.split('      <vmw:ExtraConfig ovf:required="false" vmw:key="pciPassthru0.vgpu"')
+    return the_vm(f"{head}{''.join(items)}{tail.partition('/>')[2]}")
+
+
+def test_each_pci_device_of_an_ovf_counts():
+    vm = ovf_with(*(passed(n, "-vmiop", backing_vgpu="grid_a100-8c", backing_migrateSupported="false") for n in (0, 1)))
+    assert [gpu.profile for gpu in vm.gpus] == ["grid_a100-8c", "grid_a100-8c"]
+    assert len({gpu.position for gpu in vm.gpus}) == 2
+    assert not any("PCI device" in text for text in vm.left_out)
+    gpus = the_vm(texts.OVF.replace("<vmw:Config", f"{passed(0, '-vmiop', backing_vgpu='a100-4c')}<vmw:Config", 1)).gpus
+    assert [gpu.profile for gpu in gpus] == ["a100-4c"], "the items count, and the settings say the same"
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "device"),
+    [
+        ("", {"backing_vendorId": "4318", "backing_id": "0000:04:00.0"}, "0000:04:00.0"),
+        ("", {"backing_vendorId": "4098"}, "PCI device 0"),
+        ("-ah", {"backing_allowedDevice": "0x10de:0x20b5:s=0x15ad:t=0x7d0:r=0x0"}, "PCI device 0"),
+        ("", {}, "PCI device 0"),
+    ],
+)
+def test_a_whole_gpu_of_an_ovf(kind, settings, device):
+    vm = ovf_with(passed(0, kind, **settings), passed(1, kind, **settings))
+    assert [gpu.device for gpu in vm.gpus] == [device, device.replace("device 0", "device 1")]
+    assert all(gpu.is_whole for gpu in vm.gpus)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "reason"),
+    [
+        ("", {"backing_vendorId": "-32634"}, "vendor 0x8086 through, which may be a network card"),
+        ("-ah", {"backing_allowedDevice": "0x8086:0x10d3:s=0x15ad"}, "vendor 0x8086 through, which may be"),
+        ("", {"backing_vendorId": "5555"}, "vendor 0x15b3 through, which is no GPU"),
+        ("", {"backing_vendorId": "0"}, "vendor 0x0000 through, which is no GPU"),
+        ("-dvx", {"dvx_deviceClass": "com.example.x"}, "a device of the class com.example.x, which is no GPU"),
+    ],
+)
+def test_a_pci_device_of_an_ovf_that_is_no_gpu_is_left_out_with_the_reason(kind, settings, reason):
+    vm = ovf_with(passed(0, kind, **settings))
+    assert vm.gpus == ()
+    assert [reason in text and "PCI device 0" in text for text in vm.left_out].count(True) == 1
 
 
 def test_several_systems_of_an_ovf_are_several_vms():

@@ -102,6 +102,26 @@ def test_windows_of_vmware_is_converted_by_virt_v2v(ports):
     assert bios.spec["os"] == "generic"
 
 
+def test_windows_11_gets_as_much_as_create_vm_requires(ports):
+    small = texts.OVF.replace("byte * 2^30</rasd", "byte * 2^20</rasd").replace("Quantity>16<", "Quantity>512<")
+    vm = the_vm(ports, small.replace("Quantity>4<", "Quantity>1<"), "x.ovf")
+    assert (vm.spec["memory"], vm.spec["vcpus"], vm.spec["os"]) == ("4GiB", 2, "windows11")
+    assert [note for note in vm.notes if "instead of" in note] == [
+        "x.ovf:16: memory: 4GiB instead of 512MiB there",
+        "x.ovf:16: vcpus: 2 instead of 1 there",
+    ]
+    enough = the_vm(ports, texts.OVF, "x.ovf")
+    assert (enough.spec["memory"], enough.spec["vcpus"]) == ("16GiB", 4)
+    linux = the_vm(ports, small.replace("windows11_64Guest", "debian12_64Guest"), "x.ovf")
+    assert linux.spec["memory"] == "512MiB"
+
+
+def test_nothing_resembles_a_name_that_is_no_profile(ports):
+    given = [VmFile("x.ovf", parse_foreign_file(texts.OVF.replace("nvidia_a100-8c", "mockup-vmiop"), "x.ovf"), False)]
+    (warning,) = (text for text in import_vms(ports, given).warnings if "mockup-vmiop" in text)
+    assert warning.endswith("no profile here resembles it: vgpuctl list-profiles")
+
+
 def test_an_ova_and_an_ovf(ports):
     vm = the_vm(ports, texts.OVF, "desk-2.ova")
     assert commands(vm) == (f"virt-v2v -i ova ./desk-2.ova -o local -os {IMAGES} -of qcow2 -on desk-2",)

@@ -8,6 +8,7 @@ Sources of the keys: libvirt's vmx.c, VMware's knowledge base, NVIDIA's vGPU doc
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from vgpuctl.config.foreign_vms.imported import (
     ForeignFile,
@@ -37,6 +38,14 @@ _DISK = re.compile(r"(scsi|nvme|sata|ide)(\d{1,3}):(\d{1,3})\.(present|filename|
 _BUSES = ("scsi", "nvme", "sata", "ide")
 _NIC = re.compile(r"ethernet(\d{1,3})\.present")
 _GPU = re.compile(r"pcipassthru(\d{1,3})\.(present|vgpu|id)")
+_VALUE = re.compile(r"""("(?P<quoted>[^"]*)"|(?P<plain>[^\s"#]*))\s*(#.*)?""")
+"""A value, and a comment after it."""
+_NIC_KEYS = ("pfid", "dvs.portgroupid", "networkname", "macaddress")
+"""Keys of a passed-through device that only VFs of network cards have."""
+_VENDOR = re.compile(r"\s*(?:0x(?P<hex>[0-9a-f]{1,4})|(?P<number>-?[0-9]{1,5}))(?![0-9a-z])", re.IGNORECASE)
+_INTEL = 0x8086
+_SNAPSHOT = re.compile(r".*-[0-9]{6}\.vmdk", re.IGNORECASE)
+"""What VMware calls a disk that has only what changed since a snapshot."""
 _OTHER_DEVICES = re.compile(r"((?:floppy|serial|parallel|sharedfolder)\d{1,3}|sound)\.present")
 _WINDOWS_9 = re.compile(r"^windows9(?!\d)")
 """What VMware calls Windows 10, and with `srv` Windows Server 2016."""
@@ -75,9 +84,11 @@ def parse_text(source: Source, text: str) -> ForeignFile:
             encrypted.line, "this VM is encrypted, and its file shows nothing", hint="remove the encryption in VMware"
         )
     left_out: list[str] = []
+    notes: list[str] = []
     name_line, name = _get_text(source, entries, "displayname")
     os_name = _get_text(source, entries, "guestos")[1]
-    disks, is_safe = _find_disks(source, entries, left_out)
+    disks, is_safe = _find_disks(source, entries, left_out, notes)
+    by_key = {key: (entry.line, entry.value) for key, entry in entries.items()}
     vm = ImportedVm(
         name=name,
         position=source.at(name_line),
@@ -87,10 +98,11 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         is_windows=os_name.lower().startswith("win"),
         os_name=_WINDOWS_9.sub("windows10", os_name.lower()),
         disks=disks,
-        nics=_find_nics(source, entries, left_out),
-        gpus=find_gpus(source, {key: (e.line, e.value) for key, e in entries.items()}, left_out),
+        nics=(*_find_nics(source, entries, left_out), *_find_passed_nics(source, entries, left_out)),
+        gpus=find_gpus(source, by_key, left_out),
         opener="vmx" if is_safe else None,
         left_out=(*left_out, *_find_others(source, entries)),
+        notes=tuple(notes),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
 
@@ -102,12 +114,12 @@ def _read_entries(source: Source, text: str) -> dict[str, _Entry]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
-        is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
-        inner = value[1:-1] if is_quoted else value
-        if not equals or not _KEY.fullmatch(key) or '"' in inner or (not is_quoted and len(value.split()) > 1):
+        match = _VALUE.fullmatch(value)
+        if not equals or not _KEY.fullmatch(key) or match is None:
             raise source.error(number, f'{line.strip()[:60]!a} is not KEY = "VALUE"')
         if key.lower() in entries:
             raise source.error(number, f"{key} is given twice, first in line {entries[key.lower()].line}")
+        inner = match["plain"] if match["quoted"] is None else match["quoted"]
         entries[key.lower()] = _Entry(key, number, _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), inner))
     return entries
 
@@ -127,7 +139,7 @@ def _is_true(entries: dict[str, _Entry], key: str) -> bool:
 
 
 def _find_disks(
-    source: Source, entries: dict[str, _Entry], left_out: list[str]
+    source: Source, entries: dict[str, _Entry], left_out: list[str], notes: list[str]
 ) -> tuple[tuple[ImportedDisk, ...], bool]:
     """Return the disks, and whether all that the file names stay in its folder."""
     slots = {match.groups()[:3] for key in entries if (match := _DISK.fullmatch(key)) is not None}
@@ -152,6 +164,11 @@ def _find_disks(
             left_out.append(f"{source.at(line)}: {slot} is {file!a}, and only .vmdk files are VMware's disks")
         else:
             disks.append(ImportedDisk(file, "vmdk", source.at(line)))
+            if _SNAPSHOT.fullmatch(file):
+                notes.append(
+                    f"{source.at(line)}: {file} has only what changed since a snapshot: delete the VM's snapshots in "
+                    "VMware first, which consolidates its disks, and give the VMX that it then has"
+                )
     return tuple(disks), is_safe
 
 
@@ -167,7 +184,7 @@ def _find_nics(source: Source, entries: dict[str, _Entry], left_out: list[str]) 
             _get_text(source, entries, f"{prefix}.address")[1]
             or _get_text(source, entries, f"{prefix}.generatedaddress")[1]
         )
-        network = _get_text(source, entries, f"{prefix}.networkname")[1]
+        network = _network_of(source, entries, prefix)
         model = _get_text(source, entries, f"{prefix}.virtualdev")[1]
         if model.lower() == "sriov":
             left_out.append(f"{source.at(line)}: {prefix} is a VF of a network card, passed through")
@@ -179,6 +196,36 @@ def _find_nics(source: Source, entries: dict[str, _Entry], left_out: list[str]) 
     return tuple(nics)
 
 
+def _network_of(source: Source, entries: dict[str, _Entry], prefix: str) -> str:
+    """Return the network of a card: by its name, or by the id of its port group on a distributed switch."""
+    texts = (_get_text(source, entries, f"{prefix}.{key}")[1] for key in ("networkname", "dvs.portgroupid"))
+    return next(filter(None, texts), "")
+
+
+def _is_nic(entries: Iterable[str], prefix: str) -> bool:
+    """Return whether a passed-through device is a VF of a network card, by its keys."""
+    return any(f"{prefix}.{key}" in entries for key in _NIC_KEYS)
+
+
+def _find_passed_nics(source: Source, entries: dict[str, _Entry], left_out: list[str]) -> list[ImportedNic]:
+    """Return a network card for each VF of one that is passed through."""
+    numbers = sorted({int(match[1]) for key in entries if (match := _GPU.fullmatch(key)) is not None})
+    nics = []
+    for number in numbers:
+        shown = f"pciPassthru{number}"
+        prefix = shown.lower()
+        present = entries.get(f"{prefix}.present")
+        if not _is_nic(entries, prefix) or (present is not None and not _is_true(entries, f"{prefix}.present")):
+            continue
+        line = next(entry.line for key, entry in entries.items() if key.startswith(f"{prefix}."))
+        mac = _get_text(source, entries, f"{prefix}.macaddress")[1]
+        network = _network_of(source, entries, prefix)
+        where = f" of the network {network!a}" if network else ""
+        left_out.append(f"{source.at(line)}: {shown} is a VF of a network card{where}: here it is a virtual card")
+        nics.append(ImportedNic(source.at(line), mac=mac or None, network=network or None))
+    return nics
+
+
 def find_gpus(source: Source, entries: dict[str, tuple[int, str]], left_out: list[str]) -> tuple[ImportedGpu, ...]:
     """Return the vGPUs and GPUs among entries like `pciPassthru0.vgpu`: (line, value) by key in lower case."""
     numbers = sorted({int(match[1]) for key in entries if (match := _GPU.fullmatch(key)) is not None})
@@ -187,7 +234,7 @@ def find_gpus(source: Source, entries: dict[str, tuple[int, str]], left_out: lis
         shown = f"pciPassthru{number}"
         prefix = shown.lower()
         line, present = entries.get(f"{prefix}.present", (1, "true"))
-        if present.strip().lower() != "true":
+        if present.strip().lower() != "true" or _is_nic(entries, prefix):
             continue
         if f"{prefix}.vgpu" in entries:
             line, profile = entries[f"{prefix}.vgpu"]
@@ -195,23 +242,38 @@ def find_gpus(source: Source, entries: dict[str, tuple[int, str]], left_out: lis
             continue
         line, address = entries.get(f"{prefix}.id", (line, ""))
         device = source.text(line, f"{shown}.id", address) or shown
-        vendor = _vendor_of(entries, prefix)
-        if vendor is not None and not is_makers_vendor_id(f"{vendor:04x}"):
-            left_out.append(
-                f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which is no GPU"
-            )
-            continue
-        gpus.append(ImportedGpu(source.at(line), device=device))
+        vendors = [entries[key][1] for key in (f"{prefix}.vendorid", f"{prefix}.alloweddevices") if key in entries]
+        gpus += passed_gpu(source, line, shown, device, vendors, left_out)
     return tuple(gpus)
 
 
-def _vendor_of(entries: dict[str, tuple[int, str]], prefix: str) -> int | None:
-    """Return the PCI vendor of a device: its own key, or the first of the devices that DirectPath may choose."""
-    for key in (f"{prefix}.vendorid", f"{prefix}.alloweddevices"):
-        match = re.match(r"\s*0x([0-9a-fA-F]{1,4})\b", entries.get(key, (1, ""))[1])
-        if match is not None:
-            return int(match[1], 16)
-    return None
+def passed_gpu(
+    source: Source, line: int, shown: str, device: str, vendors: Iterable[str], left_out: list[str]
+) -> tuple[ImportedGpu, ...]:
+    """Return a whole device that is passed through, if it may be a GPU; else the reason is in `left_out`.
+
+    `shown`: its name in its file, `device`: for people. `vendors`: texts that begin with its PCI vendor: its own key,
+    or the devices that DirectPath may choose. Intel makes more network cards than GPUs, so its devices do not count.
+    """
+    vendor = next((number for text in vendors if (number := _vendor_id(text)) is not None), None)
+    if vendor == _INTEL:
+        left_out.append(
+            f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which may be a network card: "
+            "if it is a GPU, add mode: passthrough"
+        )
+    elif vendor is not None and not is_makers_vendor_id(f"{vendor:04x}"):
+        left_out.append(f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which is no GPU")
+    else:
+        return (ImportedGpu(source.at(line), device=device),)
+    return ()
+
+
+def _vendor_id(text: str) -> int | None:
+    """Return a PCI vendor: 0x10de, or as vSphere's API has it, a number of 16 bits with a sign."""
+    match = _VENDOR.match(text)
+    if match is None:
+        return None
+    return int(match["hex"], 16) if match["hex"] else int(match["number"]) & 0xFFFF
 
 
 def _find_others(source: Source, entries: dict[str, _Entry]) -> list[str]:

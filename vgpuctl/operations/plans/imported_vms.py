@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from vgpuctl.config import device_rules
+from vgpuctl.config.arguments import WINDOWS_11
 from vgpuctl.config.foreign_vms.imported import ImportedGpu, ImportedNic, ImportedVm, VmFile, bounded
 from vgpuctl.config.rules import ValidationError, format_path
 from vgpuctl.config.spec_text import choose_vm_name, comment, render_spec
@@ -25,6 +26,7 @@ from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.names import parse_profile_name, profile_of_type
 from vgpuctl.model.numbers import format_size
 from vgpuctl.model.results.host import ImportedVmResult
+from vgpuctl.operations.plans.guest_devices import MIN_MEMORY_MIB, MIN_VCPUS
 from vgpuctl.operations.plans.imported_disks import plan_disks
 from vgpuctl.value import Value
 
@@ -66,6 +68,8 @@ def plan_spec(
     if vm.vcpus is not None:
         fields["vcpus"] = vm.vcpus
     fields["os"] = _os_kind(vm, notes)
+    if fields["os"] == WINDOWS_11:
+        _raise_to_least(vm, fields, notes)
     if conversion.paths:
         fields["disk"] = list(conversion.paths)
     if vm.nics or file.content.format in ("VMware VMX", "OVF", *_KVM_FORMATS):
@@ -119,6 +123,16 @@ def _os_kind(vm: ImportedVm, notes: list[str]) -> str:
     return "windows11" if vm.is_windows else "linux"
 
 
+def _raise_to_least(vm: ImportedVm, fields: dict[str, Any], notes: list[str]) -> None:
+    """Give a VM as much memory and as many CPUs as create-vm requires for Windows 11, with a note."""
+    if vm.memory_mib is not None and vm.memory_mib < MIN_MEMORY_MIB:
+        fields["memory"] = format_size(MIN_MEMORY_MIB)
+        notes.append(f"{vm.position}: memory: {fields['memory']} instead of {format_size(vm.memory_mib)} there")
+    if vm.vcpus is not None and vm.vcpus < MIN_VCPUS:
+        fields["vcpus"] = MIN_VCPUS
+        notes.append(f"{vm.position}: vcpus: {MIN_VCPUS} instead of {vm.vcpus} there")
+
+
 def _gpu_fields(
     vm: ImportedVm, gpus: Sequence[Gpu], left_out: list[str], notes: list[str], warnings: list[str]
 ) -> dict[str, Any]:
@@ -161,7 +175,8 @@ def _resolve(gpu: ImportedGpu, gpus: Sequence[Gpu], left_out: list[str], warning
     offers = [can_offer(own, profile) for own in gpus]
     if not any(offer is not False for offer in offers):
         nearest = find_nearest(profile, types)
-        hint = f"the nearest here: {', '.join(nearest)}" if nearest else "it offers no vGPU profiles now"
+        none = "no profile here resembles it: vgpuctl list-profiles" if types else "it offers no vGPU profiles now"
+        hint = f"the nearest here: {', '.join(nearest)}" if nearest else none
         warnings.append(f"{gpu.position}: no GPU of this host offers {profile}; {hint}")
     return profile
 
@@ -187,12 +202,15 @@ def _plain_name(text: str) -> str:
 
 
 def find_nearest(profile: str, types: Sequence[VgpuType]) -> tuple[str, ...]:
-    """Return the offered profiles that are most like one: of the same series, then of the nearest size."""
+    """Return the offered profiles that are most like one: of the same series, then of the nearest size.
+
+    A name that is no NVIDIA profile's has nothing to compare, so nothing resembles it.
+    """
     wanted = parse_profile_name(profile)
     offered = {t.profile: parse_profile_name(t.profile) for t in types}
     named = {name: parsed for name, parsed in offered.items() if parsed is not None}
     if wanted is None:
-        return tuple(sorted(offered)[:_MAX_NEAREST])
+        return ()
     size = _size_of(wanted.without_board)
 
     def distance(name: str) -> tuple[bool, bool, float, bool, str]:
