@@ -367,7 +367,7 @@ def test_a_domain_of_libvirt():
         ("numa: 1", "numa: "),
         ("agent: 1,fstrim_cloned_disks=1", "agent: "),
         ("smbios1: uuid=1,base64=1,serial=QQ==", "smbios1: "),
-        ("startup: order=1", "startup: start_order:"),
+        ("startup: order=1", "startup: a VM spec has start_order:"),
         ("never-seen: 1", "never-seen: a VM spec has no such field"),
         ("net0: virtio=BC:24:11:AA:BB:01,bridge=vmbr0,link_down=1,mtu=9000,trunks=5;6",
          "net0: link_down=1, mtu=9000, trunks=5;6: "),
@@ -467,7 +467,7 @@ def test_network_cards_that_no_file_of_xe_describes_are_named(vifs, given, is_na
         (texts.PROXMOX.replace("win11", "win10"), "Windows 10, 2016 or 2019"),
         (texts.PROXMOX, "Windows 11, 2022 or 2025"),
         (texts.XE_VM, "Microsoft Windows 10 Pro"),
-        (texts.DOMAIN.replace("http://debian.org/debian/12", "http://microsoft.com/win/10"), "win/10"),
+        (texts.DOMAIN.replace("http://debian.org/debian/12", "http://microsoft.com/win/10"), "Windows 10"),
     ],
 )
 def test_the_system_of_a_guest_has_a_name(text, name):
@@ -527,3 +527,55 @@ def test_placement_words():
         assert placement_policy_of(word) == "breadth"
     assert placement_policy_of("first-fit") is None
     assert {*PLACEMENT_WORDS.values()} <= {*PLACEMENT_POLICIES}
+
+
+DESKTOP = """<domain type='kvm'><name>win10</name><devices>
+{}
+</devices></domain>"""
+
+
+def hostdev(bus: str, function: str, more: str = "") -> str:
+    address = f"<address domain='0x0000' bus='0x{bus}' slot='0x00' function='0x{function}'/>"
+    return f"<hostdev mode='subsystem' type='pci' managed='yes'><source>{address}</source>{more}</hostdev>"
+
+
+def test_a_drive_and_a_usb_controller_passed_through_by_libvirt_are_no_gpus():
+    parts = [hostdev("04", "0", "<boot order='1'/>"), *(hostdev("07", number) for number in "013")]
+    vm = the_vm(DESKTOP.format("\n".join([*parts, *(hostdev("0d", number) for number in "0123")])))
+    assert [(gpu.device, gpu.position) for gpu in vm.gpus] == [("0000:0d:00", "f:6")]
+    assert "f:2: 0000:04:00, passed through: it counts as no GPU, because the VM boots from it" in vm.left_out
+    (usb,) = [line for line in vm.left_out if line.startswith("f:3: 0000:07:00")]
+    assert usb.endswith("have no gap, and these are 0, 1, 3")
+
+
+@pytest.mark.parametrize("functions", ["1", "3", "02", "x"])
+def test_functions_without_those_before_them_are_no_gpu(functions):
+    assert the_vm(DESKTOP.format("".join(hostdev("0d", number) for number in functions))).gpus == ()
+
+
+XE_VM = """uuid ( RO)                : 4efcfa1e-11db-becb-0d33-ff4b3faeee1c
+      name-label ( RW): vm
+      memory-static-max ( RW): 4294967296
+      {}
+"""
+
+
+def test_what_xe_passes_through_by_other_config_is_a_gpu_for_each_slot():
+    vm = the_vm(XE_VM.format("other-config (MRW): auto: x; pci: 0/0000:0b:00.0,0/0000:0b:00.1,0/0000:0C:00.0"))
+    assert [gpu.device for gpu in vm.gpus] == ["0000:0b:00.0 with 0000:0b:00.1", "0000:0c:00.0"]
+    assert {gpu.position for gpu in vm.gpus} == {"f:4"}
+    assert all(gpu.is_whole for gpu in vm.gpus)
+
+
+def test_what_is_no_address_in_other_config_is_left_out():
+    vm = the_vm(XE_VM.format("other-config (MRW): pci: 0/0000:0b:00.0,all,0/0000:0b:00.9"))
+    assert len(vm.gpus) == 1
+    assert [line for line in vm.left_out if "other-config:pci" in line] == [
+        "f:4: other-config:pci: 'all' is no PCI address",
+        "f:4: other-config:pci: '0/0000:0b:00.9' is no PCI address",
+    ]
+
+
+@pytest.mark.parametrize(("lines", "count"), [("VCPUs-number ( RO): 2", 2), ("VCPUs-max ( RW): 3", 3)])
+def test_cpus_of_xe_by_either_name(lines, count):
+    assert the_vm(XE_VM.format(lines)).vcpus == count

@@ -193,6 +193,23 @@ def test_what_a_file_does_not_say_is_a_note(ports):
     assert any("there is no cores" in note for note in vm.notes)
 
 
+def test_a_vm_without_memory_or_cpus_gets_the_hosts_default_with_a_note(ports):
+    text = "<domain type='kvm'><name>small</name>{}<devices/></domain>"
+    assert (
+        "x.xml:1: memory and vcpus: the host's default, as the file does not say"
+        in the_vm(ports, text.format(""), "x.xml").notes
+    )
+    notes = the_vm(ports, text.format("<memory unit='GiB'>4</memory><vcpu>2</vcpu>"), "x.xml").notes
+    assert not [note for note in notes if "default, as" in note]
+
+
+def test_functions_of_one_slot_that_xe_passes_through_are_one_gpu(ports):
+    text = "uuid ( RO): 4efcfa1e-11db-becb-0d33-ff4b3faeee1c\n name-label ( RW): vm\n VCPUs-max ( RW): 2\n"
+    vm = the_vm(ports, f"{text} other-config (MRW): pci: 0/0000:0b:00.0,0/0000:0b:00.1\n", "x.txt")
+    assert (vm.spec["mode"], vm.spec["gpus"]) == ("passthrough", 1)
+    assert any("0000:0b:00.0 with 0000:0b:00.1 counts as a GPU" in note for note in vm.notes)
+
+
 def sources(vm: ImportedVmResult) -> list[str]:
     return [shlex.split(command)[-2] for command in commands(vm)]
 

@@ -51,7 +51,7 @@ def find_unusual(source: Source, domain: etree._Element, *, is_windows: bool, fi
         ("pm", _sleep(domain), "vgpuctl chooses the sleep states"),
         ("on_poweroff, on_reboot, on_crash", _stops(domain), "a VM of vgpuctl has destroy, restart and destroy"),
         ("seclabel", _labels(domain), "libvirt chooses the label here"),
-        ("video", _video(devices), "display: is vgpuctl's way for a vGPU's screen; else the VM has a VGA card"),
+        ("video", _video(devices), "a VM spec has display: for a vGPU's screen; else the VM has a VGA card"),
         ("graphics", _graphics(devices), "the console here is VNC on 127.0.0.1 without a password"),
         ("channel, serial, console", _ports(devices), "it leads to something of the other host"),
         ("input", _inputs(devices), "a device of the other host"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.foreign_vms.imported import (
@@ -55,9 +56,9 @@ _REASONS = {
     "emulator": "a program of the other host; vgpuctl takes this host's QEMU",
     "filesystem": "a folder of the other host",
     "tpm": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
-    "cputune": "cpu_pin: is vgpuctl's way",
-    "numatune": "numa_node: and cpu_pin: are vgpuctl's way",
-    "memoryBacking": "hugepages: is vgpuctl's way",
+    "cputune": "a VM spec has cpu_pin: for that",
+    "numatune": "a VM spec has numa_node: and cpu_pin: for that",
+    "memoryBacking": "a VM spec has hugepages: for that",
     "sysinfo": "SMBIOS values of the other host",
 }
 _OS_PATHS = ("loader", "nvram", "kernel", "initrd", "cmdline", "dtb", "init")
@@ -85,7 +86,7 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         vcpus=None if vcpu is None else source.count(line_of(vcpu), "vcpu", content(vcpu)),
         firmware=_firmware(domain),
         is_windows=_is_windows(domain),
-        os_name=source.text(line, "libosinfo", _os_ids(domain).rpartition("microsoft.com/")[2]),
+        os_name=source.text(line, "libosinfo", _windows_name(domain)),
         disks=_find_disks(source, devices, left_out),
         nics=_find_nics(source, devices, left_out),
         gpus=_find_gpus(source, devices, left_out),
@@ -159,6 +160,11 @@ def _is_windows(domain: etree._Element) -> bool:
     return "microsoft.com/win" in ids if ids else first(domain, "features", "hyperv") is not None
 
 
+def _windows_name(domain: etree._Element) -> str:
+    """Return the guest's system as people call it, if libosinfo's metadata has one of Microsoft's: `win/10`."""
+    return re.sub("^win/", "Windows ", _os_ids(domain).rpartition("microsoft.com/")[2])
+
+
 def _os_ids(domain: etree._Element) -> str:
     info = first(domain, "metadata", "libosinfo")
     return "" if info is None else " ".join(attribute(element, "id") or "" for element in children(info, "os"))
@@ -224,7 +230,8 @@ def _find_nics(source: Source, devices: etree._Element | None, left_out: list[st
 
 
 def _find_gpus(source: Source, devices: etree._Element | None, left_out: list[str]) -> tuple[ImportedGpu, ...]:
-    gpus: dict[str, ImportedGpu] = {}
+    gpus: list[ImportedGpu] = []
+    slots: dict[str, list[etree._Element]] = {}
     for hostdev in () if devices is None else children(devices, "hostdev"):
         place, kind = source.at(line_of(hostdev)), attribute(hostdev, "type")
         address = first(hostdev, "source", "address")
@@ -237,13 +244,31 @@ def _find_gpus(source: Source, devices: etree._Element | None, left_out: list[st
         elif kind == "pci" and address is not None:
             numbers = [attribute(address, key) or "0" for key in ("domain", "bus", "slot")]
             slot = source.text(line_of(hostdev), "address", ":".join(n.removeprefix("0x") for n in numbers))
-            if first(hostdev, "boot") is not None:  # such as an NVMe disk or a network card: no GPU boots a VM
-                left_out.append(f"{place}: the device {slot}, from which the VM boots, passed through")
-                continue
-            gpus.setdefault(slot, ImportedGpu(place, device=slot))
+            slots.setdefault(slot, []).append(hostdev)
         else:
             left_out.append(f"{place}: a device of the other host ({kind!a}), passed through")
-    return tuple(gpus.values())
+    for slot, parts in slots.items():
+        reason = _no_gpu(source, parts)
+        place = source.at(line_of(parts[0]))
+        if reason is None:
+            gpus.append(ImportedGpu(place, device=slot))
+        else:
+            left_out.append(f"{place}: {slot}, passed through: it counts as no GPU, because {reason}")
+    return tuple(gpus)
+
+
+def _no_gpu(source: Source, functions: Sequence[etree._Element]) -> str | None:
+    """Return why a slot's functions that a VM has are no GPU; None if they may be.
+
+    A GPU's functions are 0 and those that follow it: sound, USB, and USB's power.
+    """
+    if any(first(function, "boot") is not None for function in functions):
+        return "the VM boots from it"
+    addresses = [(line_of(f), attribute(first(f, "source", "address"), "function") or "0") for f in functions]
+    texts = {source.text(line, "function", number.removeprefix("0x")) for line, number in addresses}
+    if texts != {str(number) for number in range(len(texts))}:
+        return f"a GPU's functions begin with 0 and have no gap, and these are {', '.join(sorted(texts))}"
+    return None
 
 
 def _is_uuid(text: str) -> bool:

@@ -259,7 +259,7 @@ class _System:
         product = first(self._system, "ProductSection")
         if first(product, "Property") is not None and product is not None:
             self._left_out.append(
-                f"{self._source.at(line_of(product))}: the properties of the appliance: cloud_init: is vgpuctl's way"
+                f"{self._source.at(line_of(product))}: the properties of the appliance: a VM spec has cloud_init:"
             )
 
 

@@ -49,15 +49,15 @@ _REASONS = {
     "hookscript": "a script of the other host is not taken over",
     "efidisk0": "UEFI's variables are not taken over: the VM gets new ones",
     "tpmstate0": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
-    "onboot": "autostart: enabled is vgpuctl's way",
-    "tags": "labels: is vgpuctl's way",
-    "affinity": "cpu_pin: is vgpuctl's way",
-    "hugepages": "hugepages: is vgpuctl's way",
-    "numa": "numa_node: and cpu_pin: are vgpuctl's way",
+    "onboot": "a VM spec has autostart: enabled for that",
+    "tags": "a VM spec has labels: for that",
+    "affinity": "a VM spec has cpu_pin: for that",
+    "hugepages": "a VM spec has hugepages: for that",
+    "numa": "a VM spec has numa_node: and cpu_pin: for that",
     "balloon": "a VM of vgpuctl always has its whole memory",
     "cpu": "vgpuctl chooses the CPU that the guest sees",
     "machine": "vgpuctl chooses the machine type",
-    "startup": "start_order: is vgpuctl's way",
+    "startup": "a VM spec has start_order: for that",
     "parent": "the snapshots are not taken over",
     "template": "it is a template there, and a VM here",
 }
@@ -186,7 +186,9 @@ def _find_disks(source: Source, lines: list[_Line], left_out: list[str]) -> tupl
         file = posixpath.basename(volume.partition(":")[2])
         if options.get("media") == "cdrom" or volume == "none":
             if "cloudinit" in volume:
-                left_out.append(f"{place}: {line.key} is Proxmox' drive for cloud-init: cloud_init: is vgpuctl's way")
+                left_out.append(
+                    f"{place}: {line.key} is Proxmox' drive for cloud-init: a VM spec has cloud_init: for that"
+                )
             elif volume != "none":
                 left_out.append(f"{place}: {line.key} is a CD drive; cdrom: /PATH gives a new VM one")
         elif volume.startswith("/") or ":" not in volume:

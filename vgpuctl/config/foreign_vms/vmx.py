@@ -52,7 +52,7 @@ _WINDOWS_9 = re.compile(r"^windows9(?!\d)")
 _UNSUPPORTED_PREFIXES = {
     "sched.": "limits and reservations of CPU and memory",
     "numa.": "NUMA placement; numa_node: and cpu_pin: are vgpuctl's",
-    "guestinfo.": "values for VMware Tools in the guest; cloud_init: is vgpuctl's way",
+    "guestinfo.": "values for VMware Tools in the guest; a VM spec has cloud_init: for that",
     "migrate.": "settings of vMotion",
     "vvtd.": "a virtual IOMMU",
 }

@@ -12,6 +12,7 @@ import re
 
 from vgpuctl.config.arguments import placement_policy_of
 from vgpuctl.config.foreign_vms.imported import (
+    MAX_DEVICES_PER_VM,
     MAX_VMS_PER_FILE,
     ForeignFile,
     ImportedDevice,
@@ -29,6 +30,7 @@ FORMAT = "XenServer xe"
 _FIELD = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9_-]{0,63})[ \t]*\([ MS]?R[OW]\)[ \t]*:[ \t]?(.*)")
 _MARK = re.compile(r"^[ \t]*uuid[ \t]*\([ MS]?R[OW]\)[ \t]*:", re.MULTILINE)
 _OS_NAME = re.compile(r"(?:.*;)?[ ]*name:[ ]*([^|;]*)")
+_PCI = re.compile(r"(?:[0-9]{1,4}/)?((?P<slot>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})\.[0-7])", re.ASCII)
 _NONE = ("", "<not in database>", "<null>")
 
 
@@ -130,7 +132,8 @@ def _make_vm(source: Source, record: _Record) -> ImportedVm:
     line = record["uuid"].line
     uuid = _value(source, record, "uuid")
     memory = record.get("memory-static-max")
-    vcpus = record.get("VCPUs-max")
+    vcpus = record.get("VCPUs-max", record.get("VCPUs-number"))
+    gpus, lost = _find_passed_through(source, record)
     os_text = record["os-version"].value.lower() if "os-version" in record else ""
     os_name = _OS_NAME.match(_value(source, record, "os-version")) if "windows" in os_text else None
     is_windows = "windows" in os_text or (not os_text and _map_value(record, "platform", "viridian") == "true")
@@ -147,18 +150,43 @@ def _make_vm(source: Source, record: _Record) -> ImportedVm:
         memory_mib=None
         if memory is None
         else bytes_to_mib(source.count(memory.line, "memory-static-max", memory.value)),
-        vcpus=None if vcpus is None else source.count(vcpus.line, "VCPUs-max", vcpus.value),
+        vcpus=None if vcpus is None else source.count(vcpus.line, "the number of VCPUs", vcpus.value),
         firmware="uefi" if _map_value(record, "HVM-boot-params", "firmware") == "uefi" else "bios",
         is_windows=is_windows,
         os_name="" if os_name is None else os_name[1],
         disks=(ImportedDisk("disk.vhd", "vpc", source.at(line), fetch),),
         opener="disk",
+        gpus=gpus,
         listed_nics=len([part for part in vifs.split(";") if part.strip()]) if vifs else None,
         left_out=(
             f"{source.at(line)}: xe's text does not name the VM's disks: one is assumed",
             *_find_differences(source, record),
+            *lost,
         ),
     )
+
+
+def _find_passed_through(source: Source, record: _Record) -> tuple[tuple[ImportedGpu, ...], tuple[str, ...]]:
+    """Return the whole devices of other-config:pci, a GPU for the functions of each slot, and what is no address.
+
+    Its form is `0/0000:0b:00.0,0/0000:0b:00.1`. Source: XCP-ng's documentation, PCI Passthrough.
+    """
+    field = record.get("other-config")
+    value = "" if field is None else _map_value(record, "other-config", "pci")
+    if field is None or not value:
+        return (), ()
+    place = source.at(field.line)
+    slots: dict[str, list[str]] = {}
+    lost = []
+    for text in value.split(",")[:MAX_DEVICES_PER_VM]:
+        entry = source.text(field.line, "other-config:pci", text)
+        match = _PCI.fullmatch(entry)
+        if match is None:
+            lost.append(f"{place}: other-config:pci: {entry!a} is no PCI address")
+        else:
+            slots.setdefault(match["slot"], []).append(match[1])
+    gpus = [ImportedGpu(place, device=" with ".join(dict.fromkeys(parts))) for parts in slots.values()]
+    return tuple(gpus), tuple(lost)
 
 
 _LOWER = (

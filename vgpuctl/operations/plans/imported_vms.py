@@ -67,6 +67,9 @@ def plan_spec(
         fields["memory"] = format_size(vm.memory_mib)
     if vm.vcpus is not None:
         fields["vcpus"] = vm.vcpus
+    missing = [key for key in ("memory", "vcpus") if key not in fields]
+    if missing:
+        notes.append(f"{vm.position}: {' and '.join(missing)}: the host's default, as the file does not say")
     fields["os"] = _os_kind(vm, notes)
     if fields["os"] == WINDOWS_11:
         _raise_to_least(vm, fields, notes)
