@@ -9,7 +9,9 @@ VGPUCTL_REGENERATE=1 writes the transcripts again. Commands in other blocks are 
 from __future__ import annotations
 
 import ast
+import importlib
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+import vgpuctl
 from vgpuctl import errors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +100,9 @@ def test_every_module_that_is_named_exists(document: str) -> None:
 
 
 def test_every_error_code_is_explained() -> None:
+    for module in pkgutil.walk_packages(vgpuctl.__path__, "vgpuctl."):
+        if not module.name.endswith(".__main__") and ".versions." not in module.name:
+            importlib.import_module(module.name)
     kinds: list[type[errors.VgpuctlError]] = [errors.VgpuctlError]
     for kind in kinds:
         kinds += kind.__subclasses__()
