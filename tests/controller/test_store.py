@@ -30,6 +30,7 @@ from vgpuctl.controller.model import (
     PoolState,
     Role,
 )
+from vgpuctl.controller.planning.phase import is_assignable
 from vgpuctl.controller.planning.pool_spec import parse_pool
 from vgpuctl.errors import Exists, InvalidInput, Locked, NoCapacity, NotAllowed, NotFound, Refused, Stale
 
@@ -227,15 +228,30 @@ def test_a_user_gets_a_desktop_that_is_ready_and_clean(store: Store) -> None:
         {"user": "eve"},
         {"code": "logged-on"},
         {"exists": False},
+        {},
     ],
 )  # fmt: skip
-def test_what_is_not_ready_and_clean_is_nobodys(store: Store, report: dict[str, object]) -> None:
-    _, host_id, epoch = with_desktops(store, 1)
+@pytest.mark.parametrize("row", [{}, {"errors": 3}, {"power_on": False}, {"absent": True}])
+def test_the_query_and_the_plan_agree_on_who_can_be_given_to_a_user(
+    store: Store, report: dict[str, object], row: dict[str, object]
+) -> None:
+    pool, host_id, epoch = with_desktops(store, 1)
     (desktop,) = store.desktops.of_host(host_id)
     usual: dict[str, object] = {"exists": True, "state": "running", "generation": 1, "ready": True}
     store.desktops.report(host_id, store.holder, epoch, {desktop.id: DesktopReport(**{**usual, **report})})
-    with pytest.raises(NoCapacity):
-        store.desktops.assign("office", "ada", "test")
+    if row:
+        with store.database.write() as connection:
+            connection.execute(schema.desktop.update().values(**row))
+    with store.database.write() as connection:
+        now = store.database.now(connection)
+    (desktop,) = store.desktops.of_host(host_id)
+    can_be_given = not report and not row
+    assert is_assignable(desktop, pool, store.hosts.find("gpu01"), now) is can_be_given
+    if can_be_given:
+        assert store.desktops.assign("office", "ada", "test")[1]
+    else:
+        with pytest.raises(NoCapacity):
+            store.desktops.assign("office", "ada", "test")
 
 
 def test_a_desktop_of_a_host_that_is_held_or_silent_is_nobodys(store: Store) -> None:

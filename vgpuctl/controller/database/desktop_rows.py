@@ -27,7 +27,7 @@ from vgpuctl.controller.database.rows import (
 )
 from vgpuctl.controller.model import Desktop, DesktopReport, Pool, PoolChanges, PoolKind, PoolState
 from vgpuctl.controller.planning.back_off import next_try
-from vgpuctl.controller.planning.phase import SILENT_SECONDS, was_seen
+from vgpuctl.controller.planning.phase import FAILED_AFTER, SILENT_SECONDS, was_seen
 from vgpuctl.errors import InvalidInput, NoCapacity, NotAllowed, NotFound, Refused
 from vgpuctl.value import replace
 
@@ -398,7 +398,7 @@ def _of_pool(pool_id: str) -> Select[tuple[object, ...]]:
 
 
 def _takeable(pool_id: str, now: float) -> Select[tuple[object, ...]]:
-    """Return the query for a desktop that a user can get: it is ready, clean, and its host answers."""
+    """Return the query for a desktop that a user can get: `is_assignable` says the same of one that was read."""
     table, host = schema.desktop, schema.host
     return (
         select(table)
@@ -408,7 +408,9 @@ def _takeable(pool_id: str, now: float) -> Select[tuple[object, ...]]:
             & table.c.user.is_(None)
             & table.c.can_take.is_(True)
             & table.c.absent.is_(False),
-            table.c.power_on.is_(True) & (table.c.reported_generation == table.c.generation),
+            table.c.power_on.is_(True)
+            & (table.c.reported_generation == table.c.generation)
+            & (table.c.errors < FAILED_AFTER),
             host.c.held.is_(None) & (host.c.seen_at >= now - SILENT_SECONDS),
         )
         .order_by(table.c.created_at, table.c.name)

@@ -93,7 +93,13 @@ def boot_failed(desktop: Desktop, pool: Pool, now: float) -> bool:
 
 
 def is_assignable(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -> bool:
-    """Return whether the desktop can be given to a user: it is ready, clean, and its host can confirm that."""
+    """Return whether the desktop can be given to a user: it is ready, clean, and its host can confirm that.
+
+    The database's query for an assignment is the same rule; a test holds them together.
+    """
+    report = desktop.report
+    if report is None or report.user is not None or report.code:
+        return False
     if pool.state is not PoolState.ACTIVE or pool.spec.kind is PoolKind.FIXED or desktop.user is not None:
         return False
     return phase_of(desktop, pool, host, now).word is PhaseWord.READY and host is not None and host.held is None

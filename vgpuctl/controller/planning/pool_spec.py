@@ -15,7 +15,6 @@ from vgpuctl.config.device_rules import find_device_contradictions
 from vgpuctl.config.labels import labels
 from vgpuctl.config.rules import Problem, ValidationError
 from vgpuctl.config.shape import Key, Shape
-from vgpuctl.config.spec_text import render_spec
 from vgpuctl.config.vm_fields import JsonSchema, enum_schema, integer_schema, nonempty_list_schema, pattern_schema
 from vgpuctl.config.vm_spec import fill_number
 from vgpuctl.controller.model import HostChoice, OnLogoff, PoolKind, PoolSpec, ReadyWhen, Schedule
@@ -324,11 +323,6 @@ def dump_pool(spec: PoolSpec) -> dict[str, Any]:
         if value != getattr(PoolSpec, name):
             given[renamed.get(name, name)] = _plain(value)
     return {key: value for key, value in given.items() if value not in ({}, [])}
-
-
-def pool_text(spec: PoolSpec) -> str:
-    """Return a pool's spec as a YAML document."""
-    return render_spec(dump_pool(spec))
 
 
 def _plain(value: object) -> object:

@@ -69,15 +69,6 @@ def wanted_spare(spec: PoolSpec, now: float) -> int:
     return min(wanted, spec.maximum)
 
 
-def next_change(spec: PoolSpec, now: float) -> float | None:
-    """Return when `wanted_spare` may have another value; None: never."""
-    if not spec.schedules:
-        return None
-    zone = zone_of(spec.time_zone)
-    moments = (moment for s in spec.schedules for period in _periods(s, zone, now) for moment in period)
-    return min((moment for moment in moments if moment > now), default=None)
-
-
 def _periods(schedule: Schedule, zone: tzinfo, now: float) -> Iterator[tuple[float, float]]:
     """Yield when a schedule holds, from today to nine days on."""
     today = datetime.fromtimestamp(now, zone).date()

@@ -7,12 +7,10 @@ from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.unit.controller.planning.fleets import NOW, pool_of
+from tests.unit.controller.planning.fleets import pool_of
 from vgpuctl.controller.model import Schedule
-from vgpuctl.controller.planning.schedules import clock_problem, clock_shifts, next_change, wanted_spare, zone_of
+from vgpuctl.controller.planning.schedules import clock_problem, clock_shifts, wanted_spare, zone_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 OFFICE = Schedule((0, 1, 2, 3, 4), 420, 1080, 20, 30)
@@ -57,27 +55,6 @@ def test_a_day_ends_at_midnight_also_when_the_clock_changes():
         begin, end = at(f"{day} 00:00"), at(f"{day} 23:59:59") + 1
         assert [wanted_spare(spec_of(whole), m) for m in (begin - 1, begin, end - 1, end)] == [2, 9, 9, 2]
     assert at("2027-10-31 23:59:59") - at("2027-10-31 00:00") > 86400
-
-
-@given(
-    st.lists(
-        st.builds(
-            lambda days, start, length, spare, lead: Schedule(days, start, min(1440, start + length), spare, lead),
-            st.lists(st.integers(0, 6), min_size=1, unique=True).map(lambda days: tuple(sorted(days))),
-            st.integers(0, 1400), st.integers(1, 1440), st.integers(0, 9), st.integers(0, 1440),
-        ),
-        max_size=3,
-    ),
-    st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana"]),
-    st.integers(int(NOW), int(NOW) + 400 * 86400),
-)  # fmt: skip
-def test_nothing_changes_before_the_next_change(schedules, zone, now):
-    spec = spec_of(*schedules, zone=zone)
-    change = next_change(spec, now)
-    assert (change is None) == (not schedules)
-    until = change if change is not None else now + 8 * 86400
-    assert until > now
-    assert {wanted_spare(spec, now + (until - now) * part / 16) for part in range(16)} == {wanted_spare(spec, now)}
 
 
 def test_clock_changes_of_a_zone():
