@@ -72,6 +72,11 @@ def is_makers_vendor_id(vendor_id: str) -> bool:
     return vendor_id in _BY_VENDOR_ID
 
 
+def is_vendor_of_network_cards(vendor_id: str) -> bool:
+    """Return whether a PCI vendor id is that of a maker of GPUs whose devices are rather network cards."""
+    return _BY_VENDOR_ID.get(vendor_id, _UNKNOWN).has_network_cards
+
+
 def maker_of_type(type_id: str) -> Maker:
     """Return the maker whose driver names an mdev type like this; one without any special facts if it is unknown."""
     return next((m for m in MAKERS if m.type_prefix is not None and type_id.startswith(m.type_prefix)), _UNKNOWN)

@@ -22,6 +22,7 @@ class Intel(Maker):
     vendor_id = "8086"
     type_prefix = "i915-GVTg_"
     display_needs_gl = True
+    has_network_cards = True
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Read the type's graphics memory, which is also what it takes from the pool."""

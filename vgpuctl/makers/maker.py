@@ -16,7 +16,7 @@ class Maker:
     `own_vf_setting`: how an administrator sets the number of VFs where `vgpu_driver` accepts it from nobody else.
     `no_room_errnos`: what its driver returns for an mdev without room, beside what is usual. `has_displays`: its
     vGPUs have screens that QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL. `pool_rule`: how a parent
-    of its mdevs is divided, for people.
+    of its mdevs is divided, for people. `has_network_cards`: it makes more of these than GPUs.
     """
 
     name = "another maker"
@@ -31,6 +31,7 @@ class Maker:
     has_displays = True
     display_needs_gl = False
     pool_rule = "its types share one pool"
+    has_network_cards = False
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Return an mdev type from the name of its directory and the texts of its files `name` and `description`."""

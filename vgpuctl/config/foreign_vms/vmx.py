@@ -20,7 +20,7 @@ from vgpuctl.config.foreign_vms.imported import (
     nic_model,
     stays_inside,
 )
-from vgpuctl.makers import is_makers_vendor_id
+from vgpuctl.makers import is_makers_vendor_id, is_vendor_of_network_cards
 from vgpuctl.value import Value
 
 FORMAT = "VMware VMX"
@@ -43,7 +43,6 @@ _VALUE = re.compile(r"""("(?P<quoted>[^"]*)"|(?P<plain>[^\s"#]*))\s*(#.*)?""")
 _NIC_KEYS = ("pfid", "dvs.portgroupid", "networkname", "macaddress")
 """Keys of a passed-through device that only VFs of network cards have."""
 _VENDOR = re.compile(r"\s*(?:0x(?P<hex>[0-9a-f]{1,4})|(?P<number>-?[0-9]{1,5}))(?![0-9a-z])", re.IGNORECASE)
-_INTEL = 0x8086
 _SNAPSHOT = re.compile(r".*-[0-9]{6}\.vmdk", re.IGNORECASE)
 """What VMware calls a disk that has only what changed since a snapshot."""
 _OTHER_DEVICES = re.compile(r"((?:floppy|serial|parallel|sharedfolder)\d{1,3}|sound)\.present")
@@ -253,10 +252,11 @@ def passed_gpu(
     """Return a whole device that is passed through, if it may be a GPU; else the reason is in `left_out`.
 
     `shown`: its name in its file, `device`: for people. `vendors`: texts that begin with its PCI vendor: its own key,
-    or the devices that DirectPath may choose. Intel makes more network cards than GPUs, so its devices do not count.
+    or the devices that DirectPath may choose. A maker of network cards, such as Intel, makes more of these,
+    so its devices do not count.
     """
     vendor = next((number for text in vendors if (number := _vendor_id(text)) is not None), None)
-    if vendor == _INTEL:
+    if vendor is not None and is_vendor_of_network_cards(f"{vendor:04x}"):
         left_out.append(
             f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which may be a network card: "
             "if it is a GPU, add mode: passthrough"

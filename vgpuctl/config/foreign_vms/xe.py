@@ -24,13 +24,13 @@ from vgpuctl.config.foreign_vms.imported import (
     Source,
     bytes_to_mib,
 )
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.value import Value
 
 FORMAT = "XenServer xe"
 _FIELD = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9_-]{0,63})[ \t]*\([ MS]?R[OW]\)[ \t]*:[ \t]?(.*)")
 _MARK = re.compile(r"^[ \t]*uuid[ \t]*\([ MS]?R[OW]\)[ \t]*:", re.MULTILINE)
 _OS_NAME = re.compile(r"(?:.*;)?[ ]*name:[ ]*([^|;]*)")
-_PCI = re.compile(r"(?:[0-9]{1,4}/)?((?P<slot>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})\.[0-7])", re.ASCII)
 _NONE = ("", "<not in database>", "<null>")
 
 
@@ -180,11 +180,12 @@ def _find_passed_through(source: Source, record: _Record) -> tuple[tuple[Importe
     lost = []
     for text in value.split(",")[:MAX_DEVICES_PER_VM]:
         entry = source.text(field.line, "other-config:pci", text)
-        match = _PCI.fullmatch(entry)
-        if match is None:
+        order, slash, device = entry.rpartition("/")
+        address = None if slash and not order.isdecimal() else normalize_pci(device)
+        if address is None:
             lost.append(f"{place}: other-config:pci: {entry!a} is no PCI address")
         else:
-            slots.setdefault(match["slot"], []).append(match[1])
+            slots.setdefault(address.rpartition(".")[0], []).append(address)
     gpus = [ImportedGpu(place, device=" with ".join(dict.fromkeys(parts))) for parts in slots.values()]
     return tuple(gpus), tuple(lost)
 
