@@ -272,7 +272,7 @@ def stop(ports: Host, name: str, *, force: bool = True) -> Outcome:
 
 def set_vm(ports: Host, wanted: VmRequest, *fields: str, **options: Any) -> Outcome:
     """Run set-vm --yes for these fields of a request; `fields` empty: for its profile."""
-    sources = {**wanted.sources, **dict.fromkeys(fields or ("profile",), "command-line")}
+    sources = {**wanted.sources, **dict.fromkeys(fields or ("profile",), "given")}
     drain = options.pop("drain", False)
     return set_vm_operation(ports, context(**options), replace(wanted, sources=sources), drain=drain)
 

@@ -174,7 +174,7 @@ def _many(ports: Host, kind: str) -> Outcome:
 
 
 def _ensure(ports: Host, kind: str, state: str, **changes: object) -> Outcome:
-    sources = dict.fromkeys(changes, "command-line")
+    sources = dict.fromkeys(changes, "given")
     vm_request = replace(asked(kind, **changes), sources=sources)
     return ensure_vm(ports, context(), vm_request, state=state)
 

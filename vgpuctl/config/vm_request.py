@@ -122,8 +122,8 @@ class VmRequest(DeclaredFields):
     placement policy, None for the host's. `disks` is empty when none was requested. `hugepages`: their size, or "none".
     `cpu_pin`: "auto", "none", or a list of CPUs. `reserve`: "always" or "running", see `VmRecord`.
 
-    These have no declaration: `sources`: the source of each field's value: "command-line", "host.yaml" or "default";
-    only "command-line" fields are compared with an existing VM. `seed`: the files in `cloud_init` and `network_config`,
+    These have no declaration: `sources`: the source of each field's value: "given", "host.yaml" or "default";
+    only "given" fields are compared with an existing VM. `seed`: the files in `cloud_init` and `network_config`,
     read. `label_changes`: instead of `labels`, labels to set on a VM that exists, and to remove from it (None); its
     other labels stay. `account`: who makes the VM, `desktop`: the mark of a pool's desktop; only the
     operation sets them.
@@ -630,8 +630,8 @@ class VmRequest(DeclaredFields):
         )
 
     def is_explicit(self, name: str) -> bool:
-        """Return whether the field was given on the command line, not filled from defaults."""
-        return self.sources.get(name) == "command-line"
+        """Return whether an option or a spec gives the field: it is not filled from defaults."""
+        return self.sources.get(name) == "given"
 
 
 FIELDS: Mapping[str, VmField] = VmRequest.declared

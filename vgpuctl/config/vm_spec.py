@@ -19,6 +19,7 @@ from vgpuctl.config.shape import Shape
 from vgpuctl.config.vm_fields import VmField
 from vgpuctl.config.vm_request import FIELDS, VmRequest, guest_setup
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.json_yaml import SECOND_DOCUMENT_PROBLEM
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.request import CloudInit
 from vgpuctl.value import Value, replace
@@ -106,7 +107,12 @@ def parse_vm_spec(text: str, path: str, shape: Shape = VM_SHAPE) -> Given:
     """
     from vgpuctl.config import yaml_reader
 
-    return yaml_reader.parse_document(text, path, shape)
+    try:
+        return yaml_reader.parse_document(text, path, shape)
+    except InvalidInput as error:
+        if SECOND_DOCUMENT_PROBLEM in error.message:
+            error.hint = "a file for each VM; of several jobs: vgpuctl import-job FILE --job NAME prints one"
+        raise
 
 
 def parse_options(**explicit: object) -> Given:
@@ -179,7 +185,7 @@ def _refuse_missing_fields(given: Given) -> None:
 def _fill_field(field: VmField, given: Given, defaults: Value) -> tuple[object, str]:
     """Return a field's value in its canonical spelling, and its source."""
     if field.name in given:
-        return given[field.name], "command-line"
+        return given[field.name], "given"
     preset = getattr(defaults, field.name) if field.in_defaults else None
     if preset is not None and not (field.name == "image" and _brings_system(given)):
         return preset, "host.yaml"

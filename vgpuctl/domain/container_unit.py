@@ -72,18 +72,23 @@ def container_unit(
     restart: str,
     has_variables: bool,
     devices: Sequence[str],
+    working_dir: str = "",
+    shm_mib: int | None = None,
 ) -> str:
     """Return the unit of a container with devices of the guest, as podman's --device takes them.
 
     `command` replaces the image's entry point, as in Kubernetes. `restart`: as systemd's Restart= has it.
-    `has_variables`: it has a file with them.
+    `has_variables`: it has a file with them. `working_dir`: empty for the image's. `shm_mib`: the size of /dev/shm, 0
+    for no limit, None for podman's own.
 
     Raises:
         ValueError: a text has a character that no unit can have.
     """
     words = ["/usr/bin/podman", "run", "--rm", "--replace", f"--name={name.removesuffix('.service')}"]
     words += [f"--device={device}" for device in devices]
-    words += [*([f"--env-file={variables_file(name)}"] if has_variables else [])]
+    words += [f"--env-file={variables_file(name)}"] if has_variables else []
+    words += [f"--workdir={working_dir}"] if working_dir else []
+    words += [] if shm_mib is None else [f"--shm-size={shm_mib}m" if shm_mib else "--shm-size=0"]
     words += [] if not command else [f"--entrypoint={command[0]}"]
     words += [image, *command[1:], *args]
     return f"""[Unit]

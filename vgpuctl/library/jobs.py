@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from shlex import join
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.arguments import as_texts
@@ -28,7 +29,8 @@ class JobCalls(Calls):
         """Return the pods of manifests that ask for GPUs, each with the VM spec that gives it the same on this host.
 
         `files`: of manifests. `assume`: units that clusters decide, such as `aliyun.com/gpu-mem=GiB`. `job`: the name
-        of the only object to convert. `units`: also the units of systemd that start their containers in the guests.
+        of the only object to convert, or of one of its roles, with its kind before a `/`, and its namespace before
+        that, where several have it. `units`: also the units of systemd that start their containers in the guests.
         """
         from vgpuctl.config.kubernetes.manifests import parse_manifests
         from vgpuctl.config.kubernetes.request import parse_assumed
@@ -43,9 +45,11 @@ class JobCalls(Calls):
             parse_manifests(read_given_text(self._ports, path, "manifest"), display_name(path), command_path(path))
             for path in names
         ]
-        return import_job.import_jobs(
-            self._ports, read, parse_assumed(as_texts("assume", assume)), name=job, units=units
-        )
+        options = [] if job is None else [f"--job={job}"]
+        options += [f"--assume={text}" for text in as_texts("assume", assume)] + (["--units"] if units else [])
+        command = join(["vgpuctl", "import-job", *(command_path(path) or "-" for path in names), *options])
+        assumed = parse_assumed(as_texts("assume", assume), command)
+        return import_job.import_jobs(self._ports, read, assumed, name=job, units=units)
 
     @query
     def capacity(self, name: str | None = None) -> QueryResult[CapacityResult]:

@@ -216,7 +216,7 @@ def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest
             f"{options}: says where new vGPUs go, and none is new", hint="add --profile, --gpu or --not-gpu"
         )
     request = replace(build(host, spec, complete=False), name=name, label_changes=labels)
-    sources = {**request.sources, **dict.fromkeys(given & {*LABEL_FIELDS}, "command-line")}
+    sources = {**request.sources, **dict.fromkeys(given & {*LABEL_FIELDS}, "given")}
     return replace(
         request,
         sources=sources,

@@ -26,6 +26,8 @@ MAX_DEPTH = 50
 
 TOO_DEEP_PROBLEM = f"it is nested too deeply: at most {MAX_DEPTH} levels are allowed"
 
+SECOND_DOCUMENT_PROBLEM = "a second document begins here, and the file may have one"
+
 
 class YamlError(Exception):
     """Where parsing failed, counted from 1, and why."""
@@ -61,7 +63,8 @@ def compose_yaml(text: str) -> Node | None:
         mark = exc.problem_mark or exc.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         problem = " ".join(_unquote_text(str(part)) for part in (exc.context, exc.problem) if part)
-        failure = YamlError(line, column, f"it is not YAML: {problem}")
+        is_second = problem.startswith("expected a single document")
+        failure = YamlError(line, column, SECOND_DOCUMENT_PROBLEM if is_second else f"it is not YAML: {problem}")
     except reader.ReaderError as exc:
         before = text[: exc.position] if isinstance(exc.position, int) else ""
         column = len(before) - (before.rfind("\n") + 1) + 1

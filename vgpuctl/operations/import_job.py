@@ -7,30 +7,25 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.kubernetes.claims import CLAIM, DeviceClaim, find_claims
+from vgpuctl.config.kubernetes.job_names import choose_job, name_of_job
 from vgpuctl.config.kubernetes.manifests import Manifests
+from vgpuctl.config.kubernetes.pod_gpus import COUNT_LABEL, PodGpus, read_pod_gpus
 from vgpuctl.config.kubernetes.pods import Container, PodTemplate, cpus_of, memory_mib_of
 from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_request
 from vgpuctl.config.kubernetes.runtimes import with_runtimes
-from vgpuctl.config.kubernetes.words import AMD, DOMAINS, NVIDIA, find_word
+from vgpuctl.config.kubernetes.words import DOMAINS, GPUSHARE, find_word
 from vgpuctl.config.rules import ValidationError
 from vgpuctl.config.spec_text import choose_vm_name
 from vgpuctl.config.vm_spec import VM_SHAPE
-from vgpuctl.domain.container_unit import (
-    container_unit,
-    expand,
-    full_image_name,
-    unit_name,
-    variables_file,
-    variables_text,
-)
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import QueryResult
-from vgpuctl.model.results.jobs import JobResult, JobUnitResult
+from vgpuctl.model.results.jobs import JobResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.plans.jobs import KNOWN_ANNOTATIONS, PRODUCT_LABELS, PodFit, fit_pod
-from vgpuctl.value import replace
+from vgpuctl.operations.plans.job_units import job_units
+from vgpuctl.operations.plans.jobs import KNOWN_ANNOTATIONS, PodFit, fit_pod
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -38,8 +33,6 @@ if TYPE_CHECKING:
 GUEST_MIB = 1024
 """What the guest's own system needs besides the containers."""
 _STEP_MIB = 256
-_DEVICES = {NVIDIA: ("nvidia.com/gpu=all",), AMD: ("/dev/kfd", "/dev/dri")}
-"""By maker, the devices of all GPUs of a guest: by NVIDIA's container toolkit, and as ROCm's documentation has them."""
 
 
 def import_jobs(
@@ -47,28 +40,25 @@ def import_jobs(
 ) -> QueryResult[tuple[JobResult, ...]]:
     """Return the pods of manifests that ask for GPUs, each with the spec of a VM.
 
-    `assumed`: units that clusters decide. `name`: of the only object to convert. `units`: also
-    the units of their containers.
+    `assumed`: units that clusters decide. `name`: of the only object to convert, as `choose_job` takes it. `units`:
+    also the units of their containers.
 
     Raises:
-        InvalidInput: what a container asks for is not understood.
+        InvalidInput: what a container asks for is not understood, or several objects have this name.
         NotFound: no pod asks for a GPU, or there is no object of this name.
         HostCannot: this host has nothing for a pod; `result` has all pods.
     """
     everything = with_runtimes([t for file in files for t in file.templates])
-    templates = [t for t in everything if name is None or name in (t.name, _stem(t))]
+    templates = everything if name is None else choose_job(everything, name)
     claims = [claim for file in files for claim in file.claims]
-    if name is not None and not templates:
-        names = sorted({t.name for t in everything})
-        raise NotFound(f"no object with pods has the name {name}", hint=f"there are: {', '.join(names[:20]) or 'none'}")
-    asked = [(t, requests) for t in templates if (requests := _requests(t, assumed, claims))]
+    asked = [asked for t in templates if (asked := _read(t, assumed, claims, everything)).requests]
     if not asked:
         names = sorted({name for t in templates for c in t.containers for name in c.resources if "/" in name})
         asks = f"; they ask for {', '.join(names[:10])}" if names else ""
         raise NotFound(f"no container asks for a GPU in words that are known{asks}", hint="vgpuctl import-job --help")
     snapshot = observe(host, ReadScope(types=True))
     taken: set[str] = set()
-    results = tuple(_job(snapshot, template, requests, taken, units=units) for template, requests in asked)
+    results = tuple(_job(snapshot, one, taken, units=units) for one in asked)
     without = len(templates) - len(asked)
     others = [other for file in files for other in file.others]
     notes: tuple[str, ...] = (f"{count_text(without, 'pod template')} without a GPU not converted",) if without else ()
@@ -84,7 +74,22 @@ def import_jobs(
     return result
 
 
-def _requests(template: PodTemplate, assumed: Assumed, claims: Sequence[DeviceClaim]) -> tuple[DeviceRequest, ...]:
+class _Asked(Value):
+    """Pods, and what they ask for. `pod_gpus`: by labels; `job`: what `--job` takes for them alone.
+
+    `lost`: what their claims say that no VM keeps.
+    """
+
+    template: PodTemplate
+    requests: tuple[DeviceRequest, ...]
+    pod_gpus: PodGpus
+    job: str
+    lost: tuple[str, ...]
+
+
+def _read(
+    template: PodTemplate, assumed: Assumed, claims: Sequence[DeviceClaim], everything: Sequence[PodTemplate]
+) -> _Asked:
     """Return what the containers of a pod ask for, and what it claims.
 
     Those that run before the others count only where those ask for nothing.
@@ -92,58 +97,59 @@ def _requests(template: PodTemplate, assumed: Assumed, claims: Sequence[DeviceCl
     Raises:
         InvalidInput: a request is not understood, or the requests are for GPUs of several makers.
     """
-    requests = [r for c in template.containers if (r := parse_request(c, assumed)) is not None]
-    before = [r for c in template.init_containers if (r := parse_request(c, assumed)) is not None]
-    requests = [*(requests or before[:1]), *_claimed(template, claims)]
+    pod_gpus = read_pod_gpus(template.node_labels, template.labels, template.at)
+    requests = [r for c in template.containers if (r := parse_request(c, assumed, pod_gpus)) is not None]
+    before = [r for c in template.init_containers if (r := parse_request(c, assumed, pod_gpus)) is not None]
+    claimed, lost = _claimed(template, claims)
+    requests = [*(requests or before[:1]), *claimed]
     makers = list(dict.fromkeys(request.maker for request in (*requests, *before)))
     if len(makers) > 1:
         raise InvalidInput(
             f"{template.at}: {template.kind} {template.name} asks for GPUs of {' and '.join(makers)} in one pod",
             hint="a VM for each: make a pod for each maker",
         )
-    return tuple(requests)
+    return _Asked(template, tuple(requests), pod_gpus, name_of_job(template, everything), tuple(lost))
 
 
-def _claimed(template: PodTemplate, claims: Sequence[DeviceClaim]) -> list[DeviceRequest]:
-    """Return what a pod claims: its containers share that.
+def _claimed(template: PodTemplate, claims: Sequence[DeviceClaim]) -> tuple[list[DeviceRequest], list[str]]:
+    """Return what a pod claims, which its containers share, and what else its claims say.
 
     Raises:
         InvalidInput: a claim is in none of the files, or for too many devices.
     """
-    requests = []
+    requests: list[DeviceRequest] = []
+    lost: list[str] = []
     for claim in find_claims(template.claims, template.namespace, claims, template.at):
-        left_out = list(claim.left_out)
+        lost += claim.left_out
         if claim.kind == CLAIM:
-            left_out.append(f"claim {claim.name}: all pods that name it share its devices, and each VM has its own")
+            lost.append(f"claim {claim.name}: all pods that name it share its devices, and each VM has its own")
         for devices in claim.devices:
             resources = {devices.word: devices.count}
             request = parse_request(Container(claim.name, "", (), (), (), resources, devices.at))
             if request is not None:
-                texts = (*(f"claim {claim.name}: {text}" for text in devices.left_out), *left_out)
-                words = (f"claim {claim.name} {devices.word} {devices.count}",)
-                requests.append(replace(request, words=words, left_out=(*request.left_out, *texts)))
-                left_out = []
-    return requests
+                lost += [f"claim {claim.name}: {text}" for text in devices.left_out]
+                requests.append(replace(request, words=(f"claim {claim.name} {devices.word} {devices.count}",)))
+    return requests, lost
 
 
-def _job(
-    snapshot: Snapshot, template: PodTemplate, requests: Sequence[DeviceRequest], taken: set[str], *, units: bool
-) -> JobResult:
+def _job(snapshot: Snapshot, asked: _Asked, taken: set[str], *, units: bool) -> JobResult:
     """Return pods with their VM; its name is added to `taken`."""
+    template, requests = asked.template, asked.requests
     problem, fit, spec = None, PodFit({}), None
     renamed: tuple[str, ...] = ()
     try:
-        fit = fit_pod(snapshot, template, requests)
+        fit = fit_pod(snapshot, template, requests, asked.pod_gpus)
         spec, renamed = _spec(template, fit, taken)
     except HostCannot as error:
         problem = f"{error.message} ({error.hint})"
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(map(str, entry.path))}: {entry.text}" for entry in error.problems)
-    made, lost = _units(template, requests[0].maker) if units else ((), ())
+    made, lost = job_units(template, requests[0].maker) if units else ((), ())
     return JobResult(
         at=template.at,
         kind=template.kind,
         name=template.name,
+        job=asked.job,
         role=template.role,
         namespace=template.namespace,
         pods=template.pods,
@@ -152,7 +158,7 @@ def _job(
         problem=problem,
         kept=(*fit.kept, *_defaults(spec), *renamed),
         first=fit.first,
-        left_out=(*(text for r in requests for text in r.left_out), *_left_out(template), *lost),
+        left_out=(*(text for r in requests for text in r.left_out), *asked.lost, *_left_out(asked), *lost),
         units=made,
     )
 
@@ -163,10 +169,6 @@ def _defaults(spec: Mapping[str, object] | None) -> tuple[str, ...]:
     return (f"{' and '.join(missing)}: the host's default, as the pod asks for none",) if missing else ()
 
 
-def _stem(template: PodTemplate) -> str:
-    return f"{template.name}-{template.role}" if template.role else template.name
-
-
 def _spec(template: PodTemplate, fit: PodFit, taken: set[str]) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the spec of the VM for a pod, and a note where another job's VM has its name.
 
@@ -174,7 +176,7 @@ def _spec(template: PodTemplate, fit: PodFit, taken: set[str]) -> tuple[dict[str
         ValidationError: the pod has more than a VM can have.
     """
     suffix = "-{}" if template.pods > 1 else ""
-    usual = choose_vm_name((_stem(template),), set(), suffix=suffix)
+    usual = choose_vm_name((template.stem,), set(), suffix=suffix)
     first = [(container,) for container in template.init_containers]  # they run one after the other, before the rest
     cpus = max(map(cpus_of, (template.containers, *first)))
     memory = max(map(memory_mib_of, (template.containers, *first)))
@@ -184,23 +186,23 @@ def _spec(template: PodTemplate, fit: PodFit, taken: set[str]) -> tuple[dict[str
     if cpus:
         spec["vcpus"] = cpus
     VM_SHAPE.check({**spec, "name": usual.removesuffix(suffix)})
-    name = choose_vm_name((_stem(template),), taken, suffix=suffix)
+    name = choose_vm_name((template.stem,), taken, suffix=suffix)
     return {**spec, "name": name}, () if name == usual else (f"name {name}: another job's VM is {usual}",)
 
 
-def _left_out(template: PodTemplate) -> tuple[str, ...]:
+def _left_out(asked: _Asked) -> tuple[str, ...]:
     """Return what a VM on this host does not keep of a pod."""
+    template = asked.template
     lost: list[str] = []
     if template.queue is not None:
         lost.append(f"queue {template.queue}: VMs do not wait for GPUs")
     if not template.pods:
         lost.append("replicas 0: no such pod runs now")
-    lost += [f"label {label}" for label in template.labels if label.partition("/")[0] in DOMAINS]
+    lost += [f"label {label}" for label in _unread_labels(asked)]
     lost += [
         f"annotation {name} {value}" for name, value in template.annotations.items() if name not in KNOWN_ANNOTATIONS
     ]
-    labels = [key for key in template.node_selector if key not in PRODUCT_LABELS]
-    lost += [f"nodeSelector {key}: this is about nodes" for key in labels]
+    lost += [f"node label {label.key}: {_why_unread(label.key)}" for label in asked.pod_gpus.others]
     lost += template.left_out
     for container in (*template.containers, *template.init_containers):
         lost += [f"container {container.name}: {text}" for text in container.left_out]
@@ -213,27 +215,14 @@ def _left_out(template: PodTemplate) -> tuple[str, ...]:
     return tuple(lost)
 
 
-def _units(template: PodTemplate, maker: str) -> tuple[tuple[JobUnitResult, ...], tuple[str, ...]]:
-    """Return a unit for each container, and why one has none, or none of the GPUs of its maker."""
-    units: list[JobUnitResult] = []
-    devices = _DEVICES.get(maker, ())
-    lost: list[str] = [] if devices else [f"the GPUs of {maker} in the containers: add --device= to their units"]
-    for container in template.containers:
-        name = unit_name(_stem(template), container.name)
-        env = dict(container.env)
-        words = [expand(word, env) for word in (*container.command, *container.args)]
-        command, args = words[: len(container.command)], words[len(container.command) :]
-        try:
-            text = container_unit(
-                name,
-                full_image_name(container.image),
-                command,
-                args,
-                restart=template.restart,
-                has_variables=bool(env),
-                devices=devices,
-            )
-            units.append(JobUnitResult(name, text, variables_file(name) if env else None, variables_text(env)))
-        except ValueError as error:
-            lost.append(f"container {container.name}: no unit of systemd can have {error}")
-    return tuple(units), tuple(lost)
+def _unread_labels(asked: _Asked) -> list[str]:
+    """Return the pod's labels about GPUs that say nothing here."""
+    is_divided = any(
+        GPUSHARE in {w.system for w in map(find_word, c.resources) if w} for c in asked.template.containers
+    )
+    labels = [label for label in asked.template.labels if label.partition("/")[0] in DOMAINS]
+    return [label for label in labels if label != COUNT_LABEL or not is_divided]
+
+
+def _why_unread(key: str) -> str:
+    return "choose the GPU by gpu:" if key.partition("/")[0] in DOMAINS else "this is about nodes"

@@ -38,7 +38,7 @@ def test_a_vm_gets_a_seed_whose_content_is_never_shown(sim: Run, user_data: Path
     assert [d["device"] for d in ran.document["data"]["disks"]] == ["disk", "cdrom"]
     assert "-seed.iso (cdrom)" in sim("show-vm vdi-001").out
     planned = sim(f"create-vm vdi-002 --profile A100-4C --image {IMAGE} --cloud-init {user_data} --dry-run --json")
-    assert planned.document["data"]["sources"]["cloud_init"] == {"value": str(user_data), "source": "command-line"}
+    assert planned.document["data"]["sources"]["cloud_init"] == {"value": str(user_data), "source": "given"}
 
 
 def test_a_spec_file_names_it_too_and_several_vms_can_have_one(sim: Run, user_data: Path, tmp_path: Path) -> None:

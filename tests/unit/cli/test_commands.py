@@ -85,8 +85,8 @@ def test_every_option_of_create_vm(sim: Run) -> None:
     )
     assert ran.status == 0, ran.out
     sources = ran.document["data"]["sources"]
-    assert sources["vcpus"] == {"value": 4, "source": "command-line"}
-    assert sources["template"]["source"] == "command-line"
+    assert sources["vcpus"] == {"value": 4, "source": "given"}
+    assert sources["template"]["source"] == "given"
     assert len(ran.document["data"]["vgpus"]) == 2
     assert len(ran.document["data"]["disks"]) == 2
 

@@ -201,7 +201,7 @@ def test_more_are_defined_than_fit_and_the_page_says_so(sim: Run) -> None:
 def test_ensure_vm_changes_what_a_vm_reserves(sim: Run) -> None:
     line, spec = "ensure-vm -f - --state stopped", "name: vdi\nprofile: A100-4C\nreserve: running\n"
     made = sim(f"{line} --dry-run --json", text=spec).document["data"]
-    assert made["sources"]["reserve"] == {"value": "running", "source": "command-line"}
+    assert made["sources"]["reserve"] == {"value": "running", "source": "given"}
     assert [v["present"] for v in made["after"]["vgpus"]] == [False]
     assert sim(line, text=spec).status == 0
     changed = sim("ensure-vm -f - --json", text="name: vdi\nreserve: always\n").document["data"]

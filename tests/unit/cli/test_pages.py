@@ -225,12 +225,12 @@ def test_a_change_shows_what_is_there_now() -> None:
 
 
 def test_a_dry_run_shows_steps_and_sources() -> None:
-    sources = {"memory": {"value": "4GiB", "source": "default"}, "disk": {"value": [], "source": "command-line"},
-               "force": {"value": True, "source": "command-line"}}  # fmt: skip
+    sources = {"memory": {"value": "4GiB", "source": "default"}, "disk": {"value": [], "source": "given"},
+               "force": {"value": True, "source": "given"}}  # fmt: skip
     data = {**VM, "steps": ["make the disk", "start"], "notes": [], "dry_run": True, "sources": sources}
     assert text("create-vm", data) == (
         "would do:\n  1  make the disk\n  2  start\n\n"
-        "FIELD   VALUE  SOURCE\nmemory  4GiB   default\ndisk    -      command line\nforce   yes    command line\n"
+        "FIELD   VALUE  SOURCE\nmemory  4GiB   default\ndisk    -      given\nforce   yes    given\n"
     )
     assert text("start-vm", {**VM, "steps": [], "notes": [], "dry_run": True}) == "nothing to do\n"
 

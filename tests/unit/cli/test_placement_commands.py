@@ -43,7 +43,7 @@ def test_host_yaml_fills_unset_options_and_a_dry_run_has_the_source(sim: Run, tm
     ran = sim(line, FOUR)
     assert (gpus(ran), ran.document["data"]["sources"]["placement"]["source"]) == ([FIRST], "host.yaml")
     typed = sim(f"{line} --placement depth", FOUR)
-    assert (gpus(typed), typed.document["data"]["sources"]["placement"]["source"]) == ([THIRD], "command-line")
+    assert (gpus(typed), typed.document["data"]["sources"]["placement"]["source"]) == ([THIRD], "given")
     assert "placement:" in sim("export", FOUR).out
     host_file(tmp_path, "version: 1\nplacement: {policy: deep}\n")
     assert "placement.policy: 'deep' is not least-waste, depth" in sim(line.replace(" --json", ""), FOUR).err

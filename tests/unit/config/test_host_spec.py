@@ -32,8 +32,8 @@ def test_defaults_may_be_missing(text: str) -> None:
     [
         ("defaults: {}", f"{NAME}:1:1: version: missing: write 'version: 1'"),
         ("~", f"{NAME}:1:1: expected a mapping"),
-        ("version: 1\n---\ngpus: {}\n", f"{NAME}:2:1: it is not YAML: expected a single document"),
-        ("version: 1\n...\ngpus: {}\n", f"{NAME}:3:1: it is not YAML: expected a single document"),
+        ("version: 1\n---\ngpus: {}\n", f"{NAME}:2:1: a second document begins here, and the file may have one"),
+        ("version: 1\n...\ngpus: {}\n", f"{NAME}:3:1: a second document begins here, and the file may have one"),
         ("version: 2", f"{NAME}:1:10: version: this vgpuctl reads version 1"),
         ("version: '1'", f"{NAME}:1:10: version: this vgpuctl reads version 1"),
         ("version: true", f"{NAME}:1:10: version: this vgpuctl reads version 1"),

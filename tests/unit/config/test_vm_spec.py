@@ -324,10 +324,10 @@ def test_every_field_has_its_option_in_that_test() -> None:
     ("typed", "count", "source"),
     [
         ({"gpu": ("H100",), "mode": "passthrough"}, 1, "default"),
-        ({"gpus": "2", "mode": "passthrough"}, 2, "command-line"),
-        ({"gpu": ("3b:00.0", "3c:00.0"), "mode": "passthrough"}, 2, "command-line"),
-        ({"gpu": ("3b:00.0", "3c:00.0", "3d:00.0"), "gpus": "2", "mode": "passthrough"}, 2, "command-line"),
-        ({"gpu": ("H100", "L40S"), "gpus": "2", "mode": "passthrough"}, 2, "command-line"),
+        ({"gpus": "2", "mode": "passthrough"}, 2, "given"),
+        ({"gpu": ("3b:00.0", "3c:00.0"), "mode": "passthrough"}, 2, "given"),
+        ({"gpu": ("3b:00.0", "3c:00.0", "3d:00.0"), "gpus": "2", "mode": "passthrough"}, 2, "given"),
+        ({"gpu": ("H100", "L40S"), "gpus": "2", "mode": "passthrough"}, 2, "given"),
         ({"gpu": ("3b:00.0", "3c:00.0"), "mode": "sriov"}, 1, "default"),
         ({"gpu": ("3b:00.0", "3c:00.0"), "profile": ("A100-4C",)}, 1, "default"),
     ],
@@ -483,3 +483,9 @@ def test_the_last_name_is_checked_too():
     assert expand_names("x" * 62 + "{}", 9)
     with pytest.raises(InvalidInput, match="is not a name"):
         expand_names("x" * 62 + "{}", 10)
+
+
+def test_specs_of_several_vms_in_one_text_get_a_hint() -> None:
+    with pytest.raises(InvalidInput, match="a second document begins here") as raised:
+        parse_vm_spec("name: a\n---\nname: b\n", "standard input")
+    assert "--job NAME" in str(raised.value.hint)

@@ -161,7 +161,7 @@ def test_a_dry_run_shows_what_would_be_and_changes_nothing(host: SimulatedHost) 
     assert [v.profile for v in planned.data.vgpus] == ["A100-5C"]
 
 
-TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line", "networks": "command-line"}
+TYPED = {"profile": "given", "memory": "given", "vcpus": "given", "networks": "given"}
 TYPICAL = request("A100-4C", name="vm", sources=TYPED)
 TWO_NETWORKS = """version: 1
 networks: [{name: default}, {name: lab}, {name: down, active: false}]
@@ -192,7 +192,7 @@ def test_ensure_changes_a_stopped_vm_in_place_and_the_second_time_nothing(tmp_pa
 def test_another_gpu_in_the_spec_moves_a_stopped_vm_there(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, "l40s-x4")
     first, second = "0000:3b:00.0", "0000:3f:00.0"
-    spec = request("L40S-4Q", name="vm", gpu=first, sources={**TYPED, "gpu": "command-line"})
+    spec = request("L40S-4Q", name="vm", gpu=first, sources={**TYPED, "gpu": "given"})
     ensure(host, spec, "stopped")
     there = replace(spec, gpu=(second,))
     assert [v.gpu for v in ensure(host, there, dry_run=True).data.after.vgpus] == [second]
@@ -222,7 +222,7 @@ def test_a_network_that_cannot_be_used_is_refused(tmp_path: Path, network: str) 
 
 
 def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(host: SimulatedHost) -> None:
-    first = request("A100-4C", name="vm", sources={**TYPED, "hotplug_slots": "command-line"})
+    first = request("A100-4C", name="vm", sources={**TYPED, "hotplug_slots": "given"})
     ensure(host, first, "started")
     with pytest.raises(SpecDiffers) as caught:
         ensure(host, replace(first, vcpus=2))

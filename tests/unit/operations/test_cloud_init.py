@@ -51,7 +51,7 @@ def test_an_installers_cdrom_comes_first_and_is_the_one_that_is_compared(host):
     installer = "/srv/images/debian-12-netinst.iso"
     create(host.ports, wanted(image=None, cdrom=installer))
     assert only_vm(host).disks[0].source == installer
-    sources = dict.fromkeys(("cdrom", "cloud_init", "disk"), "command-line")
+    sources = dict.fromkeys(("cdrom", "cloud_init", "disk"), "given")
     assert not ensure(host, wanted(image=None, cdrom=installer, sources=sources)).changed
 
 
@@ -99,7 +99,7 @@ def test_a_seed_whose_vm_was_undefined_by_hand_is_listed_as_an_orphan(host):
 
 
 def test_ensure_vm_compares_the_path_alone(host):
-    typed = {"cloud_init": "command-line", "image": "command-line", "storage_pool": "command-line"}
+    typed = {"cloud_init": "given", "image": "given", "storage_pool": "given"}
     create(host.ports, wanted())
     other_text = CloudInit(CloudInitFile(DATA.paths[0], "#cloud-config\na: 1\n"))
     assert not ensure(host, wanted(sources=typed, seed=other_text)).changed
@@ -107,7 +107,7 @@ def test_ensure_vm_compares_the_path_alone(host):
         ensure(host, wanted(sources=typed, seed=CloudInit(CloudInitFile("/root/other", TEXT))))
     create(host.ports, wanted(name="bare", seed=None))
     with pytest.raises(SpecDiffers, match=r"cloud_init: none -> /root/user-data"):
-        ensure(host, wanted(name="bare", sources={"cloud_init": "command-line"}))
+        ensure(host, wanted(name="bare", sources={"cloud_init": "given"}))
 
 
 def with_address(name, address, **changes):
@@ -137,7 +137,7 @@ def test_a_static_address_that_another_vm_has_is_warned_of_by_its_name(host):
 def test_the_address_in_the_record_makes_no_difference_to_a_later_request(host):
     create(host.ports, with_address("vm", "192.0.2.10/24"))
     assert only_vm(host).record.request_fields["static_addresses"] == ["192.0.2.10"]
-    sources = {"network_config": "command-line"}
+    sources = {"network_config": "given"}
     again = ensure(host.again(), with_address("vm", "192.0.2.10/24", sources=sources))
     assert not again.changed
 

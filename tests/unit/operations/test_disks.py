@@ -208,7 +208,7 @@ def test_after_a_reboot_it_grows_while_off(tmp_path: Path) -> None:
 
 def test_a_spec_with_another_size_points_to_it(tmp_path: Path) -> None:
     host = prepared(tmp_path, disks=(NewDisk(1024),))
-    wanted = request("A100-4C", name="vm", disks=(NewDisk(2048),), sources={"disk": "command-line"})
+    wanted = request("A100-4C", name="vm", disks=(NewDisk(2048),), sources={"disk": "given"})
     with operation(host.ports), pytest.raises(SpecDiffers) as caught:
         ensure_vm(host.ports, context(wait_seconds=5), wanted, state="present")
     assert "vgpuctl resize-disk vm SIZE" in str(caught.value.hint)

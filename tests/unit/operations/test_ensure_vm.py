@@ -13,7 +13,7 @@ from tests.unit.operations.test_change import ensure
 from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, Unmanaged
 from vgpuctl.value import replace
 
-TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line"}
+TYPED = {"profile": "given", "memory": "given", "vcpus": "given"}
 TYPICAL = request("A100-4C", name="vm", sources=TYPED)
 
 
@@ -52,7 +52,7 @@ def test_any_other_difference_is_refused_with_before_and_after(host, changes, fi
 
 
 def test_a_default_that_changed_makes_no_difference(host):
-    wanted = request("A100-4C", name="vm", sources={"profile": "command-line"})
+    wanted = request("A100-4C", name="vm", sources={"profile": "given"})
     ensure(host, wanted, "present")
     assert not ensure(host, replace(wanted, memory_mib=9999), "present").changed
 
@@ -74,7 +74,7 @@ def test_a_vm_without_a_name_cannot_be_ensured(tmp_path):
     [("GRID A100-4C", None), ("468", None), ("A100-4C", "A100"), ("A100-4C", "0000:3b:00.0")],
 )
 def test_what_is_typed_in_another_way_is_the_same_vm_the_second_time(host, profile, gpu):
-    wanted = request(profile, name="vm", gpu=gpu, sources={**TYPED, "gpu": "command-line"} if gpu else TYPED)
+    wanted = request(profile, name="vm", gpu=gpu, sources={**TYPED, "gpu": "given"} if gpu else TYPED)
     assert ensure(host, wanted, "present").changed
     assert not ensure(host, wanted, "present").changed
 
@@ -93,7 +93,7 @@ def test_a_profile_is_the_same_however_it_was_typed_before(host, made, again):
 def test_a_model_is_the_same_as_the_gpu_that_was_chosen(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     ensure(host, request("A100-4C", name="vm", sources=TYPED), "present")
-    typed = {**TYPED, "gpu": "command-line"}
+    typed = {**TYPED, "gpu": "given"}
     assert not ensure(host, request("A100-4C", name="vm", gpu="A100", sources=typed), "present").changed
     for other in ("T4", "RTX9999"):
         with pytest.raises(SpecDiffers) as raised:
@@ -137,7 +137,7 @@ def test_a_misspelt_profile_is_named_as_such_although_the_vm_runs(tmp_path):
 
 
 def test_a_name_is_enough_for_a_vm_that_is_there(host):
-    named = request(name="vm", sources={"name": "command-line"})
+    named = request(name="vm", sources={"name": "given"})
     ensure(host, request("A100-4C", name="vm", sources=TYPED), "present")
     assert not ensure(host, named, "present").changed
     assert ensure(host, named, "stopped").data.state == "stopped"

@@ -29,9 +29,7 @@ def ensure(ports, wanted, these, *, parallel=4, dry_run=False, start=True, progr
 
 
 def typed(profile, **changes):
-    return replace(
-        request(profile, **changes), sources={"profile": "command-line", **dict.fromkeys(changes, "command-line")}
-    )
+    return replace(request(profile, **changes), sources={"profile": "given", **dict.fromkeys(changes, "given")})
 
 
 def test_they_are_made_and_the_second_time_nothing_is(host):
@@ -86,7 +84,7 @@ def test_vms_that_differ_in_several_ways_are_one_line_for_each_way(ports):
     ensure(ports, typed("A100-4C"), names(2))
     create(ports, typed("A100-4C", name="vm-3", memory_mib=8192))
     wanted = typed("A100-4C", memory_mib=2048, owner="cad", hotplug_slots=2)
-    wanted = replace(wanted, sources={**wanted.sources, "memory": "command-line"})
+    wanted = replace(wanted, sources={**wanted.sources, "memory": "given"})
     with pytest.raises(SpecDiffers) as raised:
         ensure(ports, wanted, names(3))
     assert raised.value.message.endswith(

@@ -70,7 +70,7 @@ def change_reserving(ports: Host, kind: str, act: str) -> object:
     if act in ("start", "stop", "delete"):
         return {"start": start, "stop": stop, "delete": delete}[act](ports, "vm")
     reserve = act.removeprefix("to-")
-    wanted = replace(request(SMALL[kind][1], name="vm", reserve=reserve), sources={"reserve": "command-line"})
+    wanted = replace(request(SMALL[kind][1], name="vm", reserve=reserve), sources={"reserve": "given"})
     return ensure(SimulatedHost(ports, None, Path(), ""), wanted)
 
 

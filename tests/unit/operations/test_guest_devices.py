@@ -30,7 +30,7 @@ gpus:
   - {model: A100, address: "0000:5e:00.0", numa_node: 0}
   - {model: RTX 4090, address: "0000:d8:00.0"}
 """
-TYPED = dict.fromkeys(("networks", "hugepages", "cpu_pin", "display", "profile", "vcpus", "memory"), "command-line")
+TYPED = dict.fromkeys(("networks", "hugepages", "cpu_pin", "display", "profile", "vcpus", "memory"), "given")
 CARD = Nic(bridge="br0", vlan=30, model="e1000e", mac="52:54:00:00:00:77")
 
 

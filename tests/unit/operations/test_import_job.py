@@ -119,7 +119,7 @@ def test_node_selectors_and_annotations_choose_the_gpus(convert):
     text = pod("nvidia.com/gpumem: 1000", spec="  nodeSelector: {nvidia.com/gpu.product: Tesla-T4-SHARED, zone: a}\n")
     (job,) = convert(text, "mixed").data
     assert (job.spec["profile"], job.spec["gpu"]) == ("T4-2Q", ["0000:5e:00.0"])
-    assert "nodeSelector zone: this is about nodes" in job.left_out
+    assert "node label zone: this is about nodes" in job.left_out
     with pytest.raises(HostCannot, match=r"no GPU of this host is nvidia\.com/gpu\.product Tesla-V100"):
         convert(pod("nvidia.com/gpu: 1", spec="  nodeSelector: {nvidia.com/gpu.product: Tesla-V100}\n"), "mixed")
     (job,) = convert(
@@ -256,9 +256,8 @@ def test_a_model_is_not_the_beginning_of_another(convert):
     with pytest.raises(HostCannot, match="no GPU of this host is"):
         convert(pod("nvidia.com/gpu: 1", spec="  nodeSelector: {nvidia.com/gpu.product: NVIDIA-A10}\n"))
     for product in ("NVIDIA-A100", "NVIDIA-A100-PCIE-40GB", "NVIDIA-A100-PCIE-40GB-SHARED"):
-        assert spec_of(
-            convert(pod("nvidia.com/gpu: 1", spec=f"  nodeSelector: {{nvidia.com/gpu.product: {product}}}\n"))
-        )
+        text = pod("nvidia.com/gpu: 1", spec=f"  nodeSelector: {{nvidia.com/gpu.product: {product}}}\n")
+        assert spec_of(convert(text, assume=("nvidia.com/gpu.shared=4",)))
 
 
 def test_what_a_pod_loses_is_said(convert):
@@ -272,7 +271,6 @@ def test_what_a_pod_loses_is_said(convert):
         "label aliyun.com/gpu-count",
         "nodeName of the pod",
         "tolerations of the pod",
-        "container main: workingDir",
         "container main: securityContext",
         "container main: hugepages-2Mi, which vgpuctl does not know",
         "container main: rdma/hca, which vgpuctl does not know",
@@ -291,9 +289,21 @@ def test_a_role_is_chosen_by_its_name(convert):
     assert spec_of(convert(text, job="train-worker"))["name"] == "train-worker-{}"
 
 
-def test_gpus_that_have_another_mode_are_passed_through_first(convert):
+def test_gpus_that_have_another_mode_are_passed_through_first(convert, tmp_path):
     (job,) = convert(pod("amd.com/gpu: 1"), "mixed").data
-    assert job.first == ("vgpuctl set-mode 0000:af:00.0 passthrough",)
+    (first,) = job.first
+    assert first.startswith("0000:af:00.0 has 4 VFs on, and is a whole GPU without: set vf_num"), (
+        "set-mode is refused there: the driver alone turns them off"
+    )
+    (tmp_path / "one.yaml").write_text(pod("huawei.com/Ascend310P: 1"))
+    calls = host_of(open_sim_host(tmp_path / "ascend", "ascend"), None)
+    (job,) = calls.import_job([str(tmp_path / "one.yaml")]).data
+    assert job.first == ("vgpuctl set-mode 0000:3b:00.0 passthrough",)
+    calls.set_mode("0000:3b:00.0", "passthrough")
+    (job,) = calls.import_job([str(tmp_path / "one.yaml")]).data
+    assert (job.spec["mode"], job.first) == ("passthrough", ()), "it is done"
+    (job,) = convert(pod("gpu.intel.com/i915: 1"), "mixed").data
+    assert job.first == ("vgpuctl set-mode 0000:86:00.0 passthrough",)
 
 
 def test_whole_gpus_are_of_one_model(convert):
@@ -312,5 +322,5 @@ def test_two_jobs_of_one_name_are_two_vms(convert):
 
 
 def test_an_annotation_that_is_not_kept_is_said(convert):
-    (job,) = convert(pod("nvidia.com/gpumem: 3000", metadata=", annotations: {nvidia.com/vgpu-mode: mig}")).data
-    assert "annotation nvidia.com/vgpu-mode mig" in job.left_out
+    (job,) = convert(pod("nvidia.com/gpumem: 3000", metadata=", annotations: {hami.io/gpu-oversubscribe: '1'}")).data
+    assert "annotation hami.io/gpu-oversubscribe 1" in job.left_out

@@ -214,7 +214,7 @@ def test_the_runtime_of_a_model_has_its_container(convert, kind):
     assert unit.text.index("vllm.entrypoints.openai.api_server") < unit.text.index("--port=8080")
     assert unit.text.index("--port=8080") < unit.text.index("--max-model-len=4096")
     assert "HF_HOME" in str(unit.variables)
-    assert "nodeSelector zone: this is about nodes" in job.left_out
+    assert "node label zone: this is about nodes" in job.left_out
     other = RUNTIME.replace("namespace: ml", "namespace: x")
     assert [job.kind for job in convert(other, ISVC).data] == ["ServingRuntime", "InferenceService"]
 
@@ -375,7 +375,7 @@ spec:
 def test_a_label_that_names_the_model_of_nodes_chooses_gpus(convert, label):
     (job,) = convert(pod_with(label)).data
     assert job.spec["profile"] == "A100-40C"
-    assert not [text for text in job.left_out if "nodeSelector" in text]
+    assert not [text for text in job.left_out if "node label" in text]
     with pytest.raises(HostCannot, match="no GPU of this host is"):
         convert(pod_with(label.replace("100", "101")))
 
@@ -386,9 +386,13 @@ def test_a_label_of_other_nodes_is_left_out(convert):
 
 
 def test_a_label_of_shared_gpus_does_not_say_how_many_share_one(convert):
-    (job,) = convert(pod_with("nvidia.com/gpu.product: NVIDIA-A100-PCIE-40GB-SHARED")).data
-    assert job.spec["profile"] == "A100-40C"
-    assert [text for text in job.kept if "share each GPU" in text]
+    text = pod_with("nvidia.com/gpu.product: NVIDIA-A100-PCIE-40GB-SHARED")
+    with pytest.raises(InvalidInput, match="pods share each GPU, and not among how many") as raised:
+        convert(text)
+    assert raised.value.hint.endswith("0.yaml --assume nvidia.com/gpu.shared=4")
+    (job,) = convert(text, assume=("nvidia.com/gpu.shared=4",)).data
+    assert job.spec["profile"] == "A100-10C"
+    assert any("a share limits no memory" in text for text in job.left_out)
 
 
 def test_a_label_of_gpu_instances_makes_a_device_one_of_them(convert):

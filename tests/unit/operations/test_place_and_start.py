@@ -297,7 +297,7 @@ def test_always_becomes_running_and_frees_its_place(tmp_path: Path, kind: str) -
     host, profile = small(tmp_path, kind)
     create(host.ports, request(profile, name="vm"), start=False)
     assert len(picture(host).claims) == 1
-    wanted = replace(request(profile, name="vm", reserve="running"), sources={"reserve": "command-line"})
+    wanted = replace(request(profile, name="vm", reserve="running"), sources={"reserve": "given"})
     planned = ensure(host, wanted, dry_run=True)
     assert planned.data.after.reserve == "running"
     assert len(picture(host).claims) == 1
@@ -314,7 +314,7 @@ def test_running_becomes_always_and_takes_a_place_or_says_that_none_is_free(tmp_
     host, profile = small(tmp_path, kind)
     create(host.ports, reserving_request(profile, "vm"), start=False)
     fill(host, profile)
-    wanted = replace(request(profile, name="vm"), sources={"reserve": "command-line"})
+    wanted = replace(request(profile, name="vm"), sources={"reserve": "given"})
     with unchanged(host), pytest.raises(NoCapacity) as refused:
         ensure(host, wanted)
     assert refused.value.status == 4

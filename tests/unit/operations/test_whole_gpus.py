@@ -46,7 +46,7 @@ gpus:
 
 def gpus(count: int, name: str = "vm", *addresses: str, **changes: object) -> VmRequest:
     named = tuple(f"0000:{bus}:00.0" for bus in addresses)
-    sources = {"mode": "command-line", "gpus": "command-line"}
+    sources = {"mode": "given", "gpus": "given"}
     return request(name=name, mode="passthrough", gpus=count, gpu=named, sources=sources, **changes)
 
 

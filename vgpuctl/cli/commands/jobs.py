@@ -43,7 +43,7 @@ def _pipe(job: JobResult, assume: tuple[str, ...]) -> str:
     """Return the command that makes the VM of a job."""
     file = job.at.rpartition(":")[0]
     source = "-" if file == "standard input" else f"./{file}" if file.startswith("-") else file
-    options = [f"--job={job.name}-{job.role}" if job.role else f"--job={job.name}", *(f"--assume={a}" for a in assume)]
+    options = [f"--job={job.job}", *(f"--assume={text}" for text in assume)]
     return f"vgpuctl import-job {join([source, *options])} | vgpuctl ensure-vm -f -"
 
 
@@ -80,7 +80,7 @@ def _jobs_page(data: tuple[JobResult, ...]) -> Page:
     ),
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(allow_dash=True))
-@click.option("--job", metavar="NAME", help="Convert only the object of this name.")
+@click.option("--job", metavar="[[NAMESPACE/]KIND/]NAME", help="Convert only the object of this name, or one role.")
 @click.option(
     "--assume",
     metavar="WORD=UNIT",

@@ -9,21 +9,31 @@ pods there are, the `replicas` and `parallelism` above it say, multiplied.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vgpuctl.config.kubernetes.claims import CLAIM_TEMPLATE, DeviceClaim, is_claim, parse_claim, parse_refs
-from vgpuctl.config.kubernetes.pods import Container, PodTemplate
-from vgpuctl.config.kubernetes.quantity import parse_quantity
+from vgpuctl.config.kubernetes.containers import read_container, read_containers, volumes_of
+from vgpuctl.config.kubernetes.pod_gpus import NodeLabel, parse_node_affinity
+from vgpuctl.config.kubernetes.pods import PodTemplate
+from vgpuctl.config.kubernetes.values import (
+    MAX_TEXT,
+    as_list,
+    as_mapping,
+    as_scalar,
+    as_shown,
+    as_text,
+    as_texts,
+    place_of,
+    problem_at,
+)
 from vgpuctl.config.kubernetes.words import DOMAINS
 from vgpuctl.config.not_text import refuse_nul
-from vgpuctl.config.yaml_reader import Document, KeyPath, LocatedProblem, load_document, problems_error
+from vgpuctl.config.yaml_reader import Document, KeyPath, load_document
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.names import is_visible
-from vgpuctl.value import EMPTY_MAPPING, Value, replace
+from vgpuctl.value import Value, replace
 
 MAX_DOCUMENTS = 500
-_MAX_TEXT = 300
 MAX_PODS = 10_000
 _SEPARATOR = re.compile(r"^(---|\.\.\.)[ \t]*(#.*)?$\n?", re.MULTILINE)
 _RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "no"}
@@ -35,16 +45,22 @@ _ROLE_KEYS = ("type", "name", "groupName")
 _SCHEDULERS = frozenset({"scheduler.tensorstack.dev", "kueue.x-k8s.io", "hami.io"})
 """Domains of labels and annotations of schedulers that give out GPUs, besides those of the words themselves."""
 _QUEUE_LABELS = ("scheduler.tensorstack.dev/queue", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
-_OF_CONTAINER = frozenset({"name", "image", "imagePullPolicy", "command", "args", "env", "resources"})
 _OF_POD = frozenset({
-    "containers", "initContainers", "nodeSelector", "restartPolicy", "schedulerName", "resourceClaims",
+    "containers", "initContainers", "nodeSelector", "restartPolicy", "schedulerName", "resourceClaims", "volumes",
+    "affinity",
 })  # fmt: skip
 """What is read, or says nothing about a VM; all else is said to be left out."""
 _OF_JOBS = frozenset({
     "schedule", "completions", "backoffLimit", "activeDeadlineSeconds", "suspend", "minAvailable", "plugins",
-    "slotsPerWorker", "runPolicy", "serveConfigV2", "jobTemplate",
+    "slotsPerWorker", "runPolicy", "serveConfigV2", "jobTemplate", "baseRefs", "enableInTreeAutoscaling",
 })  # fmt: skip
 """What says when, how often and together with what the pods of an object run: no VM keeps it."""
+_OF_GROUPS = ("minReplicas", "maxReplicas", "scaleTarget", "rayStartParams")
+"""What says of a group of pods how many there may be, and how Ray's operator starts them: no VM keeps it."""
+_RAY_COMMAND = (
+    "ray start, which Ray's operator runs in the containers by rayStartParams ($KUBERAY_GEN_RAY_START_CMD): write it "
+    "into their units"
+)
 
 
 class Manifests(Value):
@@ -73,7 +89,7 @@ def parse_manifests(text: str, name: str, file: str = "") -> Manifests:
             read = tuple(_Reader(document, value, path).templates())
             templates += read
             if not read:
-                others.append(f"{_at(document, path)}: {_text(value.get('kind'), 'object')} {_name_of(value)}")
+                others.append(f"{place_of(document, path)}: {as_text(value.get('kind'), 'object')} {_name_of(value)}")
     if not templates and not others and not claims:
         raise InvalidInput(f"{name} has no manifest", hint="kubectl get deployment NAME -o yaml prints one")
     return Manifests(tuple(templates), tuple(others), tuple(claims))
@@ -98,7 +114,7 @@ def _objects(document: Document, value: object, path: KeyPath) -> Iterator[tuple
     if value is None:
         return
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str) or "apiVersion" not in value:
-        raise _problem(document, path, "this is no manifest of Kubernetes: it has no apiVersion and kind")
+        raise problem_at(document, path, "this is no manifest of Kubernetes: it has no apiVersion and kind")
     items = value.get("items")
     if value["kind"].endswith("List") and isinstance(items, list):
         for number, item in enumerate(items):
@@ -111,10 +127,10 @@ def _claim(document: Document, value: Mapping[str, Any], path: KeyPath) -> Devic
     inner = ("spec", "spec") if value["kind"] == CLAIM_TEMPLATE else ("spec",)
     requests: object = value
     for key in (*inner, "devices", "requests"):
-        requests = _mapping(requests).get(key)
-    lines: dict[int | None, str] = {None: _at(document, path)}
+        requests = as_mapping(requests).get(key)
+    lines: dict[int | None, str] = {None: place_of(document, path)}
     for number in range(len(requests) if isinstance(requests, list) else 0):
-        lines[number] = _at(document, (*path, *inner, "devices", "requests", number))
+        lines[number] = place_of(document, (*path, *inner, "devices", "requests", number))
     return parse_claim(value, _name_of(value), _namespace_of(value), lines)
 
 
@@ -125,11 +141,11 @@ class _Reader:
         self._document = document
         self._object = value
         self._path = path
-        metadata = _mapping(value.get("metadata"))
+        metadata = as_mapping(value.get("metadata"))
         self._labels, self._annotations = (_kept_labels(metadata.get(key)) for key in ("labels", "annotations"))
 
     def templates(self) -> Iterator[PodTemplate]:
-        spec, path = _mapping(self._object.get("spec")), (*self._path, "spec")
+        spec, path = as_mapping(self._object.get("spec")), (*self._path, "spec")
         if self._object.get("kind") == "InferenceService":
             for role in _COMPONENTS:
                 if isinstance(spec.get(role), Mapping):
@@ -141,23 +157,27 @@ class _Reader:
 
     def _group(self, spec: Mapping[str, Any], path: KeyPath) -> Iterator[PodTemplate]:
         """Yield the templates of a LeaderWorkerSet: without one of its own, the leader is a worker."""
-        group, inner = _mapping(spec.get("leaderWorkerTemplate")), (*path, "leaderWorkerTemplate")
+        group, inner = as_mapping(spec.get("leaderWorkerTemplate")), (*path, "leaderWorkerTemplate")
         groups, size = self._count({"replicas": spec.get("replicas")}, path), self._count(group, inner)
         leaders = groups if isinstance(group.get("leaderTemplate"), Mapping) else 0
         for role, pods in (("leader", leaders), ("worker", groups * size - leaders)):
             template = group.get(f"{role}Template")
-            if isinstance(template, Mapping) and isinstance(_mapping(template.get("spec")).get("containers"), list):
+            if isinstance(template, Mapping) and isinstance(as_mapping(template.get("spec")).get("containers"), list):
                 yield self._template(template, template["spec"], (*inner, f"{role}Template"), (role,), max(pods, 0))
 
     def _component(self, spec: Mapping[str, Any], path: KeyPath, role: str) -> PodTemplate:
         """Return the pods of a component of KServe's InferenceService: a pod's own keys, and a model in a runtime."""
-        named = [key for key in spec if key == "model" or (key not in _OF_POD and "storageUri" in _mapping(spec[key]))]
+        named = [
+            key for key in spec if key == "model" or (key not in _OF_POD and "storageUri" in as_mapping(spec[key]))
+        ]
         values = {key: {**spec[key], "name": "kserve-container"} for key in named if isinstance(spec[key], Mapping)}
-        runtime = next((_text(value.pop("runtime", None), "") for value in values.values()), "")
-        models = [self._container(value, (*path, key)) for key, value in values.items()]
+        runtime = next((as_text(value.pop("runtime", None), "") for value in values.values()), "")
+        volumes = volumes_of(spec)
+        models = [read_container(self._document, value, (*path, key), volumes) for key, value in values.items()]
         pods = self._count({"minReplicas": spec.get("minReplicas")}, path)
-        others = {key: value for key, value in spec.items() if key not in (*named, "minReplicas")}
+        others = {key: value for key, value in spec.items() if key not in (*named, *_OF_GROUPS)}
         made = self._template({}, others, path, () if role == "predictor" else (role,), pods, spec_path=path)
+        made = replace(made, left_out=(*made.left_out, *_of_group(spec)))
         return replace(made, containers=(*models, *made.containers), runtime=runtime or None)
 
     def _find(self, value: object, path: KeyPath, roles: tuple[str, ...], pods: int) -> Iterator[PodTemplate]:
@@ -183,9 +203,10 @@ class _Reader:
             is_role = isinstance(item, Mapping) and "template" in item
             named = key.lower().removesuffix("groupspec") if is_role else None  # of Ray: headGroupSpec
             templates = self._find(item, (*path, key), (*roles, named) if named and named != "spec" else roles, pods)
-            policy = _RESTARTS.get(_text(value.get("restartPolicy"), "")) if key == "template" else None
-            for made in templates:  # Kubeflow's jobs say it beside the template, and set the pods' by it
-                yield made if policy is None else replace(made, restart=policy)
+            policy = _RESTARTS.get(as_text(value.get("restartPolicy"), "")) if key == "template" else None
+            lost = tuple(_of_group(value)) if key == "template" else ()
+            for made in templates:  # Kubeflow's jobs say the policy beside the template, and set the pods' by it
+                yield replace(made, restart=policy or made.restart, left_out=(*made.left_out, *lost))
 
     def _count(self, value: Mapping[str, Any], path: KeyPath) -> int:
         for key in _COUNT_KEYS:
@@ -193,7 +214,7 @@ class _Reader:
             if count is None or (key == "size" and not isinstance(count, int)):
                 continue
             if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_PODS:
-                raise _problem(self._document, (*path, key), f"{key} is no whole number from 0 to {MAX_PODS}")
+                raise problem_at(self._document, (*path, key), f"{key} is no whole number from 0 to {MAX_PODS}")
             return count * self._count({"replicas": value.get("numOfHosts")}, path) if "numOfHosts" in value else count
         return 1
 
@@ -208,152 +229,83 @@ class _Reader:
         spec_path: KeyPath | None = None,
     ) -> PodTemplate:
         if pods > MAX_PODS:
-            raise _problem(self._document, path, f"that is {pods} pods, and the limit is {MAX_PODS}")
-        metadata = _mapping(value.get("metadata"))
+            raise problem_at(self._document, path, f"that is {pods} pods, and the limit is {MAX_PODS}")
+        metadata = as_mapping(value.get("metadata"))
         labels = {**self._labels, **_kept_labels(metadata.get("labels"))}
-        scheduler = _mapping(_mapping(_mapping(self._object.get("spec")).get("scheduler")).get("t9kScheduler"))
+        scheduler = as_mapping(as_mapping(as_mapping(self._object.get("spec")).get("scheduler")).get("t9kScheduler"))
         annotations = {**self._annotations, **_kept_labels(metadata.get("annotations"))}
         queue = scheduler.get("queue") or next((labels[label] for label in _QUEUE_LABELS if label in labels), None)
         spec_path = (*path, "spec") if spec_path is None else spec_path
+        containers, before = read_containers(self._document, spec, spec_path)
+        required, of_affinity = parse_node_affinity(spec.get("affinity"))
+        selected = tuple(NodeLabel(key, (text,)) for key, text in as_texts(spec.get("nodeSelector")).items())
         return PodTemplate(
-            kind=_text(self._object.get("kind"), "object"),
+            kind=as_text(self._object.get("kind"), "object"),
             name=_name_of(self._object),
             namespace=_namespace_of(self._object),
             role="-".join(roles),
             pods=pods,
-            containers=self._containers(spec, "containers", spec_path),
-            init_containers=self._containers(spec, "initContainers", spec_path),
+            containers=containers,
+            init_containers=before,
             annotations=annotations,
-            node_selector=_texts(spec.get("nodeSelector")),
+            node_labels=(*selected, *required),
             labels=labels,
-            restart=_RESTARTS.get(_text(spec.get("restartPolicy"), ""), "always"),
+            restart=_RESTARTS.get(as_text(spec.get("restartPolicy"), ""), "always"),
             queue=None if queue is None else str(queue),
-            at=_at(self._document, path),
+            at=place_of(self._document, path),
             left_out=(
                 *self._lost(self._object.get("spec")),
                 *(f"{key} of the pod" for key, item in spec.items() if key not in _OF_POD and item),
+                *of_affinity,
             ),
             claims=parse_refs(spec),
         )
 
     def _lost(self, spec: object) -> Iterator[str]:
         """Yield what an object says about its pods that no VM keeps; a CronJob says it of the jobs that it makes."""
-        kind = _text(self._object.get("kind"), "object")
-        for key, item in _mapping(spec).items():
+        kind = as_text(self._object.get("kind"), "object")
+        if spec is self._object.get("spec") and kind.startswith("Ray"):
+            yield _RAY_COMMAND
+        for key, item in as_mapping(spec).items():
             if key == "jobTemplate":
-                yield from self._lost(_mapping(item).get("spec"))
+                yield from self._lost(as_mapping(item).get("spec"))
             elif key in _OF_JOBS and item:
-                yield f"{key}{f' {_scalar(item)}' if not isinstance(item, (list, Mapping)) else ''} of the {kind}"[
-                    :_MAX_TEXT
-                ]
-
-    def _containers(self, spec: Mapping[str, Any], key: str, path: KeyPath) -> tuple[Container, ...]:
-        values = spec.get(key)
-        if values is None:
-            return ()
-        if not isinstance(values, list):
-            raise _problem(self._document, (*path, key), "expected a list of containers")
-        return tuple(self._container(item, (*path, key, number)) for number, item in enumerate(values))
-
-    def _container(self, value: object, path: KeyPath) -> Container:
-        if not isinstance(value, Mapping):
-            raise _problem(self._document, path, "expected a container")
-        env: list[tuple[str, str]] = []
-        left_out = [str(key) for key, item in value.items() if key not in _OF_CONTAINER and item]
-        for number, entry in enumerate(self._list(value, "env", path)):
-            if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-                raise _problem(self._document, (*path, "env", number), "expected a name and a value")
-            if "valueFrom" in entry:
-                left_out.append(f"env {entry['name']}, whose value is in the cluster")
-            else:
-                env.append((entry["name"], _scalar(entry.get("value"))))
-        resources = _mapping(value.get("resources"))
-        limits, requests = _mapping(resources.get("limits")), _mapping(resources.get("requests"))
-        return Container(
-            name=_text(value.get("name"), "container"),
-            image=_text(value.get("image"), ""),
-            command=tuple(map(_scalar, self._list(value, "command", path))),
-            args=tuple(map(_scalar, self._list(value, "args", path))),
-            env=tuple(env),
-            resources=self._amounts(limits, requests, path),
-            at=_at(self._document, path),
-            left_out=tuple(left_out),
-        )
-
-    def _amounts(self, limits: Mapping[str, Any], requests: Mapping[str, Any], path: KeyPath) -> Mapping[str, object]:
-        """Return what a container asks for: the larger of limit and request for CPUs and memory.
-
-        Kubernetes takes no other resource whose request is another amount than its limit.
-        """
-        result: dict[str, object] = {}
-        for name in dict.fromkeys((*limits, *requests)):
-            given = [amounts[name] for amounts in (limits, requests) if name in amounts]
-            try:
-                numbers = [parse_quantity(amount) for amount in given]
-            except ValueError as error:
-                raise _problem(self._document, (*path, "resources"), f"{name}: {error}") from error
-            if "/" in name and len(set(numbers)) > 1:
-                raise _problem(
-                    self._document, (*path, "resources"), f"{name}: request {given[1]} and limit {given[0]} differ"
-                )
-            result[name] = given[numbers.index(max(numbers))]
-        return result or EMPTY_MAPPING
-
-    def _list(self, value: Mapping[str, Any], key: str, path: KeyPath) -> Sequence[object]:
-        items = value.get(key) or []
-        if not isinstance(items, list):
-            raise _problem(self._document, (*path, key), f"{key}: expected a list")
-        return items
+                yield f"{key}{_names_or_value(item)} of the {kind}"[:MAX_TEXT]
 
 
-def _problem(document: Document, path: KeyPath, text: str) -> InvalidInput:
-    position = document.position(path)
-    return problems_error(
-        document.name, [LocatedProblem(position.line, position.column, document.format_path(path), text)]
-    )
+def _names_or_value(value: object) -> str:
+    """Return a value, or the names of what a list has, with a space before; nothing for what is longer."""
+    names = [as_mapping(item).get("name") for item in as_list(value)]
+    if names and all(isinstance(name, str) for name in names):
+        return f" {as_shown(', '.join(map(str, names)))}"
+    return "" if isinstance(value, (list, Mapping)) else f" {as_scalar(value)}"
 
 
-def _at(document: Document, path: KeyPath) -> str:
-    return f"{document.name}:{document.position(path).line}"
+def _of_group(value: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is said of a group of pods that no VM keeps."""
+    is_count = "replicas" not in value
+    for key in _OF_GROUPS:
+        if value.get(key) not in (None, {}) and not (key == "minReplicas" and is_count):
+            words = [f"{name}={text}" for name, text in as_texts(value[key]).items()] or [as_scalar(value[key])]
+            why = "" if key == "rayStartParams" else ": the number of VMs is fixed"
+            yield f"{key} {as_shown(' '.join(words))}{why}"
 
 
 def _name_of(value: Mapping[str, Any]) -> str:
-    metadata = _mapping(value.get("metadata"))
-    return _text(metadata.get("name"), "") or _text(metadata.get("generateName"), "").rstrip("-") or "unnamed"
+    metadata = as_mapping(value.get("metadata"))
+    return as_text(metadata.get("name"), "") or as_text(metadata.get("generateName"), "").rstrip("-") or "unnamed"
 
 
 def _namespace_of(value: Mapping[str, Any]) -> str:
-    return _text(_mapping(value.get("metadata")).get("namespace"), "default")
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else EMPTY_MAPPING
-
-
-def _texts(value: object) -> dict[str, str]:
-    return {str(key): _scalar(item) for key, item in _mapping(value).items()}
+    return as_text(as_mapping(value.get("metadata")).get("namespace"), "default")
 
 
 def _kept_labels(value: object) -> dict[str, str]:
     """Return the labels or annotations that say something about GPUs: an object may have thousands, and many pods."""
-    return {key: text for key, text in _texts(value).items() if _is_about_gpus(key)}
+    return {key: text for key, text in as_texts(value).items() if _is_about_gpus(key)}
 
 
 def _is_about_gpus(key: str) -> bool:
     domain, slash, _ = key.partition("/")
     of_words = any(domain == known or domain.endswith(f".{known}") for known in DOMAINS)
     return bool(slash) and (of_words or domain in _SCHEDULERS)
-
-
-def _text(value: object, default: str) -> str:
-    """Return a name, or another text in one line: what it has of invisible characters would forge lines of messages."""
-    if not isinstance(value, str) or not value:
-        return default
-    return "".join(character if is_visible(character) else "?" for character in value)[:_MAX_TEXT]
-
-
-def _scalar(value: object) -> str:
-    """Return a value as its text in a manifest, where numbers and true may lack their quotes."""
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.config.kubernetes.claims import ClaimRef
+from vgpuctl.config.kubernetes.pod_gpus import NodeLabel
 from vgpuctl.config.kubernetes.quantity import parse_quantity
 from vgpuctl.value import Value
 
@@ -14,7 +15,8 @@ from vgpuctl.value import Value
 class Container(Value):
     """A container. `resources`: its limits, and the requests without a limit, as written. `at`: `file:line`.
 
-    `env`: the variables with a plain value. `left_out`: what else it has.
+    `env`: the variables with a plain value. `working_dir`: empty for the image's. `shm_mib`: the size of its shared
+    memory, 0 for no limit, None for the usual one. `left_out`: what else it has.
     """
 
     name: str
@@ -25,12 +27,15 @@ class Container(Value):
     resources: Mapping[str, object]
     at: str
     left_out: tuple[str, ...] = ()
+    working_dir: str = ""
+    shm_mib: int | None = None
 
 
 class PodTemplate(Value):
     """Pods that are alike. `kind`, `name`, `namespace`: of what makes them; `role`: of those in it, such as `worker`.
 
-    `annotations`, `labels` and `node_selector`: of the pods. `queue`: the one that they wait in.
+    `init_containers`: those that run before the others, one after the other. `annotations`, `labels`: of the pods;
+    `node_labels`: what they require of their nodes. `queue`: the one that they wait in.
     `restart`: when systemd starts a container again. `claims`: of devices. `runtime`: of KServe, which has the
     containers that these ones change. `at`: `file:line`.
     """
@@ -43,7 +48,7 @@ class PodTemplate(Value):
     containers: tuple[Container, ...]
     init_containers: tuple[Container, ...]
     annotations: Mapping[str, str]
-    node_selector: Mapping[str, str]
+    node_labels: tuple[NodeLabel, ...]
     labels: Mapping[str, str]
     queue: str | None
     restart: str
@@ -51,6 +56,11 @@ class PodTemplate(Value):
     left_out: tuple[str, ...] = ()
     claims: tuple[ClaimRef, ...] = ()
     runtime: str | None = None
+
+    @property
+    def stem(self) -> str:
+        """Its name, with its role."""
+        return f"{self.name}-{self.role}" if self.role else self.name
 
 
 def cpus_of(containers: Sequence[Container]) -> int:

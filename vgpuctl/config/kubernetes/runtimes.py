@@ -53,7 +53,10 @@ def _merged(service: PodTemplate, runtime: PodTemplate) -> PodTemplate:
         resources={**base.resources, **own.resources},
         at=own.at,
         left_out=(*base.left_out, *own.left_out),
+        working_dir=own.working_dir or base.working_dir,
+        shm_mib=base.shm_mib if own.shm_mib is None else own.shm_mib,
     )
-    selector = {**runtime.node_selector, **service.node_selector}
+    own_keys = {label.key for label in service.node_labels}
+    labels = (*(label for label in runtime.node_labels if label.key not in own_keys), *service.node_labels)
     left_out = tuple(dict.fromkeys((*runtime.left_out, *service.left_out)))
-    return replace(service, containers=(main, *others), node_selector=selector, left_out=left_out)
+    return replace(service, containers=(main, *others), node_labels=labels, left_out=left_out)

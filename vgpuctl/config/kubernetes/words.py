@@ -16,7 +16,10 @@ GIB = 1024
 
 
 class Amount(StrEnum):
-    """What a word counts. `shares`: parts of a GPU whose number its cluster decides; `instances`: MIG's."""
+    """What a word counts.
+
+    `shares`: parts of a GPU whose number its cluster decides; `instances`: MIG's; `slices`: the size of one device.
+    """
 
     DEVICES = "devices"
     SHARES = "shares"
@@ -25,6 +28,7 @@ class Amount(StrEnum):
     CORES = "cores"
     PRIORITY = "priority"
     INSTANCES = "instances"
+    SLICES = "slices"
 
 
 class Word(Value):
@@ -57,14 +61,17 @@ class Word(Value):
         return None if match is None else match.groupdict().get("model")
 
 
-PLUGIN, HAMI = "NVIDIA's device plugin", "HAMi"
+PLUGIN, HAMI, VOLCANO, ORION, GPUSHARE = "NVIDIA's device plugin", "HAMi", "Volcano", "OrionX", "Alibaba's gpushare"
 _PLUGIN = "NVIDIA/k8s-device-plugin, README"
 _HAMI = "Project-HAMi/HAMi, charts/hami/values.yaml and docs"
 _VOLCANO = "volcano-sh/volcano, how_to_use_vgpu"
+_VOLCANO_OLD = "volcano-sh/volcano, how_to_use_gpu_sharing"
 _TKE = "tkestack/gpu-manager, README"
 _QGPU = "elastic-ai/elastic-gpu, apis/elasticgpu/v1alpha1/types.go; Tencent Cloud, qGPU"
 _GPUSHARE = "AliyunContainerService/gpushare-device-plugin, cmd/nvidia/main.go"
 _ACK = "kubeflow/arena, pkg/apis/types"
+_ACS = "Alibaba Cloud, GPU sharing on GPU-HPN nodes"
+_4PARADIGM = "4paradigm/k8s-vgpu-scheduler, docs"
 _ORION = "virtaitech/orion, doc/quick-start"
 _MAKER = "the maker's device plugin"
 NVIDIA, AMD, ASCEND = "NVIDIA", "AMD", "Huawei Ascend"
@@ -93,10 +100,12 @@ WORDS = (
     _word("nvidia.com/gpumem-percentage", HAMI, NVIDIA, Amount.MEMORY_PERCENT, _HAMI),
     _word("nvidia.com/gpucores", HAMI, NVIDIA, Amount.CORES, _HAMI),
     _word("nvidia.com/priority", HAMI, NVIDIA, Amount.PRIORITY, _HAMI),
-    _word("volcano.sh/vgpu-number", "Volcano", NVIDIA, Amount.DEVICES, _VOLCANO),
-    _word("volcano.sh/vgpu-memory", "Volcano", NVIDIA, Amount.MEMORY, _VOLCANO),
-    _word("volcano.sh/vgpu-memory-percentage", "Volcano", NVIDIA, Amount.MEMORY_PERCENT, _VOLCANO),
-    _word("volcano.sh/vgpu-cores", "Volcano", NVIDIA, Amount.CORES, _VOLCANO),
+    _word("volcano.sh/vgpu-number", VOLCANO, NVIDIA, Amount.DEVICES, _VOLCANO),
+    _word("volcano.sh/vgpu-memory", VOLCANO, NVIDIA, Amount.MEMORY, _VOLCANO),
+    _word("volcano.sh/vgpu-memory-percentage", VOLCANO, NVIDIA, Amount.MEMORY_PERCENT, _VOLCANO),
+    _word("volcano.sh/vgpu-cores", VOLCANO, NVIDIA, Amount.CORES, _VOLCANO),
+    _word("volcano.sh/gpu-memory", VOLCANO, NVIDIA, Amount.MEMORY, _VOLCANO_OLD),
+    _word("volcano.sh/gpu-number", VOLCANO, NVIDIA, Amount.DEVICES, "volcano-sh/volcano, how_to_use_gpu_number"),
     Word("tencent.com/vcuda-core", "Tencent's GPU manager", NVIDIA, Amount.CORES, _TKE, counts_whole=True),
     _word("tencent.com/vcuda-memory", "Tencent's GPU manager", NVIDIA, Amount.MEMORY, _TKE, 256),
     Word("tke.cloud.tencent.com/qgpu-core", "qGPU", NVIDIA, Amount.CORES, _QGPU, counts_whole=True),
@@ -104,15 +113,17 @@ WORDS = (
     _word("tke.cloud.tencent.com/qgpu-memory", "qGPU", NVIDIA, Amount.MEMORY, _QGPU, GIB),
     Word(
         "aliyun.com/gpu-mem",
-        "Alibaba's gpushare",
+        GPUSHARE,
         NVIDIA,
         Amount.MEMORY,
         _GPUSHARE,
         choices=(("GiB", GIB), ("MiB", 1)),
     ),
-    _word("aliyun.com/gpu-count", "Alibaba's gpushare", NVIDIA, Amount.DEVICES, _GPUSHARE),
-    Word("aliyun.com/gpu-core.percentage", "Alibaba's gpushare", NVIDIA, Amount.CORES, _ACK, counts_whole=True),
-    _word("virtaitech.com/gpu", "OrionX", NVIDIA, Amount.DEVICES, _ORION),
+    _word("aliyun.com/gpu-count", GPUSHARE, NVIDIA, Amount.DEVICES, _GPUSHARE),
+    Word("aliyun.com/gpu-core.percentage", GPUSHARE, NVIDIA, Amount.CORES, _ACK, counts_whole=True),
+    _word("alibabacloud.com/gpu-core.percentage", "Alibaba's ACS", NVIDIA, Amount.CORES, _ACS),
+    _word("alibabacloud.com/gpu-memory.percentage", "Alibaba's ACS", NVIDIA, Amount.MEMORY_PERCENT, _ACS),
+    _word("virtaitech.com/gpu", ORION, NVIDIA, Amount.DEVICES, _ORION),
     _word("amd.com/gpu", "AMD's device plugin", AMD, Amount.DEVICES, "ROCm/k8s-device-plugin, README"),
     _word("amd.com/gpumem", "AMD's device plugin", AMD, Amount.MEMORY, _HAMI),
     _word("amd.com/gpumem-percentage", "AMD's device plugin", AMD, Amount.MEMORY_PERCENT, _HAMI),
@@ -156,6 +167,8 @@ WORDS = (
         ("mlu370.smlu.vmemory", Amount.MEMORY_PERCENT, 1),
         ("mlu370.smlu.vcore", Amount.CORES, 1),
     ),
+    _word("cambricon.com/mlunum", "4paradigm's", "Cambricon", Amount.DEVICES, _4PARADIGM),
+    _word("cambricon.com/mlumem", "4paradigm's", "Cambricon", Amount.MEMORY, _4PARADIGM),
     *_others(
         "Hygon",
         "hygon.com",
@@ -185,7 +198,7 @@ WORDS = (
         "Enflame",
         "enflame.com",
         ("gcu", Amount.DEVICES, 1),
-        ("drs-gcu", Amount.DEVICES, 1),
+        ("drs-gcu", Amount.SLICES, 1),
         ("gcu-memory", Amount.MEMORY, 1),
         ("gcu-core", Amount.CORES, 1),
     ),

@@ -24,7 +24,8 @@ class JobUnitResult(Value):
 class JobResult(Value):
     """Pods that are alike, and the VM that gives each of them the same on this host.
 
-    `at`: where they were read, `FILE:LINE`. `role`: which of the pods of `name`, such as `worker`, empty for all.
+    `at`: where they were read, `FILE:LINE`. `job`: what `--job` takes for them alone. `role`: which of the pods of
+    `name`, such as `worker`, empty for all.
     `pods`: how many there are. `words`: what they ask for. `spec`: of the VM, null where `problem` says why this host
     has none. `kept`: how the request became the spec; `first`: what has to be done before a VM gets that; `left_out`:
     what the VM does not have, and why. `units`: one for each container, empty if they are not asked for.
@@ -33,6 +34,7 @@ class JobResult(Value):
     at: str
     kind: str
     name: str
+    job: str
     role: str
     namespace: str
     pods: int

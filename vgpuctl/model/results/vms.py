@@ -187,7 +187,7 @@ class SourceResult(Value):
     """A value and where it came from."""
 
     value: str | int | float | bool | tuple[str, ...] | None
-    source: Annotated[str, "command-line", "host.yaml", "default"]
+    source: Annotated[str, "given", "host.yaml", "default"]
 
 
 class NetworkResult(Value):

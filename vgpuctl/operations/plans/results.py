@@ -362,5 +362,5 @@ def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, 
     if request.mode != "passthrough":
         values["placement"] = request.placement or placement.policy or DEFAULT_PLACEMENT_POLICY
         default_source = "host.yaml" if placement.policy is not None else "default"
-        sources["placement"] = "command-line" if request.placement is not None else default_source
+        sources["placement"] = "given" if request.placement is not None else default_source
     return {name: SourceResult(value, sources.get(name, "default")) for name, value in values.items()}

@@ -9,6 +9,7 @@ import pytest
 
 from tests.kubernetes_objects import check_manifests
 from vgpuctl.config.kubernetes.manifests import MAX_DOCUMENTS, parse_manifests
+from vgpuctl.config.kubernetes.pod_gpus import NodeLabel
 from vgpuctl.config.kubernetes.pods import cpus_of, memory_mib_of
 from vgpuctl.config.kubernetes.quantity import parse_quantity
 from vgpuctl.errors import InvalidInput
@@ -108,10 +109,10 @@ def test_what_a_pod_has_is_read() -> None:
     assert (main.command, main.args, main.env) == (
         ("python", "-m", "serve"), ("--port", "8000"), (("A", "1"), ("B", ""))
     )  # fmt: skip
-    assert main.left_out == ("volumeMounts", "env C, whose value is in the cluster")
+    assert main.left_out == ("env C, whose value is in the cluster: secretKeyRef s k", "volume data at /data: emptyDir")
     assert (cpus_of(template.containers), memory_mib_of(template.containers)) == (3, 1531)
-    assert template.node_selector == {"nvidia.com/gpu.product": "Tesla-T4", "zone": "a"}
-    assert (template.left_out, len(template.init_containers)) == (("tolerations of the pod", "volumes of the pod"), 1)
+    assert template.node_labels == (NodeLabel("nvidia.com/gpu.product", ("Tesla-T4",)), NodeLabel("zone", ("a",)))
+    assert (template.left_out, len(template.init_containers)) == (("tolerations of the pod",), 1)
 
 
 def test_a_text_that_yaml_took_for_something_else_is_read_as_it_is_in_json() -> None:

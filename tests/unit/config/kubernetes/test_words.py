@@ -68,6 +68,8 @@ CASES = {
         "volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 1024, volcano.sh/vgpu-cores: 50",
         ("NVIDIA", 1, 1024, None, 50),
     ),
+    "volcano.sh/gpu-memory": ("volcano.sh/gpu-memory: 1024", ("NVIDIA", 1, 1024, None, None)),
+    "volcano.sh/gpu-number": ("volcano.sh/gpu-number: 2", ("NVIDIA", 2, None, None, None)),
     "tencent.com/vcuda-core": ("tencent.com/vcuda-core: 200", ("NVIDIA", 2, None, None, None)),
     "tencent.com/vcuda-memory": (
         "tencent.com/vcuda-core: 30, tencent.com/vcuda-memory: 20",
@@ -87,6 +89,14 @@ CASES = {
     "aliyun.com/gpu-core.percentage": (
         "aliyun.com/gpu-core.percentage: 25, aliyun.com/gpu-mem: 5",
         ("NVIDIA", 1, 5120, None, 25),
+    ),
+    "alibabacloud.com/gpu-core.percentage": (
+        "alibabacloud.com/gpu-core.percentage: 50, alibabacloud.com/gpu-memory.percentage: 40",
+        ("NVIDIA", 1, None, 40, 50),
+    ),
+    "alibabacloud.com/gpu-memory.percentage": (
+        "alibabacloud.com/gpu-memory.percentage: 20",
+        ("NVIDIA", 1, None, 20, None),
     ),
     "virtaitech.com/gpu": ("virtaitech.com/gpu: 1", ("NVIDIA", 1, 4096, None, 50)),
     "amd.com/gpu": ("amd.com/gpu: 1", ("AMD", 1, None, None, None)),
@@ -123,6 +133,11 @@ CASES = {
         "cambricon.com/vmlu: 1, cambricon.com/mlu370.smlu.vcore: 10",
         ("Cambricon", 1, None, None, 10),
     ),
+    "cambricon.com/mlunum": ("cambricon.com/mlunum: 1", ("Cambricon", 1, None, None, None)),
+    "cambricon.com/mlumem": (
+        "cambricon.com/mlunum: 1, cambricon.com/mlumem: 10240",
+        ("Cambricon", 1, 10240, None, None),
+    ),
     "hygon.com/dcu": ("hygon.com/dcu: 1", ("Hygon", 1, None, None, None)),
     "hygon.com/dcunum": ("hygon.com/dcunum: 1", ("Hygon", 1, None, None, None)),
     "hygon.com/dcumem": ("hygon.com/dcunum: 1, hygon.com/dcumem: 2000", ("Hygon", 1, 2000, None, None)),
@@ -143,9 +158,12 @@ CASES = {
     ),
     "mthreads.com/sgpu-core": ("mthreads.com/vgpu: 1, mthreads.com/sgpu-core: 8", ("Moore Threads", 1, None, None, 50)),
     "enflame.com/gcu": ("enflame.com/gcu: 1", ("Enflame", 1, None, None, None)),
-    "enflame.com/drs-gcu": ("enflame.com/drs-gcu: 1", ("Enflame", 1, None, None, None)),
+    "enflame.com/drs-gcu": ("enflame.com/drs-gcu: 3", ("Enflame", 1, None, None, None)),
     "enflame.com/gcu-memory": ("enflame.com/gcu-memory: 4096", ("Enflame", 1, 4096, None, None)),
-    "enflame.com/gcu-core": ("enflame.com/drs-gcu: 1, enflame.com/gcu-core: 25", ("Enflame", 1, None, None, 25)),
+    "enflame.com/gcu-core": (
+        "enflame.com/gcu-memory: 20480, enflame.com/gcu-core: 40",
+        ("Enflame", 1, 20480, None, 40),
+    ),
     "kunlunxin.com/xpu": ("kunlunxin.com/xpu: 2", ("Kunlunxin", 2, None, None, None)),
     "kunlunxin.com/vxpu": ("kunlunxin.com/vxpu: 1", ("Kunlunxin", 1, None, None, None)),
     "kunlunxin.com/vxpu-memory": (
@@ -207,6 +225,7 @@ def described(word: Word) -> str:
         + ("; 100 and multiples: whole GPUs" if word.counts_whole else ""),
         Amount.PRIORITY: "- | not kept",
         Amount.INSTANCES: "GPU instances | MIG-backed profiles of that size",
+        Amount.SLICES: "the slices of one device | a profile of that size",
     }[word.amount]  # fmt: skip
 
 
@@ -229,6 +248,7 @@ def test_the_page_has_the_table() -> None:
         ("nvidia.com/gpu.shared: 1, nvidia.com/gpumem: 3000", "words of several systems"),
         ("nvidia.com/gpumem: 3000, nvidia.com/gpumem-percentage: 30", "both say how much memory"),
         ("nvidia.com/gpus: 1", "nvidia.com/gpus is no resource that vgpuctl knows"),
+        ("enflame.com/drs-gcu: 1, enflame.com/gcu-memory: 4096", "both say how much memory"),
         ("nvidia.com/gpu: 0.5", "'0.5' is no whole number, and Kubernetes takes no part of such a resource"),
         ("aliyun.com/gpu-mem: 5.5", "'5.5' is no whole number"),
         ("nvidia.com/gpu: -1", "'-1' is not an amount"),
@@ -255,7 +275,13 @@ def test_what_is_not_understood_is_refused(limits: str, problem: str) -> None:
 def test_what_a_cluster_decides_is_assumed_by_the_user_alone() -> None:
     with pytest.raises(InvalidInput) as raised:
         requested("aliyun.com/gpu-mem: 3")
-    assert raised.value.hint == "say it: --assume aliyun.com/gpu-mem=GiB"
+    assert raised.value.hint == (
+        "if it is 3 GiB: vgpuctl import-job - --assume aliyun.com/gpu-mem=GiB; "
+        "if it is 3 MiB: vgpuctl import-job - --assume aliyun.com/gpu-mem=MiB"
+    )
+    with pytest.raises(InvalidInput, match="GiB or MiB") as raised:
+        requested("aliyun.com/gpu-mem: 8138")
+    assert raised.value.hint.startswith("if it is 8138 MiB: "), "the likely one is first"
     assert requested("aliyun.com/gpu-mem: 3", assume=("aliyun.com/gpu-mem=MiB",)).memory_mib == 3
     for text in (
         "aliyun.com/gpu-mem=GB",
@@ -272,10 +298,10 @@ def test_what_a_cluster_decides_is_assumed_by_the_user_alone() -> None:
 
 
 def test_the_hint_is_for_the_word_of_the_manifest() -> None:
-    for name, value in (("iluvatar.ai/MR-V100.vMem", "MiB"), ("cambricon.com/mlu370.share", "4")):
+    for name, value in (("iluvatar.ai/MR-V100.vMem", "256MiB"), ("cambricon.com/mlu370.share", "4")):
         with pytest.raises(InvalidInput) as raised:
             requested(f"{name}: 3")
-        assert raised.value.hint == f"say it: --assume {name}={value}"
+        assert raised.value.hint.partition("; ")[0].endswith(f": vgpuctl import-job - --assume {name}={value}")
         assert requested(f"{name}: 3", assume=(f"{name}={value}",)).maker in ("Iluvatar", "Cambricon")
 
 
@@ -301,3 +327,24 @@ def test_what_asks_for_nothing_is_nothing() -> None:
     assert requested("cpu: 2") is None
     assert requested("nvidia.com/gpu: 0") is None
     assert requested("nvidia.com/gpu: 1, nvidia.com/gpumem: 3000, rdma/hca: 1").memory_mib == 3000
+
+
+def test_a_gpu_of_a_remote_pool_is_no_device() -> None:
+    with pytest.raises(InvalidInput, match=r"nvidia.com/remote-gpu is no resource") as raised:
+        requested("nvidia.com/remote-gpu: 1")
+    assert "over the network needs no device" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_apart"),
+    [
+        ("nvidia.com/gpu: 2, nvidia.com/gpumem: 3000", True),
+        ("volcano.sh/vgpu-number: 2, volcano.sh/vgpu-memory: 3000", True),
+        ("nvidia.com/gpu: 1, nvidia.com/gpumem: 3000", False),
+        ("nvidia.com/gpu: 2", False),
+        ("nvidia.com/mig-1g.5gb: 2", False),
+        ("nvidia.com/gpu.shared: 2", False),
+    ],
+)
+def test_parts_in_words_of_hami_are_of_other_gpus_each(limits: str, is_apart: bool) -> None:
+    assert requested(limits, assume=ASSUMED).is_apart is is_apart

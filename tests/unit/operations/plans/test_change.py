@@ -140,7 +140,7 @@ def test_what_is_moved_keeps_its_parameters(host):
 
 KEPT = ("os", "template", "hotplug_slots", "vgpu_params", "disk")
 FIELDS = ("profile", "memory", "vcpus", "networks", "hugepages", "cpu_pin", "display", *CONSTRAINT_FIELDS[:-1], *KEPT)
-WANTED = request("A100-4C", name="vdi-001", sources=dict.fromkeys(FIELDS, "command-line"), disks=(NewDisk(1024),))
+WANTED = request("A100-4C", name="vdi-001", sources=dict.fromkeys(FIELDS, "given"), disks=(NewDisk(1024),))
 
 
 def existing(wanted=WANTED):
@@ -183,7 +183,7 @@ def test_a_typed_field_that_differs_is_named_with_both_sides(changes, field):
 def by(*texts, gpu=None, **more):
     """Return a request with these explicit profiles, each once or several times."""
     counts = {text: texts.count(text) for text in texts}
-    sources = {"profile": "command-line", **({"gpu": "command-line"} if gpu else {})}
+    sources = {"profile": "given", **({"gpu": "given"} if gpu else {})}
     return request(name="vdi-001", profiles=tuple(counts.items()), gpu=gpu, sources=sources, **more)
 
 
