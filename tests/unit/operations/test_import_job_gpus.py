@@ -186,6 +186,10 @@ def test_room_is_counted(convert):
         )
     )
     assert "now there is no room for it on this host: another VM has it" in job.kept
+    shares = text.replace("limits: {", "limits: {nvidia.com/gpucores: 50, ")
+    assert "now there is room for 0 of 6 such VMs on this host" in only(convert(shares)).kept, (
+        "also before set-scheduler"
+    )
     whole = text.replace("nvidia.com/gpumem: 8000", "nvidia.com/gpu: 2")
     assert "now there is room for 4 of 6 such VMs on this host" in only(convert(whole, "hgx-h100")).kept
 

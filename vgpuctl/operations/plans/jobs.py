@@ -78,8 +78,9 @@ def fit_pod(snapshot: Snapshot, template: PodTemplate, requests: Sequence[Device
     policy = placement_policy_of(template.annotations.get(_PLACEMENT_ANNOTATION, ""))
     if policy is not None and "profile" in fields:
         fields.setdefault("placement", policy)
-    kept = (*notes, *fit.kept, *(() if fit.first else _room_note(snapshot, allowed, fields, template.pods)))
-    return replace(fit, fields=fields, kept=kept)
+    is_waiting = bool(fit.first) and "profile" not in fields  # for GPUs that are not passed through yet
+    room = () if is_waiting else _room_note(snapshot, allowed, fields, template.pods)
+    return replace(fit, fields=fields, kept=(*notes, *fit.kept, *room))
 
 
 def _of_vgpu_mode(gpus: Sequence[Gpu], mode: str | None) -> tuple[list[Gpu], tuple[str, ...]]:
