@@ -87,17 +87,36 @@ _CONTAINER: dict[str, Any] = {
     "args": ["--port", "8000"],
     "env": [{"name": "A", "value": "b"}, {"name": "ORION_GMEM", "value": "4096"}],
 }
+_TERMS = {
+    "nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-A100-PCIE-40GB"]}]}
+    ]
+}
 MANIFESTS: tuple[Any, ...] = tuple(
     {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": "train", "namespace": "ml", "annotations": {"nvidia.com/use-gputype": "A100,T4"}},
+        "metadata": {
+            "name": "train",
+            "namespace": "ml",
+            "labels": {"aliyun.com/gpu-count": "2"},
+            "annotations": {"nvidia.com/use-gputype": "A100,T4", "nvidia.com/vgpu-mode": "hami-core"},
+        },
         "spec": {
             "replicas": 3,
             "template": {
                 "spec": {
                     "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100-PCIE-40GB"},
-                    "containers": [{**_CONTAINER, "resources": {"limits": {"cpu": "2", "memory": "4Gi", **limits}}}],
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _TERMS}},
+                    "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
+                    "initContainers": [{**_CONTAINER, "restartPolicy": "Always"}],
+                    "containers": [
+                        {
+                            **_CONTAINER,
+                            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+                            "resources": {"limits": {"cpu": "2", "memory": "4Gi", **limits}},
+                        }
+                    ],
                 }
             },
         },
