@@ -20,6 +20,7 @@ from tests.agent.conftest import RunningAgent, running
 from vgpuctl import library
 from vgpuctl.agent.call_arguments import names_file
 from vgpuctl.agent.client import AgentHost
+from vgpuctl.agent.connection import IdleConnections
 from vgpuctl.errors import (
     FileNeeded,
     Interrupted,
@@ -67,6 +68,49 @@ def test_it_closes_its_connections(agent: RunningAgent) -> None:
     next(events)
     events.close()
     assert len(os.listdir("/proc/self/fd")) < before + 10
+
+
+def test_a_connection_that_waits_serves_the_next_request(agent: RunningAgent) -> None:
+    dialled: list[socket.socket] = []
+
+    def dial() -> socket.socket:
+        dialled.append(agent.dial())
+        return dialled[-1]
+
+    idle = IdleConnections()
+    host: Any = AgentHost(dial, CallSettings(), "agent", idle=idle)
+    for _ in range(3):
+        assert host.list_gpus().data
+    assert len(dialled) == 1
+    host.cordon("A100")
+    assert len(dialled) == 2, "the operation's events have a connection of their own"
+    with pytest.raises(NotFound):
+        host.show_vm("none")
+    assert host.list_gpus().data[0].cordoned
+    assert len(dialled) == 2, "an error is an answer, too"
+    dialled[0].shutdown(socket.SHUT_RDWR)
+    host.uncordon("A100")
+    assert not host.list_gpus().data[0].cordoned, "the agent had closed it: another one served the change, once"
+    begun = [one for one in host.read_events().data if one.reason == "uncordon of root"]
+    assert len(begun) == 1
+    threads = [threading.Thread(target=host.list_gpus) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    count = len(dialled)
+    assert host.list_gpus().data
+    assert len(dialled) == count
+    idle.close()
+    assert host.list_gpus().data
+    assert len(dialled) == count + 1
+
+
+def test_a_read_after_a_change_shows_it(agent: RunningAgent) -> None:
+    host: Any = agent.connect()
+    for cordoned in (True, False) * 5:
+        (host.cordon if cordoned else host.uncordon)("A100")
+        assert host.list_gpus().data[0].cordoned is cordoned
 
 
 def test_what_no_agent_does_is_refused_before_anything_is_sent(tmp_path: Path) -> None:

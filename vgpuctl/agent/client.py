@@ -29,6 +29,7 @@ from vgpuctl.agent.connection import (
     REMOTE_LIMITS,
     AgentConnection,
     Dial,
+    IdleConnections,
     dialer,
     read_stream,
     show_operation_command,
@@ -95,11 +96,16 @@ class AgentHost(GpuHost):
         name: str,
         log_out: Callable[[], None] | None = None,
         read_file: Callable[[str, str], str] = read_text,
+        idle: IdleConnections | None = None,
     ) -> None:
-        """`read_file` returns the text of a file that a call names, and that is of this kind."""
+        """`read_file` returns the text of a file that a call names, and that is of this kind.
+
+        `idle`: where connections wait for the next request; None: each has one.
+        """
         self._dial = dial
         self._log_out = log_out
         self._read_file = read_file
+        self._idle = idle
         self._settings = settings
         self._captured_root = None
         self._confirm = settings.confirm
@@ -114,14 +120,14 @@ class AgentHost(GpuHost):
         return self._host_name
 
     def _with_settings(self, settings: CallSettings, _: HostClock) -> Self:
-        return type(self)(self._dial, settings, self._host_name, read_file=self._read_file)
+        return type(self)(self._dial, settings, self._host_name, read_file=self._read_file, idle=self._idle)
 
     def with_settings(self, settings: CallSettings) -> Self:
         """Return this host for calls with other settings, such as those of one change of a fleet."""
         return self._with_settings(settings, HostClock())
 
     def close(self) -> None:
-        """Log out at another host. No connection to an agent outlives its request."""
+        """Log out at another host. Connections that wait are those of whoever gave them."""
         if self._log_out is not None:
             self._log_out()
 
@@ -280,18 +286,38 @@ class AgentHost(GpuHost):
     def _request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Mapping[str, Any]]:
-        connection = AgentConnection(self._dial)
+        used = None if self._idle is None else self._idle.take()
+        if used is not None:
+            with suppress(AnswerLost):  # the agent closed it meanwhile; a change has a key, and is not done twice
+                return self._exchange(used, method, path, body, headers)
+        return self._exchange(AgentConnection(self._dial), method, path, body, headers)
+
+    def _exchange(
+        self,
+        connection: AgentConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+    ) -> tuple[int, Mapping[str, Any]]:
+        """Send a request and return the answer; close the connection, unless it is for the next request, too."""
+        how = {} if self._idle is not None else {"Connection": "close"}
+        is_whole = False
         try:
-            connection.request(method, path, body, {"Connection": "close", **(headers or {})})
+            connection.request(method, path, body, {**how, **(headers or {})})
             response = connection.getresponse()
             answer = self._limits.parse(response.read(self._limits.answer_bytes))
+            is_whole = response.isclosed() and not response.will_close
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise AnswerLost(
                 f"the host agent's answer to {method} {path} did not arrive: {error}",
                 hint="systemctl status vgpuctl-agent; vgpuctl log shows what was done",
             ) from error
         finally:
-            connection.close()
+            if is_whole and self._idle is not None:
+                self._idle.keep(connection)
+            else:
+                connection.close()
         if not isinstance(answer, dict):
             raise AnswerLost(f"the host agent answered {method} {path} with something that is no object")
         return response.status, answer

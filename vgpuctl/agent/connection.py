@@ -7,6 +7,7 @@ import http.client
 import json
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -35,12 +36,15 @@ PROBE_SECONDS = 20.0
 MAX_PROBE_BYTES = 64 << 10
 MAX_PROBLEM = 300
 SPARE_SECONDS = 3.0
-"""So long the connection that found an agent is used for a call: the agent closes idle ones after five."""
+"""So long the connection that found an agent is used for a call."""
+IDLE_SECONDS = 100.0
+"""So long an idle connection is kept for a next request; the agent closes it after 120."""
+MAX_IDLE = 4
 MAX_FIELDS = 16
 
 
 class AgentConnection(http.client.HTTPConnection):
-    """HTTP on a connection that `dial` makes; each request has one of its own."""
+    """HTTP on a connection that `dial` makes, for one request at a time."""
 
     def __init__(self, dial: Dial) -> None:
         self._answer: http.client.HTTPResponse | None = None
@@ -74,6 +78,43 @@ class AgentConnection(http.client.HTTPConnection):
         self.request("GET", path, headers=headers)
         self.sock.settimeout(STREAM_SECONDS)
         return self.getresponse()
+
+
+class IdleConnections:
+    """Connections to one agent that wait for the next request. Threads share them.
+
+    Each connection to an agent of another host is a channel of SSH and a process there: to begin one takes longer than
+    most requests.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, AgentConnection]] = []
+
+    def take(self) -> AgentConnection | None:
+        """Return one that has served before, the latest; None if there is none. The agent may have closed it."""
+        with self._lock:
+            while self._idle:
+                since, connection = self._idle.pop()
+                if time.monotonic() < since + IDLE_SECONDS:
+                    return connection
+                connection.close()
+        return None
+
+    def keep(self, connection: AgentConnection) -> None:
+        """Keep a connection whose answer was read, unless there are enough."""
+        with self._lock:
+            if len(self._idle) < MAX_IDLE:
+                self._idle.append((time.monotonic(), connection))
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
+            connection.close()
 
 
 class AnswerLimits(Value):

@@ -29,6 +29,8 @@ _PEER = struct.Struct("3i")
 class LimitedProtocol(H11Protocol):
     """HTTP/1.1 with a limit of time for a header, and of connections for each peer."""
 
+    keep_seconds: ClassVar[int] = 5
+    """A connection without a request is closed after this time."""
     _header_timer: asyncio.TimerHandle | None = None
     _peer: Hashable = None
     _connections: ClassVar[Counter[Hashable]] = Counter()
@@ -107,7 +109,12 @@ class PortProtocol(LimitedProtocol):
 
 
 class PeerProtocol(LimitedProtocol):
-    """HTTP on a Unix socket. The scope's `client` is the peer's user id and pid, which the kernel proves."""
+    """HTTP on a Unix socket. The scope's `client` is the peer's user id and pid, which the kernel proves.
+
+    A controller asks its hosts more often than it gives up a connection.
+    """
+
+    keep_seconds: ClassVar[int] = 120
 
     def find_peer(self, transport: Any) -> Hashable:
         """Return the peer's user id; None for root, who has no limit."""
@@ -132,6 +139,14 @@ class _Server(uvicorn.Server):
 def make_server(app: Any, protocol: type[LimitedProtocol], **tls: Any) -> uvicorn.Server:
     """Return a server of an application. `tls`: uvicorn's settings for a certificate."""
     config = uvicorn.Config(
-        app, http=protocol, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False, **tls
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        timeout_keep_alive=protocol.keep_seconds,
+        **tls,
     )
     return _Server(config)

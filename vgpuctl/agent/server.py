@@ -233,10 +233,15 @@ async def serve(
 
 
 def _open_operations(agent: Agent, store: OperationStore, fence: FleetFence, events: EventLog) -> AgentOperations:
-    """Return the operations, whose begin and end are events."""
+    """Return the operations, whose begin and end are events; whoever knows of an end reads what it changed."""
+
+    def end(stored: StoredOperation) -> None:
+        agent.snapshots.drop()  # not each one leaves a trace that the host's sources report: host.yaml, a cordon
+        _publish(events, EventType.OPERATION_END, stored)
+
     operations = AgentOperations(agent.open_host, store, fence)
     operations.on_begin = partial(_publish, events, EventType.OPERATION_BEGIN)
-    operations.on_end = partial(_publish, events, EventType.OPERATION_END)
+    operations.on_end = end
     operations.on_read_only = partial(_publish_read_only, events, agent.state)
     return operations
 

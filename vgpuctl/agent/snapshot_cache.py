@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's snapshots of its host: what was read a moment ago serves the next reader, until something changed.
 
-A snapshot is not used any more after an event (`drop`), after an operation of any vgpuctl on this host began or ended,
-and after a minute. While an operation runs, it is used for a second only. Operations never use these snapshots.
+A snapshot is not used any more after an event or an operation of this agent (`drop`), after an operation of any vgpuctl
+on this host began or ended, and after a minute. While an operation runs, it is used for a second only. Operations never
+use these snapshots.
 """
 
 from __future__ import annotations

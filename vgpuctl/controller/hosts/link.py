@@ -5,8 +5,8 @@
     link.identity()
     link.host(fleet=FleetRequest(fence, mark)).refresh_vm("office-001")
 
-One login serves all requests of a host, each on a channel of its own; threads share it. A login that broke is made
-again by the next request.
+One login serves all requests of a host; threads share it, and a few channels that wait for the next request. A login
+that broke is made again by the next request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.agent.client import AgentHost
-from vgpuctl.agent.connection import LOCAL_AGENT, dial_socket
+from vgpuctl.agent.connection import LOCAL_AGENT, IdleConnections, dial_socket
 from vgpuctl.controller.model import AgentFacts
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.agent_service import SOCKET_PATH
@@ -71,6 +71,7 @@ class HostLink:
         self._host_key = host_key
         self._lock = threading.Lock()
         self._session: SshSession | None = None
+        self._idle = IdleConnections()
 
     @property
     def host_key(self) -> str | None:
@@ -81,10 +82,12 @@ class HostLink:
     def host(self, fleet: FleetRequest | None = None, cancelled: Callable[[], bool] = never_cancelled) -> AgentHost:
         """Return the host, for calls; `fleet`: what changes carry. It needs no close: the login is this link's."""
         settings = CallSettings(wait_seconds=WAIT_SECONDS, cancelled=cancelled, command_line=(), fleet=fleet)
-        return AgentHost(self._dial, settings, self.address if self.address.startswith("ssh://") else LOCAL_AGENT)
+        name = self.address if self.address.startswith("ssh://") else LOCAL_AGENT
+        return AgentHost(self._dial, settings, name, idle=self._idle)
 
     def close(self) -> None:
         """Log out; what runs on the connection fails."""
+        self._idle.close()
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
