@@ -301,7 +301,7 @@ def test_a_vm_of_proxmox_without_its_snapshots():
     [
         ("0000:01:00.0,pcie=1", (ImportedGpu("f:2", device="0000:01:00.0"),)),
         ("01:00,x-vga=1", (ImportedGpu("f:2", device="01:00"),)),
-        ("host=01:00.0;01:00.1", (ImportedGpu("f:2", device="01:00.0"),)),
+        ("host=01:00.0;01:00.1", (ImportedGpu("f:2", device="01:00.0 with 01:00.1"),)),
         ("01:00.0;02:00.0", (ImportedGpu("f:2", device="01:00.0"), ImportedGpu("f:2", device="02:00.0"))),
         ("mapping=a100", (ImportedGpu("f:2", device="the mapping a100", mapping="a100"),)),
         ("mapping=a100,mdev=nvidia-63", (ImportedGpu("f:2", type_id="nvidia-63", mapping="a100"),)),
@@ -314,10 +314,11 @@ def test_devices_of_proxmox(value, gpus):
 def test_lines_for_the_functions_of_one_device_of_proxmox_are_one_gpu():
     text = "memory: 1\nhostpci0: {}\nhostpci1: {}\nhostpci2: {}\n"
     for lines, devices in (
-        (("0000:03:00", "0000:03:00.1", "03:00.2"), [("f:2", "0000:03:00")]),
-        (("0000:AF:00.0", "af:00.1", "0001:af:00.1"), [("f:2", "0000:AF:00.0"), ("f:4", "0001:af:00.1")]),
+        (("0000:03:00", "0000:03:00.1", "03:00.2"), [("f:2", "0000:03:00 with 0000:03:00.1, 03:00.2")]),
+        (("0000:AF:00.0", "af:00.1", "0001:af:00.1"), [("f:2", "0000:AF:00.0 with af:00.1"),
+                                                         ("f:4", "0001:af:00.1")]),
         (("mapping=a", "mapping=a", "25:00.0;25:00.1"), [("f:2", "the mapping a"), ("f:3", "the mapping a"),
-                                                         ("f:4", "25:00.0")]),
+                                                         ("f:4", "25:00.0 with 25:00.1")]),
         (("01:00.4,mdev=nvidia-1", "01:00.5,mdev=nvidia-1", "01:00.6"), [("f:2", None), ("f:3", None),
                                                                          ("f:4", "01:00.6")]),
     ):  # fmt: skip
@@ -336,7 +337,7 @@ def test_a_domain_of_libvirt():
     assert [(nic.bridge, nic.vlan, nic.mac, nic.model) for nic in vm.nics] == [
         ("br0", 30, "52:54:00:aa:bb:05", "virtio")
     ]
-    assert [gpu.device for gpu in vm.gpus] == ["0000:65:00"]
+    assert [gpu.vgpu_uuid or gpu.device for gpu in vm.gpus] == [texts.VGPU_UUID, "0000:65:00.0 with 0000:65:00.1"]
     text = "\n".join(vm.left_out)
     for dropped in (
         "<qemu:commandline>",
@@ -349,9 +350,8 @@ def test_a_domain_of_libvirt():
         "sda",
     ):
         assert dropped in text
-    assert f"cat /sys/bus/mdev/devices/{texts.VGPU_UUID}/mdev_type/name" in text
     assert "f:12: machine pc-q35-8.2: " in text
-    assert len(vm.left_out) == 10
+    assert len(vm.left_out) == 9
     assert all(line.startswith("f:") for line in vm.left_out)
 
 
@@ -542,7 +542,9 @@ def hostdev(bus: str, function: str, more: str = "") -> str:
 def test_a_drive_and_a_usb_controller_passed_through_by_libvirt_are_no_gpus():
     parts = [hostdev("04", "0", "<boot order='1'/>"), *(hostdev("07", number) for number in "013")]
     vm = the_vm(DESKTOP.format("\n".join([*parts, *(hostdev("0d", number) for number in "0123")])))
-    assert [(gpu.device, gpu.position) for gpu in vm.gpus] == [("0000:0d:00", "f:6")]
+    assert [(gpu.device, gpu.position) for gpu in vm.gpus] == [
+        ("0000:0d:00.0 with 0000:0d:00.1, 0000:0d:00.2, 0000:0d:00.3", "f:6")
+    ]
     assert "f:2: 0000:04:00, passed through: it counts as no GPU, because the VM boots from it" in vm.left_out
     (usb,) = [line for line in vm.left_out if line.startswith("f:3: 0000:07:00")]
     assert usb.endswith("have no gap, and these are 0, 1, 3")

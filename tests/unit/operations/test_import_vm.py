@@ -173,7 +173,7 @@ def test_a_vm_of_proxmox(ports):
     assert commands(vm)[0] == f"qemu-img convert -f raw -O qcow2 ./vm-101-disk-1 {IMAGES}/desk-4.qcow2"
     unknown = the_vm(ports, texts.PROXMOX.replace("nvidia-468", "nvidia-9999"))
     assert "profile" not in unknown.spec
-    assert any("nvidia-9999: no GPU here has a type" in line for line in unknown.left_out)
+    assert any("nvidia-9999: no GPU here has it" in line for line in unknown.left_out)
     assert the_vm(ports, "memory: 1024\n", "/x/101.conf").name == "vm-101"
 
 
@@ -321,7 +321,82 @@ def test_several_vgpus_are_counted_and_no_whole_gpu_is_added(ports):
     more = 'pciPassthru2.present = "TRUE"\npciPassthru2.vgpu = "grid_a100-4c"\npciPassthru3.present = "TRUE"\n'
     vm = the_vm(ports, texts.VMX + more)
     assert vm.spec["profile"] == ["A100-4C:2"]
-    assert any("no whole device besides" in line for line in vm.left_out)
+    assert (
+        "vms/x.vmx:39: pciPassthru3: left out, because a VM here has vGPUs or whole GPUs, not both: A100-4C is in the "
+        "spec. For 1 whole GPU instead, write mode: passthrough and gpus: 1 in place of profile:"
+    ) in vm.left_out
+
+
+def whole_gpu_notes(vm: ImportedVmResult) -> list[str]:
+    return [note for note in vm.notes if "GPU" in note]
+
+
+def test_of_a_vgpu_and_whole_gpus_one_kind_is_in_the_spec_and_the_other_named(ports):
+    """A VM of Proxmox with a vGPU, a GPU in two lines, and a second GPU."""
+    conf = (
+        "memory: 8192\ncores: 4\nhostpci0: 0000:01:00.0,mdev={}\nhostpci1: 0000:05:00.0,pcie=1,x-vga=1\n"
+        "hostpci2: 0000:05:00.1\nhostpci3: 06:00\n"
+    )
+    vgpu = the_vm(ports, conf.format("nvidia-468"), "9.conf")
+    assert (vgpu.spec["profile"], "gpus" in vgpu.spec) == (["A100-4C"], False)
+    assert vgpu.left_out == (
+        "9.conf:4: 0000:05:00.0 with 0000:05:00.1, 06:00: left out, because a VM here has vGPUs or whole GPUs, not "
+        "both: A100-4C is in the spec. For 2 whole GPUs instead, write mode: passthrough and gpus: 2 in place of "
+        "profile:",
+    )
+    whole = the_vm(ports, conf.format("nvidia-9999"), "9.conf")
+    assert (whole.spec["mode"], whole.spec["gpus"], "profile" in whole.spec) == ("passthrough", 2, False)
+    assert whole.left_out[-1] == (
+        "9.conf:3: nvidia-9999: left out, because a VM here has vGPUs or whole GPUs, not both: gpus: 2 is in the spec. "
+        "For vGPUs instead, write profile: in place of mode: and gpus: (vgpuctl list-profiles shows this host's)"
+    )
+    assert whole_gpu_notes(whole) == [
+        "9.conf:4: 0000:05:00.0 with 0000:05:00.1 counts as a GPU",
+        "9.conf:6: 06:00 counts as a GPU",
+        "9.conf:1: gpus: 2: vgpuctl takes free GPUs of this host, with all functions of their slots; gpu: in the spec "
+        "names others (vgpuctl list-gpus). If one of the devices there is no GPU, write gpus: 1",
+    ]
+
+
+def test_a_device_that_is_the_only_one_can_be_no_gpu(ports):
+    """gpus: 0 is no spec, so the note says what to write instead."""
+    vm = the_vm(ports, "memory: 8192\ncores: 4\nhostpci0: mapping=x\n", "9.conf")
+    assert (vm.spec["mode"], vm.spec["gpus"]) == ("passthrough", 1)
+    assert whole_gpu_notes(vm)[-1].endswith("is no GPU, write profile: in place of mode: and gpus:")
+
+
+def test_a_type_of_intels_gvt_g_keeps_its_name(ports, tmp_path):
+    conf = "memory: 8192\ncores: 4\nhostpci0: 0000:00:02.0,mdev=i915-GVTg_V5_4\n"
+    result = outcome(ports, ("9.conf", conf))
+    assert result.data.vms[0].spec["profile"] == ["i915-GVTg_V5_4"]
+    (warning,) = (text for text in result.warnings if "GVT" in text)
+    assert warning.startswith("vm-9: 9.conf:3: i915-GVTg_V5_4 is a type of Intel GVT-g, and no GPU of this host has it")
+    assert warning.endswith("cat /sys/bus/pci/devices/*/mdev_supported_types/i915-GVTg_V5_4/description")
+    assert "nvidia-smi" not in str((result.warnings, result.notes))
+    there = open_sim_host(tmp_path / "gvt", text="version: 1\ngpus: [{model: GVT-g}]\n").ports
+    assert not any("GVT" in text for text in outcome(there, ("9.conf", conf)).warnings)
+
+
+@pytest.mark.parametrize(
+    ("type_id", "command"),
+    [
+        ("nvidia-9999", "cat /sys/bus/pci/devices/*/mdev_supported_types/nvidia-9999/name, or nvidia-smi vgpu -s -v"),
+        ("other type", "cat /sys/bus/pci/devices/*/mdev_supported_types/'other type'/name"),
+        ("../x", "cat /sys/bus/pci/devices/*/mdev_supported_types/*/name"),
+    ],
+)
+def test_the_command_that_shows_a_types_name_has_no_placeholder(ports, type_id, command):
+    vm = the_vm(ports, f"memory: 8192\ncores: 4\nhostpci0: 01:00.0,mdev={type_id}\n", "9.conf")
+    assert any(line.endswith(f"shows: {command}") for line in vm.left_out)
+    assert "profile" not in vm.spec
+
+
+def test_a_vgpu_of_a_domain_is_named_with_the_command_that_shows_its_profile(ports):
+    vm = the_vm(ports, texts.DOMAIN, "desk-5.xml")
+    assert f"cat /sys/bus/mdev/devices/{texts.VGPU_UUID}/mdev_type/name" in vm.left_out[-2]
+    assert f"the vGPU {texts.VGPU_UUID}: left out, because a VM here has vGPUs or whole GPUs" in vm.left_out[-1]
+    other = the_vm(ports, texts.DOMAIN.replace(texts.VGPU_UUID, "../$(id)"), "desk-5.xml")
+    assert any("cat /sys/bus/mdev/devices/*/mdev_type/name" in line for line in other.left_out)
 
 
 def test_names_are_made_valid_and_unique(ports):

@@ -8,10 +8,10 @@ cannot express goes into `left_out`, as sentences with file and line.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.makers import is_makers_vendor_id
+from vgpuctl.makers import is_gpu_model, is_makers_vendor_id, is_vendor_of_network_cards
 from vgpuctl.model.names import is_visible
 from vgpuctl.model.numbers import count_text
 from vgpuctl.value import Value, replace
@@ -24,6 +24,7 @@ MAX_DEVICES_PER_VM = 256
 MAX_LEFT_OUT = 200
 MAPPINGS_PRINTER = "cat /etc/pve/mapping/pci.cfg"
 """What prints the mappings of a cluster of Proxmox on each of its nodes."""
+IF_IT_IS_A_GPU = "if it is a GPU, write mode: passthrough and one more in gpus:"
 _MAX_SHOWN = 4
 _MIB = 1 << 20
 _HUGE = 1 << 62
@@ -101,10 +102,10 @@ class ImportedNic(Value):
 
 
 class ImportedGpu(Value):
-    """A GPU or vGPU that a VM has on its other host: a vGPU by name or by mdev type; without both a whole device.
+    """A GPU or vGPU that a VM has on its other host: a vGPU by name, mdev type or UUID; without these a whole device.
 
-    `profile`: the vGPU's name as it is written there. `device`: what people call a whole device. `mapping`: the name
-    that Proxmox' cluster has for devices of several nodes.
+    `profile`: the vGPU's name as it is written there. `device`: what people call a whole device, with the functions of
+    its slot that the VM has. `mapping`: the name that Proxmox' cluster has for devices of several nodes.
     """
 
     position: str
@@ -112,11 +113,12 @@ class ImportedGpu(Value):
     type_id: str | None = None
     device: str | None = None
     mapping: str | None = None
+    vgpu_uuid: str | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether the device is passed through as a whole."""
-        return self.profile is None and self.type_id is None
+        return self.profile is None and self.type_id is None and self.vgpu_uuid is None
 
 
 class ImportedVm(Value):
@@ -237,6 +239,12 @@ def scaled_mib(number: int, unit_bytes: int) -> int:
     return bytes_to_mib(min(number * unit_bytes, _HUGE))
 
 
+def name_functions(addresses: Sequence[str]) -> str:
+    """Return what people call the functions of one slot that a VM has: the first, and the others with it."""
+    first, *others = dict.fromkeys(addresses)
+    return f"{first} with {', '.join(others)}" if others else first
+
+
 def nic_model(name: str) -> str | None:
     """Return vgpuctl's model for another hypervisor's network card; None: vgpuctl's own choice for the guest."""
     lower = name.lower()
@@ -275,20 +283,36 @@ def _with_mappings(vm: ImportedVm, mappings: Sequence[ImportedMapping]) -> Impor
     for gpu in vm.gpus:
         meant = [mapping for mapping in mappings if mapping.name == gpu.mapping]
         texts = "; ".join(map(str, meant))
-        vendors = {device.id.partition(":")[0].lower() for mapping in meant for device in mapping.devices}
+        reason = _why_no_gpu({device.id.lower() for mapping in meant for device in mapping.devices})
         if gpu.mapping is not None and not meant:
             absent = "which none of the files has" if mappings else "whose devices are in another file"
+            assumed = "it is assumed to be a GPU; " if gpu.is_whole else ""
             left_out.append(
-                f"{gpu.position}: the mapping {gpu.mapping}, {absent}: give what {MAPPINGS_PRINTER} prints on a node "
-                "of that cluster"
+                f"{gpu.position}: the mapping {gpu.mapping}, {absent}: {assumed}give what {MAPPINGS_PRINTER} prints on "
+                "a node of that cluster"
             )
-        elif meant and vendors and "" not in vendors and not any(map(is_makers_vendor_id, vendors)):
-            left_out.append(f"{gpu.position}: the mapping {gpu.mapping} means no GPU: {texts}")
+        elif gpu.is_whole and reason is not None:
+            left_out.append(f"{gpu.position}: the mapping {gpu.mapping} {reason.format(texts)}")
             continue
         elif meant:
             notes.append(f"{gpu.position}: the mapping {gpu.mapping} means there {texts}")
         gpus.append(gpu)
     return replace(vm, gpus=tuple(gpus), left_out=tuple(left_out), notes=tuple(notes))
+
+
+def _why_no_gpu(pci_ids: Collection[str]) -> str | None:
+    """Return why none of the devices `VENDOR:DEVICE` counts as a GPU, with `{}` for what they are.
+
+    None: one of them may be a GPU, or an id is unknown.
+    """
+    vendors = {pci_id.partition(":")[0] for pci_id in pci_ids}
+    others = [vendor for vendor in vendors if not is_makers_vendor_id(vendor)]
+    network = [vendor for vendor in vendors if is_vendor_of_network_cards(vendor)]
+    if "" in vendors or len(others) + len(network) < len(vendors) or any(map(is_gpu_model, pci_ids)):
+        return None
+    if network:
+        return f"means there {{}}, which may be a network card and does not count: {IF_IT_IS_A_GPU}"
+    return "means no GPU: {}" if vendors else None
 
 
 def _missing_nics(vm: ImportedVm, known: int) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from vgpuctl.config.foreign_vms.imported import (
     ImportedNic,
     ImportedVm,
     Source,
+    name_functions,
     nic_model,
     scaled_mib,
     stays_inside,
@@ -237,10 +238,7 @@ def _find_gpus(source: Source, devices: etree._Element | None, left_out: list[st
         address = first(hostdev, "source", "address")
         if kind == "mdev":
             uuid = source.text(line_of(hostdev), "uuid", attribute(address, "uuid") or "")
-            left_out.append(
-                f"{place}: the vGPU {uuid}: libvirt's XML does not say its profile. On the other host: "
-                f"cat /sys/bus/mdev/devices/{uuid if _is_uuid(uuid) else 'UUID'}/mdev_type/name"
-            )
+            gpus.append(ImportedGpu(place, vgpu_uuid=uuid))
         elif kind == "pci" and address is not None:
             numbers = [attribute(address, key) or "0" for key in ("domain", "bus", "slot")]
             slot = source.text(line_of(hostdev), "address", ":".join(n.removeprefix("0x") for n in numbers))
@@ -251,7 +249,9 @@ def _find_gpus(source: Source, devices: etree._Element | None, left_out: list[st
         reason = _no_gpu(source, parts)
         place = source.at(line_of(parts[0]))
         if reason is None:
-            gpus.append(ImportedGpu(place, device=slot))
+            functions = [attribute(first(part, "source", "address"), "function") or "0" for part in parts]
+            named = name_functions([f"{slot}.{number.removeprefix('0x')}" for number in functions])
+            gpus.append(ImportedGpu(place, device=source.text(line_of(parts[0]), "function", named)))
         else:
             left_out.append(f"{place}: {slot}, passed through: it counts as no GPU, because {reason}")
     return tuple(gpus)
@@ -269,10 +269,6 @@ def _no_gpu(source: Source, functions: Sequence[etree._Element]) -> str | None:
     if texts != {str(number) for number in range(len(texts))}:
         return f"a GPU's functions begin with 0 and have no gap, and these are {', '.join(sorted(texts))}"
     return None
-
-
-def _is_uuid(text: str) -> bool:
-    return re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text) is not None
 
 
 def _find_others(source: Source, domain: etree._Element, devices: etree._Element | None) -> list[str]:

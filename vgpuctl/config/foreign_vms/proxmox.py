@@ -18,9 +18,11 @@ from vgpuctl.config.foreign_vms.imported import (
     ImportedNic,
     ImportedVm,
     Source,
+    name_functions,
     nic_model,
     stays_inside,
 )
+from vgpuctl.value import replace
 
 FORMAT = "Proxmox VE"
 _KEY = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -240,24 +242,23 @@ def _name_options(
 
 def _find_gpus(source: Source, lines: list[_Line], left_out: list[str]) -> tuple[ImportedGpu, ...]:
     """Return the devices and vGPUs of the hostpci lines. A device with several functions, such as audio, is one."""
-    gpus: list[ImportedGpu] = []
-    slots: set[str] = set()
+    gpus: dict[str, ImportedGpu] = {}
+    slots: dict[str, list[str]] = {}
     for line in _sorted(lines, _GPU):
         options = _options(source, line, "host")
         place = source.at(line.number)
         _name_options(source, line, options, _GPU_OPTIONS, left_out)
         mapping = options.get("mapping") or None
         if "mdev" in options:
-            gpus.append(ImportedGpu(place, type_id=options["mdev"], mapping=mapping))
+            gpus[line.key] = ImportedGpu(place, type_id=options["mdev"], mapping=mapping)
         elif mapping is not None:
-            gpus.append(ImportedGpu(place, device=f"the mapping {mapping}", mapping=mapping))
+            gpus[line.key] = ImportedGpu(place, device=f"the mapping {mapping}", mapping=mapping)
         else:
             for address in filter(None, (part.strip() for part in options.get("host", "").split(";"))):
                 slot = _slot_of(address)
-                if slot not in slots:
-                    gpus.append(ImportedGpu(place, device=address))
-                slots.add(slot)
-    return tuple(gpus)
+                slots.setdefault(slot, []).append(address)
+                gpus.setdefault(slot, ImportedGpu(place))
+    return tuple(replace(gpu, device=name_functions(slots[key])) if key in slots else gpu for key, gpu in gpus.items())
 
 
 def _slot_of(address: str) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 from vgpuctl.config.foreign_vms.imported import (
+    IF_IT_IS_A_GPU,
     ForeignFile,
     ImportedDisk,
     ImportedGpu,
@@ -258,8 +259,8 @@ def passed_gpu(
     vendor = next((number for text in vendors if (number := _vendor_id(text)) is not None), None)
     if vendor is not None and is_vendor_of_network_cards(f"{vendor:04x}"):
         left_out.append(
-            f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which may be a network card: "
-            "if it is a GPU, add mode: passthrough"
+            f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which may be a network card "
+            f"and does not count: {IF_IT_IS_A_GPU}"
         )
     elif vendor is not None and not is_makers_vendor_id(f"{vendor:04x}"):
         left_out.append(f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which is no GPU")

@@ -23,6 +23,7 @@ from vgpuctl.config.foreign_vms.imported import (
     ImportedVm,
     Source,
     bytes_to_mib,
+    name_functions,
 )
 from vgpuctl.model.names import normalize_pci
 from vgpuctl.value import Value
@@ -186,7 +187,7 @@ def _find_passed_through(source: Source, record: _Record) -> tuple[tuple[Importe
             lost.append(f"{place}: other-config:pci: {entry!a} is no PCI address")
         else:
             slots.setdefault(address.rpartition(".")[0], []).append(address)
-    gpus = [ImportedGpu(place, device=" with ".join(dict.fromkeys(parts))) for parts in slots.values()]
+    gpus = [ImportedGpu(place, device=name_functions(parts)) for parts in slots.values()]
     return tuple(gpus), tuple(lost)
 
 
