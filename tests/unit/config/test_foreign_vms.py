@@ -330,6 +330,16 @@ def test_a_disk_of_proxmox_that_is_no_volume_is_left_out(volume):
     assert the_vm(f"scsi0: {volume},size=1G\nmemory: 1024\n").disks == ()
 
 
+def test_the_first_disk_is_the_one_that_a_vm_boots_from():
+    conf = "memory: 1\nboot: order=sata1;ide0;net0\nscsi0: a:s,size=1G\nide0: a:i,size=1G\nsata1: a:t,size=1G\n"
+    assert [disk.file for disk in the_vm(conf).disks] == ["t", "i", "s"]
+    assert [disk.file for disk in the_vm(conf.replace("order=sata1;ide0;net0", "cdn")).disks] == ["s", "t", "i"]
+    disk = "<disk type='file'><source file='/{0}'/><target dev='{0}' bus='virtio'/>{1}</disk>"
+    devices = disk.format("a", "") + disk.format("b", "<boot order='2'/>") + disk.format("c", "<boot order='1'/>")
+    vm = the_vm(f"<domain><name>x</name><devices>{devices}{disk.format('d', '')}</devices></domain>")
+    assert [(one.file, one.is_on_virtio) for one in vm.disks] == [(name, True) for name in "cbad"]
+
+
 def test_a_domain_of_libvirt():
     vm = the_vm(texts.DOMAIN)
     assert (vm.name, vm.memory_mib, vm.vcpus, vm.firmware, vm.is_windows) == ("desk-5", 8192, 4, "uefi", False)

@@ -96,10 +96,76 @@ def test_windows_of_vmware_is_converted_by_virt_v2v(ports):
     assert vm.spec["disk"] == [f"{IMAGES}/desk-1-sda", f"{IMAGES}/desk-1-sdb"]
     assert vm.spec["os"] == "windows11"
     unsafe = the_vm(ports, text.replace('"data disk.vmdk"', '"../data.vmdk"'))
-    assert commands(unsafe) == (f"qemu-img convert -f vmdk -O qcow2 ./vms/desk-1.vmdk {IMAGES}/desk-1.qcow2",)
-    assert any("virtio drivers" in note for note in unsafe.notes)
+    assert commands(unsafe) == (
+        f"virt-v2v -i disk -if vmdk ./vms/desk-1.vmdk -o local -os {IMAGES} -of qcow2 -on desk-1",
+    )
     bios = the_vm(ports, text.replace('"efi"', '"bios"'))
     assert bios.spec["os"] == "generic"
+    assert any("INACCESSIBLE_BOOT_DEVICE" in note and "VIRTIO_WIN" in note for note in bios.notes)
+    assert not any("INACCESSIBLE" in note for note in vm.notes), "windows11 is on SATA"
+
+
+WINDOWS_7 = """bios: seabios
+boot: order={0};net0
+cores: 4
+ide2: none,media=cdrom
+memory: 8192
+name: win7
+net0: e1000=BC:24:11:AA:BB:01,bridge=vmbr0
+ostype: win7
+scsi0: local-lvm:vm-8-disk-1,size=500G
+{0}: local:8/vm-8-disk-0.qcow2,size=64G
+"""
+WINDOWS_DOMAIN = """<domain type='kvm'><name>win10</name><memory unit='GiB'>8</memory><vcpu>4</vcpu>
+<metadata><i:libosinfo xmlns:i="http://libosinfo.org/xmlns/libvirt/domain/1.0"><i:os id="http://microsoft.com/win/10"/>
+</i:libosinfo></metadata><os{0}><type machine='pc-i440fx-6.2'>hvm</type></os><devices>
+<disk type='file' device='disk'><driver type='raw'/><source file='/a/data.img'/><target dev='sdb' bus='sata'/></disk>
+<disk type='file' device='disk'><driver type='qcow2'/><source file='/a/win10.qcow2'/><target dev='sda' bus='{1}'/>
+<boot order='1'/></disk></devices></domain>
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "program", "disks"),
+    [
+        ("8.conf", WINDOWS_7.format("ide0"), "virt-v2v -i disk -if qcow2 ./vm-8-disk-0.qcow2",
+         ["win7-sda", "win7.disk2.qcow2"]),
+        ("8.conf", WINDOWS_7.format("sata0"), "virt-v2v", ["win7-sda", "win7.disk2.qcow2"]),
+        ("8.conf", WINDOWS_7.format("ide0").replace("boot: order=ide0;net0", "boot: c\nbootdisk: ide0"),
+         "virt-v2v -i disk -if qcow2 ./vm-8-disk-0.qcow2", ["win7-sda", "win7.disk2.qcow2"]),
+        ("8.conf", WINDOWS_7.format("virtio0"), "qemu-img", ["win7.qcow2", "win7.disk2.qcow2"]),
+        ("8.conf", WINDOWS_7.format("ide0").replace("seabios", "ovmf"), "qemu-img", ["win7.qcow2", "win7.disk2.qcow2"]),
+        ("8.conf", WINDOWS_7.format("ide0").replace("win7\nscsi", "l26\nscsi"), "qemu-img",
+         ["win7.qcow2", "win7.disk2.qcow2"]),
+        ("x.xml", WINDOWS_DOMAIN.format("", "ide"), "virt-v2v -i disk -if qcow2 ./win10.qcow2",
+         ["win10-sda", "win10.disk2.qcow2"]),
+        ("x.xml", WINDOWS_DOMAIN.format("", "virtio"), "qemu-img", ["win10.qcow2", "win10.disk2.qcow2"]),
+        ("x.xml", WINDOWS_DOMAIN.format(" firmware='efi'", "sata"), "qemu-img", ["win10.qcow2", "win10.disk2.qcow2"]),
+        ("x.txt", texts.XE_VM.replace("firmware: uefi", "firmware: bios"), "virt-v2v -i disk -if vpc ./desk-3.vhd",
+         ["desk-3-sda"]),
+        ("-", texts.VMX.replace("ubuntu-64", "windows7-64").replace("efi", "bios"),
+         "virt-v2v -i disk -if vmdk ./desk-1.vmdk", ["desk-1-sda", "desk-1.disk2.qcow2"]),
+    ],
+)  # fmt: skip
+def test_windows_on_a_disk_that_is_no_virtio_disk_gets_its_driver(ports, path, text, program, disks):
+    """The disk that it boots from is the first one, and the one that virt-v2v converts; the others have only data."""
+    vm = the_vm(ports, text, path)
+    first, *others = commands(vm)
+    assert first.startswith(f"{program} ")
+    assert all(command.startswith("qemu-img convert ") for command in others)
+    assert vm.spec["disk"] == [f"{IMAGES}/{disk}" for disk in disks]
+    assert any("INACCESSIBLE_BOOT_DEVICE" in note for note in vm.notes) == first.startswith("virt-v2v")
+
+
+def test_each_windows_vm_of_an_appliance_gets_its_drivers(ports):
+    """virt-v2v opens no appliance with several VMs, so it gets the disk of each."""
+    second = texts.OVF[texts.OVF.index("  <VirtualSystem ") : texts.OVF.index("</Envelope>")]
+    for vm in outcome(ports, ("x.ova", texts.OVF.replace("</Envelope>", f"{second}</Envelope>"))).data.vms:
+        assert vm.commands[0].startswith("mkdir ")
+        assert commands(vm)[1] == (
+            f"virt-v2v -i disk -if vmdk ./{vm.name}/desk-2-disk1.vmdk -o local -os {IMAGES} -of qcow2 -on {vm.name}"
+        )
+        assert vm.spec["disk"] == [f"{IMAGES}/{vm.name}-sda"]
 
 
 def test_windows_11_gets_as_much_as_create_vm_requires(ports):

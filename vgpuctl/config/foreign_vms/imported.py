@@ -80,6 +80,7 @@ class ImportedDisk(Value):
 
     `format`: QEMU's name of its format. `fetch`: how its file comes to this host, if it is not there yet; then `origin`
     is its whole name on the other host. `is_checked`: it was read here, and leads to no file outside its VM's folder.
+    `is_on_virtio`: its bus there is virtio-blk, as here. A VM boots from its first disk.
     """
 
     file: str
@@ -88,6 +89,7 @@ class ImportedDisk(Value):
     fetch: str | None = None
     origin: str = ""
     is_checked: bool = False
+    is_on_virtio: bool = False
 
 
 class ImportedNic(Value):
@@ -125,9 +127,9 @@ class ImportedVm(Value):
     """A VM of another hypervisor. None: its file does not say.
 
     `uuid`: by which other files name it. `firmware`: `bios` or `uefi`. `os_name`: the guest's system as its file calls
-    it, empty if it does not. `opener`: how virt-v2v opens the whole VM (`vmx`, `ova`, `disk`), None where qemu-img does
-    for every guest. `listed_nics`: network cards that other files describe, None if it does not say how many.
-    `notes`: what is assumed where the file says nothing.
+    it, empty if it does not. `opener`: how virt-v2v opens the whole VM (`vmx`, `ova`), or `disk` where its only disk
+    must be exported first; None where each disk is opened by itself. `listed_nics`: network cards that other files
+    describe, None if it does not say how many. `notes`: what is assumed where the file says nothing.
     """
 
     name: str

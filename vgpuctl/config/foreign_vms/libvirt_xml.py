@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.foreign_vms.imported import (
+    MAX_DEVICES_PER_VM,
     ForeignFile,
     ImportedDisk,
     ImportedGpu,
@@ -173,7 +174,7 @@ def _os_ids(domain: etree._Element) -> str:
 
 def _find_disks(source: Source, devices: etree._Element | None, left_out: list[str]) -> tuple[ImportedDisk, ...]:
     disks = []
-    for disk in () if devices is None else children(devices, "disk"):
+    for disk in sorted(() if devices is None else children(devices, "disk"), key=_boot_order):
         line = line_of(disk)
         place = source.at(line)
         target = source.text(line, "target", attribute(first(disk, "target"), "dev") or "a disk")
@@ -196,9 +197,16 @@ def _find_disks(source: Source, devices: etree._Element | None, left_out: list[s
                 f"copy it here first: {quote(path)} on the other host; one with a backing file as one file, by "
                 "qemu-img convert there"
             )
-            disks.append(ImportedDisk(file, disk_format, place, fetch, path))
+            is_on_virtio = attribute(first(disk, "target"), "bus") == "virtio"
+            disks.append(ImportedDisk(file, disk_format, place, fetch, path, is_on_virtio=is_on_virtio))
             _name_parts(source, disk, _DISK_PARTS, f"disk {target}", left_out)
     return tuple(disks)
+
+
+def _boot_order(disk: etree._Element) -> int:
+    """Return the number of a disk among what the VM boots from; of those without one the first in the file counts."""
+    order = attribute(first(disk, "boot"), "order") or ""
+    return int(order) if re.fullmatch("[0-9]{1,9}", order, re.ASCII) else MAX_DEVICES_PER_VM
 
 
 def _find_nics(source: Source, devices: etree._Element | None, left_out: list[str]) -> tuple[ImportedNic, ...]:

@@ -181,8 +181,10 @@ def _find_disks(source: Source, lines: list[_Line], left_out: list[str]) -> tupl
         for line in lines
         if (match := _DISK.fullmatch(line.key)) is not None
     ]
+    first = _boot_keys(lines)
+    numbered.sort(key=lambda one: (first.index(one[2].key) if one[2].key in first else len(first), one[0], one[1]))
     disks = []
-    for _, _, line in sorted(numbered):
+    for _, _, line in numbered:
         options = _options(source, line, "file")
         volume, place = options.get("file", ""), source.at(line.number)
         file = posixpath.basename(volume.partition(":")[2])
@@ -203,13 +205,20 @@ def _find_disks(source: Source, lines: list[_Line], left_out: list[str]) -> tupl
     return tuple(disks)
 
 
+def _boot_keys(lines: list[_Line]) -> list[str]:
+    """Return what the VM boots from: `boot: order=scsi0;net0`, before version 6.3 `bootdisk: scsi0`."""
+    values = {line.key: line.value for line in lines}
+    order = next((part[6:] for part in values.get("boot", "").split(",") if part.startswith("order=")), "")
+    return [key.strip() for key in (order or values.get("bootdisk", "")).split(";")]
+
+
 def _make_disk(line: _Line, options: dict[str, str], volume: str, file: str, place: str) -> ImportedDisk:
     from shlex import quote
 
     suffix = posixpath.splitext(file)[1].lstrip(".").lower()
     disk_format = _FORMATS.get(options.get("format", suffix), "raw")
     fetch = f"copy it here first: on the Proxmox host pvesm path {quote(volume)} shows where it is"
-    return ImportedDisk(file, disk_format, place, fetch, volume)
+    return ImportedDisk(file, disk_format, place, fetch, volume, is_on_virtio=line.key.startswith("virtio"))
 
 
 def _make_nic(source: Source, line: _Line, left_out: list[str]) -> ImportedNic:

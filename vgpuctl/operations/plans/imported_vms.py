@@ -29,12 +29,10 @@ from vgpuctl.model.names import parse_profile_name, profile_of_type
 from vgpuctl.model.numbers import count_text, format_size
 from vgpuctl.model.results.host import ImportedVmResult
 from vgpuctl.operations.plans.guest_devices import MIN_MEMORY_MIB, MIN_VCPUS
-from vgpuctl.operations.plans.imported_disks import plan_disks
+from vgpuctl.operations.plans.imported_disks import KVM_FORMATS, plan_disks
 from vgpuctl.value import Value
 
 DEFAULT_NETWORK = "default"
-_KVM_FORMATS = ("Proxmox VE", "libvirt XML")
-"""Their guests have virtio drivers if their devices are virtio's."""
 _ONE_KIND = "left out, because a VM here has vGPUs or whole GPUs, not both"
 _MAX_NEAREST = 3
 _WINDOWS_11 = re.compile(r"win(dows)?[ /]?11", re.IGNORECASE)
@@ -78,7 +76,7 @@ def plan_spec(
         _raise_to_least(vm, fields, notes)
     if conversion.paths:
         fields["disk"] = list(conversion.paths)
-    if vm.nics or file.content.format in ("VMware VMX", "OVF", *_KVM_FORMATS):
+    if vm.nics or file.content.format in ("VMware VMX", "OVF", *KVM_FORMATS):
         fields["networks"] = _networks(vm, file, left_out, notes) or ["none"]
     text = checked_text(fields, file)
     result = ImportedVmResult(
@@ -293,7 +291,7 @@ def _networks(vm: ImportedVm, file: VmFile, left_out: list[str], notes: list[str
 
 
 def _card(nic: ImportedNic, file: VmFile, notes: list[str]) -> dict[str, Any]:
-    is_kvm = file.content.format in _KVM_FORMATS
+    is_kvm = file.content.format in KVM_FORMATS
     model = {"model": nic.model} if is_kvm and nic.model is not None else {}
     for where in ({"bridge": nic.bridge, "vlan": nic.vlan}, {"network": nic.network if is_kvm else None}):
         named = {key: value for key, value in where.items() if value is not None}
