@@ -11,6 +11,7 @@ import pytest
 from tests import foreign_vms as texts
 from vgpuctl.config.arguments import PLACEMENT_POLICIES, PLACEMENT_WORDS, placement_policy_of
 from vgpuctl.config.foreign_vms.imported import (
+    ImportedClock,
     ImportedDisk,
     ImportedGpu,
     ImportedHostSettings,
@@ -290,7 +291,6 @@ def test_a_vm_of_proxmox_without_its_snapshots():
         "cpu",
         "efidisk0",
         "onboot",
-        "tpmstate0",
         "unused0",
         "[before-upgrade]",
     ]
@@ -442,10 +442,10 @@ def test_devices_of_a_domain_that_no_spec_has_are_named():
 
 def test_a_card_that_is_not_connected_and_a_tpm_of_a_vmx_are_named():
     text = 'displayName = "x"\nethernet0.present = "TRUE"\nethernet0.startConnected = "{0}"\nvtpm.present = "{1}"\n'
-    card, tpm = the_vm(text.format("FALSE", "TRUE")).left_out
-    assert card.startswith("f:3: ethernet0.startConnected: the card is not connected there")
-    assert tpm.startswith("f:4: the state of the TPM")
-    assert the_vm(text.format("TRUE", "FALSE")).left_out == ()
+    vm = the_vm(text.format("FALSE", "TRUE"))
+    assert vm.left_out[0].startswith("f:3: ethernet0.startConnected: the card is not connected there")
+    assert vm.tpm == "f:4: vtpm"
+    assert (the_vm(text.format("TRUE", "FALSE")).left_out, the_vm(text.format("TRUE", "FALSE")).tpm) == ((), None)
 
 
 def test_what_xe_says_and_no_spec_can_is_named():
@@ -510,6 +510,44 @@ def test_windows_in_a_domain_is_known_by_libosinfo_or_its_features():
     text = texts.DOMAIN.replace("http://debian.org/debian/12", "http://microsoft.com/win/11")
     assert the_vm(text).is_windows
     assert the_vm("<domain><name>x</name><features><hyperv/></features></domain>").is_windows
+
+
+@pytest.mark.parametrize(("line", "shown", "time"), [
+    ("<clock offset='localtime'/>", "<clock offset='localtime'>", "local time"),
+    ("<clock/>", "<clock offset='utc'>", "UTC"),
+    ("<clock offset='timezone' timezone='Europe/Oslo'/>", "<clock offset='timezone'>", "the time of Europe/Oslo"),
+    ("<clock offset='variable' adjustment='-18001' basis='utc'/>", "<clock adjustment>", "UTC-05:00"),
+    ("<clock offset='variable' adjustment='-157680000'/>", "<clock adjustment>", "a time of its own"),
+    ("<clock offset='variable' adjustment='12' basis='localtime'/>", "<clock offset='variable'>", "local time"),
+    ("<clock offset='variable' adjustment='reset'/>", "<clock offset='variable'>", "UTC"),
+    ("<clock offset='absolute' start='0'/>", "<clock offset='absolute'>", "a time of its own"),
+    ("", None, None),
+])  # fmt: skip
+def test_the_clock_of_a_domain(line, shown, time):
+    clock = the_vm(f"<domain><name>x</name>\n{line}<devices/></domain>").clock
+    assert clock == (None if shown is None else ImportedClock(f"f:2: {shown}", str(time)))
+
+
+@pytest.mark.parametrize(("text", "clock"), [
+    ('displayName = "x"\nrtc.diffFromUTC = "3600"\n', ("f:2: rtc.diffFromUTC", "UTC+01:00")),
+    ('displayName = "x"\nrtc.diffFromUTC = "0"\n', ("f:2: rtc.diffFromUTC", "UTC")),
+    ('displayName = "x"\n', None),
+    (texts.OVF.replace("pciPassthru0.vgpu", "rtc.diffFromUTC").replace("nvidia_a100-8c", "-16200"),
+     ("f:65: rtc.diffFromUTC", "UTC-04:30")),
+    (texts.XE_VM.replace("timeoffset: 0", "timeoffset: 28800"), ("f:12: platform: timeoffset", "UTC+08:00")),
+    (texts.XE_VM, None),
+    ("memory: 1\nlocaltime: 1\n", ("f:2: localtime: 1", "local time")),
+    ("memory: 1\nlocaltime: 0\nostype: win11\n", ("f:2: localtime: 0", "UTC")),
+    ("memory: 1\nostype: win11\n", ("f:2: ostype: win11", "local time")),
+    ("memory: 1\nostype: l26\n", None),
+])  # fmt: skip
+def test_the_clock_of_other_files(text, clock):
+    assert the_vm(text).clock == (None if clock is None else ImportedClock(*clock))
+
+
+def test_a_clock_that_is_no_number_of_seconds_is_refused():
+    with pytest.raises(InvalidInput, match=r"f:2: rtc.diffFromUTC is 'noon', not a whole number"):
+        the_vm('displayName = "x"\nrtc.diffFromUTC = "noon"\n')
 
 
 def test_what_esxcli_prints_are_settings_of_the_host():

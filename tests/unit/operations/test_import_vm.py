@@ -157,6 +157,53 @@ def test_windows_on_a_disk_that_is_no_virtio_disk_gets_its_driver(ports, path, t
     assert any("INACCESSIBLE_BOOT_DEVICE" in note for note in vm.notes) == first.startswith("virt-v2v")
 
 
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        (texts.PROXMOX, ["x.conf:22: tpmstate0: the TPM's state is not copied, and the VM gets a new one: ",
+                         "have BitLocker's recovery key ready"]),
+        (texts.PROXMOX.replace("win11", "l26"), ["tpmstate0: the TPM's state is not copied, and os: linux has no TPM",
+                                                 "have a passphrase of the disk (LUKS"]),
+        (texts.PROXMOX.replace("ovmf", "seabios"), ["and os: generic has no TPM", "have BitLocker's recovery key"]),
+        (texts.DOMAIN.replace("<filesystem", "<tpm model='tpm-crb'><backend type='emulator'/></tpm><filesystem"),
+         [": <tpm>: the TPM's state is not copied, and os: linux has no TPM"]),
+    ],
+)  # fmt: skip
+def test_the_state_of_a_tpm_is_not_copied_and_what_that_means_is_stated(ports, text, sentences):
+    (line,) = (line for line in the_vm(ports, text, "x.conf").left_out if "TPM" in line)
+    assert [part for part in sentences if part not in line] == []
+
+
+def a_domain(clock: str, *, is_windows: bool = True, is_uefi: bool = False) -> str:
+    firmware, features = " firmware='efi'" if is_uefi else "", "<hyperv/>" if is_windows else ""
+    shown = f"<clock offset='{clock}' timezone='Asia/Tokyo'/>"
+    return f"<domain><os{firmware}/><features>{features}</features>\n{shown}</domain>"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (a_domain("localtime", is_windows=False), [
+            "x:2: <clock offset='localtime'>: the VM's clock shows local time there, and UTC here: if timedatectl in",
+            "says 'RTC in local TZ: yes', run timedatectl set-local-rtc 0 there"]),
+        (a_domain("localtime"), ["local time there, and UTC here: Windows takes it for local time, so it is wrong",
+                                 r": reg add HKLM\SYSTEM\CurrentControlSet\Control\TimeZoneInformation /v"]),
+        (a_domain("timezone", is_uefi=True), ["the time of Asia/Tokyo there, and this host's local time here: Windows",
+                                              "set the same time zone on both"]),
+        (a_domain("utc", is_uefi=True), ["UTC there, and this host's local time here: "]),
+        (a_domain("localtime", is_uefi=True), []),
+        (a_domain("utc", is_windows=False), []),
+        (a_domain("utc"), []),
+        (texts.XE_VM.replace("uefi", "bios"), ["x:1: Windows: the VM's clock shows local time there, and UTC here: "]),
+        (texts.XE_VM, []),
+    ],
+)  # fmt: skip
+def test_a_clock_that_is_another_one_here_is_stated_with_what_to_do(ports, text, parts):
+    lines = [line for line in the_vm(ports, text, "x").left_out if "clock" in line]
+    assert len(lines) == bool(parts)
+    assert [part for part in parts if part not in lines[0]] == []
+
+
 def test_each_windows_vm_of_an_appliance_gets_its_drivers(ports):
     """virt-v2v opens no appliance with several VMs, so it gets the disk of each."""
     second = texts.OVF[texts.OVF.index("  <VirtualSystem ") : texts.OVF.index("</Envelope>")]

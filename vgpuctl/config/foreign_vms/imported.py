@@ -25,8 +25,9 @@ MAX_LEFT_OUT = 200
 MAPPINGS_PRINTER = "cat /etc/pve/mapping/pci.cfg"
 """What prints the mappings of a cluster of Proxmox on each of its nodes."""
 IF_IT_IS_A_GPU = "if it is a GPU, write mode: passthrough and one more in gpus:"
+LOCAL_TIME, UTC, OWN_TIME = "local time", "UTC", "a time of its own"
 _MAX_SHOWN = 4
-_MIB = 1 << 20
+_MIB, _DAY_MINUTES = 1 << 20, 24 * 60
 _HUGE = 1 << 62
 _INSIDE = re.compile(r"[^/\\:]+(/[^/\\:]+)*")
 
@@ -73,6 +74,17 @@ class Source(Value):
         if not re.fullmatch("[0-9]{1,18}", stripped, re.ASCII):
             raise self.error(line, f"{what} is {value[:60]!a}, not a whole number")
         return int(stripped)
+
+    def clock(self, line: int, what: str, seconds: str) -> ImportedClock:
+        """Return a clock that differs from UTC by so many seconds.
+
+        Raises:
+            InvalidInput: they are no whole number.
+        """
+        sign, number = ("-", seconds.strip()[1:]) if seconds.strip().startswith("-") else ("+", seconds)
+        minutes = (self.count(line, what, number) + 30) // 60
+        shown = f"{UTC}{sign}{minutes // 60:02}:{minutes % 60:02}" if minutes else UTC
+        return ImportedClock(f"{self.at(line)}: {what}", shown if minutes <= _DAY_MINUTES else OWN_TIME)
 
 
 class ImportedDisk(Value):
@@ -123,13 +135,21 @@ class ImportedGpu(Value):
         return self.profile is None and self.type_id is None and self.vgpu_uuid is None
 
 
+class ImportedClock(Value):
+    """What a VM's clock shows. `position`: with the key. `time`: `LOCAL_TIME`, `UTC`, or words for another one."""
+
+    position: str
+    time: str
+
+
 class ImportedVm(Value):
     """A VM of another hypervisor. None: its file does not say.
 
     `uuid`: by which other files name it. `firmware`: `bios` or `uefi`. `os_name`: the guest's system as its file calls
     it, empty if it does not. `opener`: how virt-v2v opens the whole VM (`vmx`, `ova`), or `disk` where its only disk
     must be exported first; None where each disk is opened by itself. `listed_nics`: network cards that other files
-    describe, None if it does not say how many. `notes`: what is assumed where the file says nothing.
+    describe, None if it does not say how many. `tpm`: the place and key of its TPM. `notes`: what is assumed where the
+    file says nothing.
     """
 
     name: str
@@ -145,6 +165,8 @@ class ImportedVm(Value):
     gpus: tuple[ImportedGpu, ...] = ()
     opener: str | None = None
     listed_nics: int | None = None
+    clock: ImportedClock | None = None
+    tpm: str | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

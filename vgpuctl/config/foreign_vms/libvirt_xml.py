@@ -13,8 +13,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.foreign_vms.imported import (
+    LOCAL_TIME,
     MAX_DEVICES_PER_VM,
+    OWN_TIME,
+    UTC,
     ForeignFile,
+    ImportedClock,
     ImportedDisk,
     ImportedGpu,
     ImportedNic,
@@ -47,7 +51,7 @@ _SILENT_TOP = frozenset({
 })  # fmt: skip
 _SILENT_DEVICES = frozenset({
     "controller", "input", "graphics", "video", "channel", "console", "serial", "memballoon", "rng", "audio", "hub",
-    "disk", "interface", "hostdev",
+    "disk", "interface", "hostdev", "tpm",
 })  # fmt: skip
 """What is read here, or what every VM of vgpuctl has in its own way: `libvirt_unusual` names what is unusual there."""
 _DISK_PARTS = frozenset({"driver", "source", "target", "backingStore", "address", "alias", "boot"})
@@ -57,7 +61,6 @@ _REASONS = {
     "commandline": "QEMU's own command line is not taken over",
     "emulator": "a program of the other host; vgpuctl takes this host's QEMU",
     "filesystem": "a folder of the other host",
-    "tpm": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
     "cputune": "a VM spec has cpu_pin: for that",
     "numatune": "a VM spec has numa_node: and cpu_pin: for that",
     "memoryBacking": "a VM spec has hugepages: for that",
@@ -81,6 +84,7 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
     line = line_of(domain if name is None else name)
     vcpu = first(domain, "vcpu")
     devices = first(domain, "devices")
+    tpm = first(devices, "tpm")
     vm = ImportedVm(
         name=source.text(line, "name", content(name)),
         position=source.at(line),
@@ -92,6 +96,8 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         disks=_find_disks(source, devices, left_out),
         nics=_find_nics(source, devices, left_out),
         gpus=_find_gpus(source, devices, left_out),
+        clock=_clock(source, domain),
+        tpm=None if tpm is None else f"{source.at(line_of(tpm))}: <tpm>",
         left_out=(
             *left_out,
             *_find_differences(source, domain),
@@ -100,6 +106,22 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         ),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
+
+
+def _clock(source: Source, domain: etree._Element) -> ImportedClock | None:
+    clock = first(domain, "clock")
+    if clock is None:
+        return None
+    line, offset = line_of(clock), attribute(clock, "offset") or "utc"
+    seconds, basis = attribute(clock, "adjustment") or "0", attribute(clock, "basis") or "utc"
+    if offset == "variable" and basis == "utc" and seconds != "reset":
+        return source.clock(line, "<clock adjustment>", seconds)
+    words = {"utc": UTC, "localtime": LOCAL_TIME, "variable": LOCAL_TIME if basis == "localtime" else UTC}
+    zone = source.text(line, "<clock timezone>", attribute(clock, "timezone") or "another zone")
+    return ImportedClock(
+        f"{source.at(line)}: <clock offset='{source.text(line, '<clock offset>', offset)}'>",
+        f"the time of {zone}" if offset == "timezone" else words.get(offset, OWN_TIME),
+    )
 
 
 def _memory_mib(source: Source, domain: etree._Element, name: str = "memory") -> int | None:

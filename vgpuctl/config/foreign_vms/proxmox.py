@@ -12,7 +12,10 @@ import re
 from typing import NamedTuple
 
 from vgpuctl.config.foreign_vms.imported import (
+    LOCAL_TIME,
+    UTC,
     ForeignFile,
+    ImportedClock,
     ImportedDisk,
     ImportedGpu,
     ImportedNic,
@@ -31,7 +34,9 @@ _NIC, _GPU = re.compile(r"net(\d{1,3})"), re.compile(r"hostpci(\d{1,3})")
 _MARK = re.compile(
     r"^(ostype|scsihw|vmgenid|smbios1|bootdisk|cores|memory|(scsi|virtio|sata|ide|net|hostpci)\d{1,3}):", re.MULTILINE
 )
-_USED = frozenset({"bios", "cores", "memory", "name", "ostype", "sockets", "vcpus", "smbios1"})
+_USED = frozenset(
+    {"bios", "cores", "memory", "name", "ostype", "sockets", "vcpus", "smbios1", "localtime", "tpmstate0"}
+)
 _SILENT = frozenset({"boot", "bootdisk", "description", "digest", "meta", "scsihw", "tablet", "vmgenid"})
 """What means nothing for a guest elsewhere, or what every VM of vgpuctl has in its own way."""
 _SILENT_VALUES = {
@@ -50,7 +55,6 @@ _REASONS = {
     "args": "QEMU's own command line is not taken over",
     "hookscript": "a script of the other host is not taken over",
     "efidisk0": "UEFI's variables are not taken over: the VM gets new ones",
-    "tpmstate0": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
     "onboot": "a VM spec has autostart: enabled for that",
     "tags": "a VM spec has labels: for that",
     "affinity": "a VM spec has cpu_pin: for that",
@@ -89,6 +93,7 @@ def parse_text(source: Source, text: str) -> ForeignFile:
     values = {line.key: line for line in lines}
     name, memory, os_type = values.get("name"), values.get("memory"), values.get("ostype")
     os_word = "" if os_type is None else source.text(os_type.number, "ostype", os_type.value)
+    is_windows = os_word.startswith(("win", "w2k", "wxp", "wvista"))
     position = source.at(1 if name is None else name.number)
     vm = ImportedVm(
         name="" if name is None else source.text(name.number, "name", name.value),
@@ -96,15 +101,27 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         memory_mib=None if memory is None else _memory(source, memory),
         vcpus=_vcpus(source, values, position, left_out, notes),
         firmware="uefi" if "bios" in values and values["bios"].value == "ovmf" else "bios",
-        is_windows=os_word.startswith(("win", "w2k", "wxp", "wvista")),
+        is_windows=is_windows,
         os_name=_OS_NAMES.get(os_word, os_word),
         disks=_find_disks(source, lines, left_out),
         nics=tuple(_make_nic(source, line, left_out) for line in _sorted(lines, _NIC)),
         gpus=_find_gpus(source, lines, left_out),
         left_out=(*left_out, *_find_others(source, lines), *sections),
+        clock=_clock(source, values, is_windows=is_windows),
+        tpm=None if "tpmstate0" not in values else f"{source.at(values['tpmstate0'].number)}: tpmstate0",
         notes=tuple(notes),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
+
+
+def _clock(source: Source, values: dict[str, _Line], *, is_windows: bool) -> ImportedClock | None:
+    """Return what the clock shows: `localtime: 1`, also of Windows where the file does not say (qm.conf(5))."""
+    line = values.get("localtime", values.get("ostype") if is_windows else None)
+    if line is None:
+        return None
+    is_local = line.key == "ostype" or line.value in ("1", "on", "yes", "true")
+    shown = f"{source.at(line.number)}: {line.key}: {source.text(line.number, line.key, line.value)}"
+    return ImportedClock(shown, LOCAL_TIME if is_local else UTC)
 
 
 def _read_lines(source: Source, text: str) -> tuple[list[_Line], list[str]]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from vgpuctl.config.foreign_vms.imported import (
     IF_IT_IS_A_GPU,
     ForeignFile,
+    ImportedClock,
     ImportedDisk,
     ImportedGpu,
     ImportedNic,
@@ -102,6 +103,8 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         gpus=find_gpus(source, by_key, left_out),
         opener="vmx" if is_safe else None,
         left_out=(*left_out, *_find_others(source, entries)),
+        clock=find_clock(source, by_key),
+        tpm=f"{source.at(entries['vtpm.present'].line)}: vtpm" if _is_true(entries, "vtpm.present") else None,
         notes=tuple(notes),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
@@ -247,6 +250,12 @@ def find_gpus(source: Source, entries: dict[str, tuple[int, str]], left_out: lis
     return tuple(gpus)
 
 
+def find_clock(source: Source, entries: dict[str, tuple[int, str]]) -> ImportedClock | None:
+    """Return the clock, if `rtc.diffFromUTC` among such entries has the seconds by which it differs from UTC."""
+    line, seconds = entries.get("rtc.difffromutc", (1, ""))
+    return source.clock(line, "rtc.diffFromUTC", seconds) if seconds else None
+
+
 def passed_gpu(
     source: Source, line: int, shown: str, device: str, vendors: Iterable[str], left_out: list[str]
 ) -> tuple[ImportedGpu, ...]:
@@ -284,9 +293,6 @@ def _find_others(source: Source, entries: dict[str, _Entry]) -> list[str]:
         match = _OTHER_DEVICES.fullmatch(key)
         if match is not None and _is_true(entries, key):
             lines.append(f"{source.at(entry.line)}: {match[1]}: a VM of vgpuctl has no such device of the other host")
-    if _is_true(entries, "vtpm.present"):
-        place = source.at(entries["vtpm.present"].line)
-        lines.append(f"{place}: the state of the TPM is not taken over: have BitLocker's recovery key ready")
     for prefix, what in _UNSUPPORTED_PREFIXES.items():
         matching = [entry.line for key, entry in entries.items() if key.startswith(prefix)]
         if matching:

@@ -15,6 +15,7 @@ from vgpuctl.config.foreign_vms.imported import (
     MAX_DEVICES_PER_VM,
     MAX_VMS_PER_FILE,
     ForeignFile,
+    ImportedClock,
     ImportedDevice,
     ImportedDisk,
     ImportedGpu,
@@ -158,6 +159,7 @@ def _make_vm(source: Source, record: _Record) -> ImportedVm:
         disks=(ImportedDisk("disk.vhd", "vpc", source.at(line), fetch),),
         opener="disk",
         gpus=gpus,
+        clock=_clock(source, record),
         listed_nics=len([part for part in vifs.split(";") if part.strip()]) if vifs else None,
         left_out=(
             f"{source.at(line)}: xe's text does not name the VM's disks: one is assumed",
@@ -165,6 +167,13 @@ def _make_vm(source: Source, record: _Record) -> ImportedVm:
             *lost,
         ),
     )
+
+
+def _clock(source: Source, record: _Record) -> ImportedClock | None:
+    """Return the clock by platform:timeoffset, in seconds; 0 is what every new VM has."""
+    seconds = _map_value(record, "platform", "timeoffset")
+    is_set = seconds not in ("", "0")
+    return source.clock(record["platform"].line, "platform: timeoffset", seconds) if is_set else None
 
 
 def _find_passed_through(source: Source, record: _Record) -> tuple[tuple[ImportedGpu, ...], tuple[str, ...]]:

@@ -16,7 +16,17 @@ from typing import Any
 
 from vgpuctl.config import device_rules
 from vgpuctl.config.arguments import WINDOWS_11
-from vgpuctl.config.foreign_vms.imported import ImportedGpu, ImportedNic, ImportedVm, VmFile, bounded, stays_inside
+from vgpuctl.config.foreign_vms.imported import (
+    LOCAL_TIME,
+    UTC,
+    ImportedClock,
+    ImportedGpu,
+    ImportedNic,
+    ImportedVm,
+    VmFile,
+    bounded,
+    stays_inside,
+)
 from vgpuctl.config.rules import ValidationError, format_path
 from vgpuctl.config.spec_text import choose_vm_name, comment, render_spec
 from vgpuctl.config.vm_spec import VM_SHAPE, parse_vm_spec
@@ -72,6 +82,7 @@ def plan_spec(
     if missing:
         notes.append(f"{vm.position}: {' and '.join(missing)}: the host's default, as the file does not say")
     fields["os"] = _os_kind(vm, notes)
+    left_out += _find_guest_state(vm, fields["os"])
     if fields["os"] == WINDOWS_11:
         _raise_to_least(vm, fields, notes)
     if conversion.paths:
@@ -125,6 +136,36 @@ def _os_kind(vm: ImportedVm, notes: list[str]) -> str:
         there = f"; the guest there is {vm.os_name}" if vm.os_name and not _WINDOWS_11.search(vm.os_name) else ""
         notes.append(f"{vm.position}: os: windows11 has secure boot, a new TPM, at least 4 GiB and 2 CPUs{there}")
     return "windows11" if vm.is_windows else "linux"
+
+
+def _find_guest_state(vm: ImportedVm, kind: str) -> list[str]:
+    """Return what the guest finds changed about its clock and TPM, with what to do. `kind`: its `os:` here."""
+    sentences = []
+    if vm.tpm is not None:
+        tpm_here = "the VM gets a new one" if kind == WINDOWS_11 else f"os: {kind} has no TPM"
+        key = "BitLocker's recovery key" if vm.is_windows else "a passphrase of the disk (LUKS with clevis or systemd)"
+        sentences.append(
+            f"{vm.tpm}: the TPM's state is not copied, and {tpm_here}: a disk whose key is in the TPM opens only by "
+            f"another one: have {key} ready"
+        )
+    clock = vm.clock
+    if clock is None and vm.is_windows and kind != WINDOWS_11:
+        clock = ImportedClock(f"{vm.position}: Windows", LOCAL_TIME)
+    clock_here = LOCAL_TIME if kind == WINDOWS_11 else UTC
+    if clock is not None and clock.time != clock_here:
+        advice = _CLOCK_ADVICE[WINDOWS_11 if kind == WINDOWS_11 else "windows" if vm.is_windows else "linux"]
+        shown = f"this host's {LOCAL_TIME}" if kind == WINDOWS_11 else UTC
+        sentences.append(f"{clock.position}: the VM's clock shows {clock.time} there, and {shown} here: {advice}")
+    return sentences
+
+
+_CLOCK_ADVICE = {
+    WINDOWS_11: "Windows takes it for its own local time: set the same time zone on both, or let Windows synchronize "
+    "its clock (w32tm /resync); if it has RealTimeIsUniversal, set that to 0",
+    "windows": "Windows takes it for local time, so it is wrong by the time zone. In the guest, as administrator: reg "
+    r"add HKLM\SYSTEM\CurrentControlSet\Control\TimeZoneInformation /v RealTimeIsUniversal /t REG_DWORD /d 1 /f",
+    "linux": "if timedatectl in the guest says 'RTC in local TZ: yes', run timedatectl set-local-rtc 0 there",
+}
 
 
 def _raise_to_least(vm: ImportedVm, fields: dict[str, Any], notes: list[str]) -> None:
