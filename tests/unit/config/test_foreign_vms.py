@@ -315,12 +315,10 @@ def test_lines_for_the_functions_of_one_device_of_proxmox_are_one_gpu():
     text = "memory: 1\nhostpci0: {}\nhostpci1: {}\nhostpci2: {}\n"
     for lines, devices in (
         (("0000:03:00", "0000:03:00.1", "03:00.2"), [("f:2", "0000:03:00 with 0000:03:00.1, 03:00.2")]),
-        (("0000:AF:00.0", "af:00.1", "0001:af:00.1"), [("f:2", "0000:AF:00.0 with af:00.1"),
-                                                         ("f:4", "0001:af:00.1")]),
+        (("0000:AF:00.0", "af:00.1", "0001:af:00.1"), [("f:2", "0000:AF:00.0 with af:00.1")]),
         (("mapping=a", "mapping=a", "25:00.0;25:00.1"), [("f:2", "the mapping a"), ("f:3", "the mapping a"),
                                                          ("f:4", "25:00.0 with 25:00.1")]),
-        (("01:00.4,mdev=nvidia-1", "01:00.5,mdev=nvidia-1", "01:00.6"), [("f:2", None), ("f:3", None),
-                                                                         ("f:4", "01:00.6")]),
+        (("01:00.4,mdev=nvidia-1", "01:00.5,mdev=nvidia-1", "01:00.6"), [("f:2", None), ("f:3", None)]),
     ):  # fmt: skip
         assert [(gpu.position, gpu.device) for gpu in the_vm(text.format(*lines)).gpus] == devices
 
@@ -378,6 +376,8 @@ def test_a_domain_of_libvirt():
         ("agent: 1,fstrim_cloned_disks=1", "agent: "),
         ("smbios1: uuid=1,base64=1,serial=QQ==", "smbios1: "),
         ("startup: order=1", "startup: a VM spec has start_order:"),
+        ("vga: none", "vga: a VM here has a VGA card for its console"),
+        ("scsi0: /dev/sda,size=9G", "scsi0 is '/dev/sda', a device or file of the other host: name it in disk:"),
         ("never-seen: 1", "never-seen: a VM spec has no such field"),
         ("net0: virtio=BC:24:11:AA:BB:01,bridge=vmbr0,link_down=1,mtu=9000,trunks=5;6",
          "net0: link_down=1, mtu=9000, trunks=5;6: "),
@@ -446,6 +446,11 @@ def test_a_card_that_is_not_connected_and_a_tpm_of_a_vmx_are_named():
     assert vm.left_out[0].startswith("f:3: ethernet0.startConnected: the card is not connected there")
     assert vm.tpm == "f:4: vtpm"
     assert (the_vm(text.format("TRUE", "FALSE")).left_out, the_vm(text.format("TRUE", "FALSE")).tpm) == ((), None)
+
+
+def test_a_vmx_that_hides_its_hypervisor_is_named():
+    (line,) = the_vm('displayName = "x"\nhypervisor.cpuid.v0 = "FALSE"\n').left_out
+    assert line == "f:2: hypervisor.cpuid.*: the guest sees here that it runs on KVM"
 
 
 def test_what_xe_says_and_no_spec_can_is_named():
@@ -593,9 +598,35 @@ def test_a_drive_and_a_usb_controller_passed_through_by_libvirt_are_no_gpus():
     assert [(gpu.device, gpu.position) for gpu in vm.gpus] == [
         ("0000:0d:00.0 with 0000:0d:00.1, 0000:0d:00.2, 0000:0d:00.3", "f:6")
     ]
-    assert "f:2: 0000:04:00, passed through: it counts as no GPU, because the VM boots from it" in vm.left_out
-    (usb,) = [line for line in vm.left_out if line.startswith("f:3: 0000:07:00")]
-    assert usb.endswith("have no gap, and these are 0, 1, 3")
+    assert "f:2: 0000:04:00.0, passed through: it counts as no GPU, because the VM boots from it" in vm.left_out
+    (usb,) = [line for line in vm.left_out if line.startswith("f:3: 0000:07:00.0 with 0000:07:00.1, 0000:07:00.3, ")]
+    assert usb.endswith("it counts as no GPU, because the functions of one have no gap")
+
+
+def test_a_rom_file_of_a_gpu_of_libvirt_is_named():
+    rom = "<rom bar='on' file='/usr/share/vgabios/1080ti.rom'/>"
+    vm = the_vm(DESKTOP.format(hostdev("09", "0", f"<driver name='vfio'/>{rom}")))
+    assert vm.left_out == (f"f:2: 0000:09:00, passed through: {rom.replace('/>', '>')}: a VM spec has no such field",)
+    assert len(vm.gpus) == 1
+
+
+VF = "it counts as no GPU, because the first function of one is 0; a VF of a GPU is mode: sriov and gpus: 1 here"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("memory: 1\nhostpci0: 0000:00:02.1,x-vga=0,rombar=1\n", "f:2: 0000:00:02.1"),
+        ("memory: 1\nhostpci0: 0a:00.3\nhostpci1: 0a:00.4\n", "f:2: 0a:00.3 with 0a:00.4"),
+        (DESKTOP.format(hostdev("0a", "3")), "f:2: 0000:0a:00.3"),
+        ("uuid ( RO): 1\n VCPUs-max ( RW): 2\n other-config (MRW): pci: 0/0000:0a:00.3\n", "f:3: 0000:0a:00.3"),
+    ],
+)
+def test_a_device_without_its_first_function_is_no_gpu(text, place):
+    """The sound or USB of a board, or a VF: a VM of Proxmox has several such lines."""
+    vm = the_vm(text)
+    assert vm.gpus == ()
+    assert f"{place}, passed through: {VF}" in vm.left_out
 
 
 @pytest.mark.parametrize("functions", ["1", "3", "02", "x"])

@@ -26,6 +26,9 @@ MAPPINGS_PRINTER = "cat /etc/pve/mapping/pci.cfg"
 """What prints the mappings of a cluster of Proxmox on each of its nodes."""
 IF_IT_IS_A_GPU = "if it is a GPU, write mode: passthrough and one more in gpus:"
 LOCAL_TIME, UTC, OWN_TIME = "local time", "UTC", "a time of its own"
+WITHOUT_FIRST_FUNCTION = (
+    "it counts as no GPU, because the first function of one is 0; a VF of a GPU is mode: sriov and gpus: 1 here"
+)
 _MAX_SHOWN = 4
 _MIB, _DAY_MINUTES = 1 << 20, 24 * 60
 _HUGE = 1 << 62

@@ -17,6 +17,7 @@ from vgpuctl.config.foreign_vms.imported import (
     MAX_DEVICES_PER_VM,
     OWN_TIME,
     UTC,
+    WITHOUT_FIRST_FUNCTION,
     ForeignFile,
     ImportedClock,
     ImportedDisk,
@@ -56,6 +57,7 @@ _SILENT_DEVICES = frozenset({
 """What is read here, or what every VM of vgpuctl has in its own way: `libvirt_unusual` names what is unusual there."""
 _DISK_PARTS = frozenset({"driver", "source", "target", "backingStore", "address", "alias", "boot"})
 _NIC_PARTS = frozenset({"mac", "source", "model", "target", "vlan", "driver", "address", "alias", "boot"})
+_HOSTDEV_PARTS = frozenset({"source", "driver", "address", "alias", "boot"})
 """What is read of a device, or names and tunes it only on that host."""
 _REASONS = {
     "commandline": "QEMU's own command line is not taken over",
@@ -273,31 +275,34 @@ def _find_gpus(source: Source, devices: etree._Element | None, left_out: list[st
             numbers = [attribute(address, key) or "0" for key in ("domain", "bus", "slot")]
             slot = source.text(line_of(hostdev), "address", ":".join(n.removeprefix("0x") for n in numbers))
             slots.setdefault(slot, []).append(hostdev)
+            _name_parts(source, hostdev, _HOSTDEV_PARTS, f"{slot}, passed through", left_out)
         else:
             left_out.append(f"{place}: a device of the other host ({kind!a}), passed through")
     for slot, parts in slots.items():
-        reason = _no_gpu(source, parts)
+        reason = _no_gpu(parts)
         place = source.at(line_of(parts[0]))
+        functions = [attribute(first(part, "source", "address"), "function") or "0" for part in parts]
+        named = name_functions([f"{slot}.{number.removeprefix('0x')}" for number in functions])
+        named = source.text(line_of(parts[0]), "function", named)
         if reason is None:
-            functions = [attribute(first(part, "source", "address"), "function") or "0" for part in parts]
-            named = name_functions([f"{slot}.{number.removeprefix('0x')}" for number in functions])
-            gpus.append(ImportedGpu(place, device=source.text(line_of(parts[0]), "function", named)))
+            gpus.append(ImportedGpu(place, device=named))
         else:
-            left_out.append(f"{place}: {slot}, passed through: it counts as no GPU, because {reason}")
+            left_out.append(f"{place}: {named}, passed through: {reason}")
     return tuple(gpus)
 
 
-def _no_gpu(source: Source, functions: Sequence[etree._Element]) -> str | None:
+def _no_gpu(functions: Sequence[etree._Element]) -> str | None:
     """Return why a slot's functions that a VM has are no GPU; None if they may be.
 
     A GPU's functions are 0 and those that follow it: sound, USB, and USB's power.
     """
     if any(first(function, "boot") is not None for function in functions):
-        return "the VM boots from it"
-    addresses = [(line_of(f), attribute(first(f, "source", "address"), "function") or "0") for f in functions]
-    texts = {source.text(line, "function", number.removeprefix("0x")) for line, number in addresses}
-    if texts != {str(number) for number in range(len(texts))}:
-        return f"a GPU's functions begin with 0 and have no gap, and these are {', '.join(sorted(texts))}"
+        return "it counts as no GPU, because the VM boots from it"
+    numbers = {(attribute(first(f, "source", "address"), "function") or "0").removeprefix("0x") for f in functions}
+    if "0" not in numbers:
+        return WITHOUT_FIRST_FUNCTION
+    if numbers != {str(number) for number in range(len(numbers))}:
+        return "it counts as no GPU, because the functions of one have no gap"
     return None
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from vgpuctl.config.foreign_vms.imported import (
     LOCAL_TIME,
     UTC,
+    WITHOUT_FIRST_FUNCTION,
     ForeignFile,
     ImportedClock,
     ImportedDisk,
@@ -63,6 +64,7 @@ _REASONS = {
     "balloon": "a VM of vgpuctl always has its whole memory",
     "cpu": "vgpuctl chooses the CPU that the guest sees",
     "machine": "vgpuctl chooses the machine type",
+    "vga": "a VM here has a VGA card for its console, or display: for a vGPU's screen",
     "startup": "a VM spec has start_order: for that",
     "parent": "the snapshots are not taken over",
     "template": "it is a template there, and a VM here",
@@ -213,7 +215,10 @@ def _find_disks(source: Source, lines: list[_Line], left_out: list[str]) -> tupl
             elif volume != "none":
                 left_out.append(f"{place}: {line.key} is a CD drive; cdrom: /PATH gives a new VM one")
         elif volume.startswith("/") or ":" not in volume:
-            left_out.append(f"{place}: {line.key} is {volume[:80]!a}, a device or file of the other host")
+            left_out.append(
+                f"{place}: {line.key} is {volume[:80]!a}, a device or file of the other host: name it in disk: once it "
+                "is here"
+            )
         elif not stays_inside(file):
             left_out.append(f"{place}: {line.key} is {volume[:80]!a}, which names no volume")
         else:
@@ -284,7 +289,13 @@ def _find_gpus(source: Source, lines: list[_Line], left_out: list[str]) -> tuple
                 slot = _slot_of(address)
                 slots.setdefault(slot, []).append(address)
                 gpus.setdefault(slot, ImportedGpu(place))
-    return tuple(replace(gpu, device=name_functions(slots[key])) if key in slots else gpu for key, gpu in gpus.items())
+    for slot, addresses in slots.items():
+        gpu = replace(gpus.pop(slot), device=name_functions(addresses))
+        if any(address.partition(".")[2] in ("", "0") for address in addresses):  # without a function: all
+            gpus[slot] = gpu
+        else:
+            left_out.append(f"{gpu.position}: {gpu.device}, passed through: {WITHOUT_FIRST_FUNCTION}")
+    return tuple(gpus.values())
 
 
 def _slot_of(address: str) -> str:

@@ -55,6 +55,7 @@ _UNSUPPORTED_PREFIXES = {
     "numa.": "NUMA placement; numa_node: and cpu_pin: are vgpuctl's",
     "guestinfo.": "values for VMware Tools in the guest; a VM spec has cloud_init: for that",
     "migrate.": "settings of vMotion",
+    "hypervisor.cpuid.": "the guest sees here that it runs on KVM",
     "vvtd.": "a virtual IOMMU",
 }
 

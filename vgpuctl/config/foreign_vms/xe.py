@@ -14,6 +14,7 @@ from vgpuctl.config.arguments import placement_policy_of
 from vgpuctl.config.foreign_vms.imported import (
     MAX_DEVICES_PER_VM,
     MAX_VMS_PER_FILE,
+    WITHOUT_FIRST_FUNCTION,
     ForeignFile,
     ImportedClock,
     ImportedDevice,
@@ -196,7 +197,12 @@ def _find_passed_through(source: Source, record: _Record) -> tuple[tuple[Importe
             lost.append(f"{place}: other-config:pci: {entry!a} is no PCI address")
         else:
             slots.setdefault(address.rpartition(".")[0], []).append(address)
-    gpus = [ImportedGpu(place, device=name_functions(parts)) for parts in slots.values()]
+    gpus = []
+    for parts in slots.values():
+        if any(part.endswith(".0") for part in parts):
+            gpus.append(ImportedGpu(place, device=name_functions(parts)))
+        else:
+            lost.append(f"{place}: {name_functions(parts)}, passed through: {WITHOUT_FIRST_FUNCTION}")
     return tuple(gpus), tuple(lost)
 
 
