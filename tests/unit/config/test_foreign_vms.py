@@ -316,6 +316,8 @@ def test_lines_for_the_functions_of_one_device_of_proxmox_are_one_gpu():
     for lines, devices in (
         (("0000:03:00", "0000:03:00.1", "03:00.2"), [("f:2", "0000:03:00 with 0000:03:00.1, 03:00.2")]),
         (("0000:AF:00.0", "af:00.1", "0001:af:00.1"), [("f:2", "0000:AF:00.0 with af:00.1")]),
+        (("25:00.0;25:00.1", "mapping=a", "25:00.2"), [("f:2", "25:00.0 with 25:00.1, 25:00.2"),
+                                                       ("f:3", "the mapping a")]),
         (("mapping=a", "mapping=a", "25:00.0;25:00.1"), [("f:2", "the mapping a"), ("f:3", "the mapping a"),
                                                          ("f:4", "25:00.0 with 25:00.1")]),
         (("01:00.4,mdev=nvidia-1", "01:00.5,mdev=nvidia-1", "01:00.6"), [("f:2", None), ("f:3", None)]),

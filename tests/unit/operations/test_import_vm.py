@@ -160,10 +160,10 @@ def test_windows_on_a_disk_that_is_no_virtio_disk_gets_its_driver(ports, path, t
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
-        (texts.PROXMOX, ["x.conf:22: tpmstate0: the TPM's state is not copied, and the VM gets a new one: ",
+        (texts.PROXMOX, ["x.conf:22: tpmstate0: the TPM's state is not copied, and the VM gets a new one. ",
                          "have BitLocker's recovery key ready"]),
         (texts.PROXMOX.replace("win11", "l26"), ["tpmstate0: the TPM's state is not copied, and os: linux has no TPM",
-                                                 "have a passphrase of the disk (LUKS"]),
+                                                 "have its passphrase (LUKS with"]),
         (texts.PROXMOX.replace("ovmf", "seabios"), ["and os: generic has no TPM", "have BitLocker's recovery key"]),
         (texts.DOMAIN.replace("<filesystem", "<tpm model='tpm-crb'><backend type='emulator'/></tpm><filesystem"),
          [": <tpm>: the TPM's state is not copied, and os: linux has no TPM"]),
@@ -448,14 +448,14 @@ def test_of_a_vgpu_and_whole_gpus_one_kind_is_in_the_spec_and_the_other_named(po
     """A VM of Proxmox with a vGPU, a GPU in two lines, and a second GPU."""
     conf = (
         "memory: 8192\ncores: 4\nhostpci0: 0000:01:00.0,mdev={}\nhostpci1: 0000:05:00.0,pcie=1,x-vga=1\n"
-        "hostpci2: 0000:05:00.1\nhostpci3: 06:00\n"
+        "hostpci2: 0000:05:00.1\nhostpci3: 06:00\nhostpci4: 0000:05:00.2\n"
     )
     vgpu = the_vm(ports, conf.format("nvidia-468"), "9.conf")
     assert (vgpu.spec["profile"], "gpus" in vgpu.spec) == (["A100-4C"], False)
     assert vgpu.left_out == (
-        "9.conf:4: 0000:05:00.0 with 0000:05:00.1, 06:00: left out, because a VM here has vGPUs or whole GPUs, not "
-        "both: A100-4C is in the spec. For 2 whole GPUs instead, write mode: passthrough and gpus: 2 in place of "
-        "profile:",
+        "9.conf:4: 0000:05:00.0 with 0000:05:00.1, 0000:05:00.2, 06:00: left out, because a VM here has vGPUs or whole "
+        "GPUs, not both: A100-4C is in the spec. For 2 whole GPUs instead, write mode: passthrough and gpus: 2 in "
+        "place of profile:",
     )
     whole = the_vm(ports, conf.format("nvidia-9999"), "9.conf")
     assert (whole.spec["mode"], whole.spec["gpus"], "profile" in whole.spec) == ("passthrough", 2, False)
@@ -464,7 +464,7 @@ def test_of_a_vgpu_and_whole_gpus_one_kind_is_in_the_spec_and_the_other_named(po
         "For vGPUs instead, write profile: in place of mode: and gpus: (vgpuctl list-profiles shows this host's)"
     )
     assert whole_gpu_notes(whole) == [
-        "9.conf:4: 0000:05:00.0 with 0000:05:00.1 counts as a GPU",
+        "9.conf:4: 0000:05:00.0 with 0000:05:00.1, 0000:05:00.2 counts as a GPU",
         "9.conf:6: 06:00 counts as a GPU",
         "9.conf:1: gpus: 2: vgpuctl takes free GPUs of this host, with all functions of their slots; gpu: in the spec "
         "names others (vgpuctl list-gpus). If one of the devices there is no GPU, write gpus: 1",

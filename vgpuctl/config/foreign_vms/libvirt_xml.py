@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.foreign_vms.imported import (
     LOCAL_TIME,
-    MAX_DEVICES_PER_VM,
     OWN_TIME,
     UTC,
     WITHOUT_FIRST_FUNCTION,
@@ -68,6 +67,7 @@ _REASONS = {
     "memoryBacking": "a VM spec has hugepages: for that",
     "sysinfo": "SMBIOS values of the other host",
 }
+_LAST = 1 << 30
 _OS_PATHS = ("loader", "nvram", "kernel", "initrd", "cmdline", "dtb", "init")
 _UNITS = {"b": 1, "bytes": 1, "kb": 1000, "k": 1 << 10, "kib": 1 << 10, "mb": 10**6, "m": 1 << 20, "mib": 1 << 20,
           "gb": 10**9, "g": 1 << 30, "gib": 1 << 30, "tb": 10**12, "t": 1 << 40, "tib": 1 << 40}  # fmt: skip
@@ -230,7 +230,7 @@ def _find_disks(source: Source, devices: etree._Element | None, left_out: list[s
 def _boot_order(disk: etree._Element) -> int:
     """Return the number of a disk among what the VM boots from; of those without one the first in the file counts."""
     order = attribute(first(disk, "boot"), "order") or ""
-    return int(order) if re.fullmatch("[0-9]{1,9}", order, re.ASCII) else MAX_DEVICES_PER_VM
+    return int(order) if re.fullmatch("[0-9]{1,9}", order, re.ASCII) else _LAST
 
 
 def _find_nics(source: Source, devices: etree._Element | None, left_out: list[str]) -> tuple[ImportedNic, ...]:

@@ -290,10 +290,9 @@ def _find_gpus(source: Source, lines: list[_Line], left_out: list[str]) -> tuple
                 slots.setdefault(slot, []).append(address)
                 gpus.setdefault(slot, ImportedGpu(place))
     for slot, addresses in slots.items():
-        gpu = replace(gpus.pop(slot), device=name_functions(addresses))
-        if any(address.partition(".")[2] in ("", "0") for address in addresses):  # without a function: all
-            gpus[slot] = gpu
-        else:
+        gpus[slot] = replace(gpus[slot], device=name_functions(addresses))
+        if not any(address.partition(".")[2] in ("", "0") for address in addresses):  # without a function: all
+            gpu = gpus.pop(slot)
             left_out.append(f"{gpu.position}: {gpu.device}, passed through: {WITHOUT_FIRST_FUNCTION}")
     return tuple(gpus.values())
 

@@ -143,10 +143,12 @@ def _find_guest_state(vm: ImportedVm, kind: str) -> list[str]:
     sentences = []
     if vm.tpm is not None:
         tpm_here = "the VM gets a new one" if kind == WINDOWS_11 else f"os: {kind} has no TPM"
-        key = "BitLocker's recovery key" if vm.is_windows else "a passphrase of the disk (LUKS with clevis or systemd)"
+        key = (
+            "BitLocker's recovery key" if vm.is_windows else "its passphrase (LUKS with clevis or systemd-cryptenroll)"
+        )
         sentences.append(
-            f"{vm.tpm}: the TPM's state is not copied, and {tpm_here}: a disk whose key is in the TPM opens only by "
-            f"another one: have {key} ready"
+            f"{vm.tpm}: the TPM's state is not copied, and {tpm_here}. A disk whose key is in the TPM opens only with "
+            f"another key: have {key} ready"
         )
     clock = vm.clock
     if clock is None and vm.is_windows and kind != WINDOWS_11:
