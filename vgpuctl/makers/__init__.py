@@ -77,6 +77,11 @@ def is_vendor_of_network_cards(vendor_id: str) -> bool:
     return _BY_VENDOR_ID.get(vendor_id, _UNKNOWN).has_network_cards
 
 
+def is_gpu_model(pci_id: str) -> bool:
+    """Return whether `VENDOR:DEVICE` is known to be a GPU, also of a maker that makes more network cards."""
+    return pci_id in PCI_MODELS
+
+
 def maker_of_type(type_id: str) -> Maker:
     """Return the maker whose driver names an mdev type like this; one without any special facts if it is unknown."""
     return next((m for m in MAKERS if m.type_prefix is not None and type_id.startswith(m.type_prefix)), _UNKNOWN)

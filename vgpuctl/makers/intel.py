@@ -21,6 +21,7 @@ class Intel(Maker):
     name = "Intel"
     vendor_id = "8086"
     type_prefix = "i915-GVTg_"
+    mdev_technique = "GVT-g"
     display_needs_gl = True
     has_network_cards = True
 

@@ -9,24 +9,27 @@ from vgpuctl.model.gpu import VgpuType
 class Maker:
     """The facts and rules of one maker's GPUs and drivers; a subclass states what is different.
 
-    `vendor_id`: of its PCI functions. `type_prefix`: how the directories of its mdev types begin. `vgpu_driver`: its
-    host driver for vGPUs. `has_nvml`: NVML knows its GPUs; then they may have MIG, mixed sizes and a scheduler, and
-    doctor looks at the services and logs of NVIDIA's driver. `has_vgpu_params`: a vGPU takes the parameters of NVIDIA's
-    plugin. `vfs_are_for_vgpus`: a command of its driver turns all VFs on, and they carry nothing but vGPUs.
-    `own_vf_setting`: how an administrator sets the number of VFs where `vgpu_driver` accepts it from nobody else.
-    `no_room_errnos`: what its driver returns for an mdev without room, beside what is usual. `has_displays`: its
-    vGPUs have screens that QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL. `pool_rule`: how a parent
-    of its mdevs is divided, for people. `has_network_cards`: it makes more of these than GPUs.
+    `vendor_id`: of its PCI functions. `type_prefix`: how the directories of its mdev types begin. `has_numbered_types`:
+    numbers follow, which people do not use. `vgpu_driver`: its host driver for vGPUs. `has_nvml`: NVML knows its GPUs;
+    then they may have MIG, mixed sizes and a scheduler, and doctor looks at the services and logs of NVIDIA's driver.
+    `has_vgpu_params`: a vGPU takes the parameters of NVIDIA's plugin. `vfs_are_for_vgpus`: a command of its driver
+    turns all VFs on, and they carry nothing but vGPUs. `own_vf_setting`: how an administrator sets the number of VFs
+    where `vgpu_driver` accepts it from nobody else. `mdev_technique`: what people call its mdevs. `no_room_errnos`:
+    what its driver returns for an mdev without room, beside what is usual. `has_displays`: its vGPUs have screens that
+    QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL. `pool_rule`: how a parent of its mdevs is
+    divided, for people. `has_network_cards`: it makes more of these than GPUs.
     """
 
     name = "another maker"
     vendor_id: str | None = None
     type_prefix: str | None = None
+    has_numbered_types = False
     vgpu_driver: str | None = None
     has_nvml = False
     has_vgpu_params = False
     vfs_are_for_vgpus = False
     own_vf_setting: str | None = None
+    mdev_technique = "vGPU"
     no_room_errnos: tuple[int, ...] = ()
     has_displays = True
     display_needs_gl = False

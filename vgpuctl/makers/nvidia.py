@@ -22,6 +22,7 @@ class Nvidia(Maker):
     name = "NVIDIA"
     vendor_id = NVIDIA_VENDOR_ID
     type_prefix = "nvidia-"
+    has_numbered_types = True
     vgpu_driver = "nvidia"
     has_nvml = True
     has_vgpu_params = True

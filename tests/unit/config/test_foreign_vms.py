@@ -11,6 +11,7 @@ import pytest
 from tests import foreign_vms as texts
 from vgpuctl.config.arguments import PLACEMENT_POLICIES, PLACEMENT_WORDS, placement_policy_of
 from vgpuctl.config.foreign_vms.imported import (
+    ImportedClock,
     ImportedDisk,
     ImportedGpu,
     ImportedHostSettings,
@@ -290,7 +291,6 @@ def test_a_vm_of_proxmox_without_its_snapshots():
         "cpu",
         "efidisk0",
         "onboot",
-        "tpmstate0",
         "unused0",
         "[before-upgrade]",
     ]
@@ -301,7 +301,7 @@ def test_a_vm_of_proxmox_without_its_snapshots():
     [
         ("0000:01:00.0,pcie=1", (ImportedGpu("f:2", device="0000:01:00.0"),)),
         ("01:00,x-vga=1", (ImportedGpu("f:2", device="01:00"),)),
-        ("host=01:00.0;01:00.1", (ImportedGpu("f:2", device="01:00.0"),)),
+        ("host=01:00.0;01:00.1", (ImportedGpu("f:2", device="01:00.0 with 01:00.1"),)),
         ("01:00.0;02:00.0", (ImportedGpu("f:2", device="01:00.0"), ImportedGpu("f:2", device="02:00.0"))),
         ("mapping=a100", (ImportedGpu("f:2", device="the mapping a100", mapping="a100"),)),
         ("mapping=a100,mdev=nvidia-63", (ImportedGpu("f:2", type_id="nvidia-63", mapping="a100"),)),
@@ -314,12 +314,13 @@ def test_devices_of_proxmox(value, gpus):
 def test_lines_for_the_functions_of_one_device_of_proxmox_are_one_gpu():
     text = "memory: 1\nhostpci0: {}\nhostpci1: {}\nhostpci2: {}\n"
     for lines, devices in (
-        (("0000:03:00", "0000:03:00.1", "03:00.2"), [("f:2", "0000:03:00")]),
-        (("0000:AF:00.0", "af:00.1", "0001:af:00.1"), [("f:2", "0000:AF:00.0"), ("f:4", "0001:af:00.1")]),
+        (("0000:03:00", "0000:03:00.1", "03:00.2"), [("f:2", "0000:03:00 with 0000:03:00.1, 03:00.2")]),
+        (("0000:AF:00.0", "af:00.1", "0001:af:00.1"), [("f:2", "0000:AF:00.0 with af:00.1")]),
+        (("25:00.0;25:00.1", "mapping=a", "25:00.2"), [("f:2", "25:00.0 with 25:00.1, 25:00.2"),
+                                                       ("f:3", "the mapping a")]),
         (("mapping=a", "mapping=a", "25:00.0;25:00.1"), [("f:2", "the mapping a"), ("f:3", "the mapping a"),
-                                                         ("f:4", "25:00.0")]),
-        (("01:00.4,mdev=nvidia-1", "01:00.5,mdev=nvidia-1", "01:00.6"), [("f:2", None), ("f:3", None),
-                                                                         ("f:4", "01:00.6")]),
+                                                         ("f:4", "25:00.0 with 25:00.1")]),
+        (("01:00.4,mdev=nvidia-1", "01:00.5,mdev=nvidia-1", "01:00.6"), [("f:2", None), ("f:3", None)]),
     ):  # fmt: skip
         assert [(gpu.position, gpu.device) for gpu in the_vm(text.format(*lines)).gpus] == devices
 
@@ -329,6 +330,16 @@ def test_a_disk_of_proxmox_that_is_no_volume_is_left_out(volume):
     assert the_vm(f"scsi0: {volume},size=1G\nmemory: 1024\n").disks == ()
 
 
+def test_the_first_disk_is_the_one_that_a_vm_boots_from():
+    conf = "memory: 1\nboot: order=sata1;ide0;net0\nscsi0: a:s,size=1G\nide0: a:i,size=1G\nsata1: a:t,size=1G\n"
+    assert [disk.file for disk in the_vm(conf).disks] == ["t", "i", "s"]
+    assert [disk.file for disk in the_vm(conf.replace("order=sata1;ide0;net0", "cdn")).disks] == ["s", "t", "i"]
+    disk = "<disk type='file'><source file='/{0}'/><target dev='{0}' bus='virtio'/>{1}</disk>"
+    devices = disk.format("a", "") + disk.format("b", "<boot order='2'/>") + disk.format("c", "<boot order='1'/>")
+    vm = the_vm(f"<domain><name>x</name><devices>{devices}{disk.format('d', '')}</devices></domain>")
+    assert [(one.file, one.is_on_virtio) for one in vm.disks] == [(name, True) for name in "cbad"]
+
+
 def test_a_domain_of_libvirt():
     vm = the_vm(texts.DOMAIN)
     assert (vm.name, vm.memory_mib, vm.vcpus, vm.firmware, vm.is_windows) == ("desk-5", 8192, 4, "uefi", False)
@@ -336,7 +347,7 @@ def test_a_domain_of_libvirt():
     assert [(nic.bridge, nic.vlan, nic.mac, nic.model) for nic in vm.nics] == [
         ("br0", 30, "52:54:00:aa:bb:05", "virtio")
     ]
-    assert [gpu.device for gpu in vm.gpus] == ["0000:65:00"]
+    assert [gpu.vgpu_uuid or gpu.device for gpu in vm.gpus] == [texts.VGPU_UUID, "0000:65:00.0 with 0000:65:00.1"]
     text = "\n".join(vm.left_out)
     for dropped in (
         "<qemu:commandline>",
@@ -349,9 +360,8 @@ def test_a_domain_of_libvirt():
         "sda",
     ):
         assert dropped in text
-    assert f"cat /sys/bus/mdev/devices/{texts.VGPU_UUID}/mdev_type/name" in text
     assert "f:12: machine pc-q35-8.2: " in text
-    assert len(vm.left_out) == 10
+    assert len(vm.left_out) == 9
     assert all(line.startswith("f:") for line in vm.left_out)
 
 
@@ -368,6 +378,8 @@ def test_a_domain_of_libvirt():
         ("agent: 1,fstrim_cloned_disks=1", "agent: "),
         ("smbios1: uuid=1,base64=1,serial=QQ==", "smbios1: "),
         ("startup: order=1", "startup: a VM spec has start_order:"),
+        ("vga: none", "vga: a VM here has a VGA card for its console"),
+        ("scsi0: /dev/sda,size=9G", "scsi0 is '/dev/sda', a device or file of the other host: name it in disk:"),
         ("never-seen: 1", "never-seen: a VM spec has no such field"),
         ("net0: virtio=BC:24:11:AA:BB:01,bridge=vmbr0,link_down=1,mtu=9000,trunks=5;6",
          "net0: link_down=1, mtu=9000, trunks=5;6: "),
@@ -432,10 +444,15 @@ def test_devices_of_a_domain_that_no_spec_has_are_named():
 
 def test_a_card_that_is_not_connected_and_a_tpm_of_a_vmx_are_named():
     text = 'displayName = "x"\nethernet0.present = "TRUE"\nethernet0.startConnected = "{0}"\nvtpm.present = "{1}"\n'
-    card, tpm = the_vm(text.format("FALSE", "TRUE")).left_out
-    assert card.startswith("f:3: ethernet0.startConnected: the card is not connected there")
-    assert tpm.startswith("f:4: the state of the TPM")
-    assert the_vm(text.format("TRUE", "FALSE")).left_out == ()
+    vm = the_vm(text.format("FALSE", "TRUE"))
+    assert vm.left_out[0].startswith("f:3: ethernet0.startConnected: the card is not connected there")
+    assert vm.tpm == "f:4: vtpm"
+    assert (the_vm(text.format("TRUE", "FALSE")).left_out, the_vm(text.format("TRUE", "FALSE")).tpm) == ((), None)
+
+
+def test_a_vmx_that_hides_its_hypervisor_is_named():
+    (line,) = the_vm('displayName = "x"\nhypervisor.cpuid.v0 = "FALSE"\n').left_out
+    assert line == "f:2: hypervisor.cpuid.*: the guest sees here that it runs on KVM"
 
 
 def test_what_xe_says_and_no_spec_can_is_named():
@@ -502,6 +519,44 @@ def test_windows_in_a_domain_is_known_by_libosinfo_or_its_features():
     assert the_vm("<domain><name>x</name><features><hyperv/></features></domain>").is_windows
 
 
+@pytest.mark.parametrize(("line", "shown", "time"), [
+    ("<clock offset='localtime'/>", "<clock offset='localtime'>", "local time"),
+    ("<clock/>", "<clock offset='utc'>", "UTC"),
+    ("<clock offset='timezone' timezone='Europe/Oslo'/>", "<clock offset='timezone'>", "the time of Europe/Oslo"),
+    ("<clock offset='variable' adjustment='-18001' basis='utc'/>", "<clock adjustment>", "UTC-05:00"),
+    ("<clock offset='variable' adjustment='-157680000'/>", "<clock adjustment>", "a time of its own"),
+    ("<clock offset='variable' adjustment='12' basis='localtime'/>", "<clock offset='variable'>", "local time"),
+    ("<clock offset='variable' adjustment='reset'/>", "<clock offset='variable'>", "UTC"),
+    ("<clock offset='absolute' start='0'/>", "<clock offset='absolute'>", "a time of its own"),
+    ("", None, None),
+])  # fmt: skip
+def test_the_clock_of_a_domain(line, shown, time):
+    clock = the_vm(f"<domain><name>x</name>\n{line}<devices/></domain>").clock
+    assert clock == (None if shown is None else ImportedClock(f"f:2: {shown}", str(time)))
+
+
+@pytest.mark.parametrize(("text", "clock"), [
+    ('displayName = "x"\nrtc.diffFromUTC = "3600"\n', ("f:2: rtc.diffFromUTC", "UTC+01:00")),
+    ('displayName = "x"\nrtc.diffFromUTC = "0"\n', ("f:2: rtc.diffFromUTC", "UTC")),
+    ('displayName = "x"\n', None),
+    (texts.OVF.replace("pciPassthru0.vgpu", "rtc.diffFromUTC").replace("nvidia_a100-8c", "-16200"),
+     ("f:65: rtc.diffFromUTC", "UTC-04:30")),
+    (texts.XE_VM.replace("timeoffset: 0", "timeoffset: 28800"), ("f:12: platform: timeoffset", "UTC+08:00")),
+    (texts.XE_VM, None),
+    ("memory: 1\nlocaltime: 1\n", ("f:2: localtime: 1", "local time")),
+    ("memory: 1\nlocaltime: 0\nostype: win11\n", ("f:2: localtime: 0", "UTC")),
+    ("memory: 1\nostype: win11\n", ("f:2: ostype: win11", "local time")),
+    ("memory: 1\nostype: l26\n", None),
+])  # fmt: skip
+def test_the_clock_of_other_files(text, clock):
+    assert the_vm(text).clock == (None if clock is None else ImportedClock(*clock))
+
+
+def test_a_clock_that_is_no_number_of_seconds_is_refused():
+    with pytest.raises(InvalidInput, match=r"f:2: rtc.diffFromUTC is 'noon', not a whole number"):
+        the_vm('displayName = "x"\nrtc.diffFromUTC = "noon"\n')
+
+
 def test_what_esxcli_prints_are_settings_of_the_host():
     settings = parse_foreign_file(texts.ESXCLI, "f").settings
     assert settings == (
@@ -542,10 +597,38 @@ def hostdev(bus: str, function: str, more: str = "") -> str:
 def test_a_drive_and_a_usb_controller_passed_through_by_libvirt_are_no_gpus():
     parts = [hostdev("04", "0", "<boot order='1'/>"), *(hostdev("07", number) for number in "013")]
     vm = the_vm(DESKTOP.format("\n".join([*parts, *(hostdev("0d", number) for number in "0123")])))
-    assert [(gpu.device, gpu.position) for gpu in vm.gpus] == [("0000:0d:00", "f:6")]
-    assert "f:2: 0000:04:00, passed through: it counts as no GPU, because the VM boots from it" in vm.left_out
-    (usb,) = [line for line in vm.left_out if line.startswith("f:3: 0000:07:00")]
-    assert usb.endswith("have no gap, and these are 0, 1, 3")
+    assert [(gpu.device, gpu.position) for gpu in vm.gpus] == [
+        ("0000:0d:00.0 with 0000:0d:00.1, 0000:0d:00.2, 0000:0d:00.3", "f:6")
+    ]
+    assert "f:2: 0000:04:00.0, passed through: it counts as no GPU, because the VM boots from it" in vm.left_out
+    (usb,) = [line for line in vm.left_out if line.startswith("f:3: 0000:07:00.0 with 0000:07:00.1, 0000:07:00.3, ")]
+    assert usb.endswith("it counts as no GPU, because the functions of one have no gap")
+
+
+def test_a_rom_file_of_a_gpu_of_libvirt_is_named():
+    rom = "<rom bar='on' file='/usr/share/vgabios/1080ti.rom'/>"
+    vm = the_vm(DESKTOP.format(hostdev("09", "0", f"<driver name='vfio'/>{rom}")))
+    assert vm.left_out == (f"f:2: 0000:09:00, passed through: {rom.replace('/>', '>')}: a VM spec has no such field",)
+    assert len(vm.gpus) == 1
+
+
+VF = "it counts as no GPU, because the first function of one is 0; a VF of a GPU is mode: sriov and gpus: 1 here"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("memory: 1\nhostpci0: 0000:00:02.1,x-vga=0,rombar=1\n", "f:2: 0000:00:02.1"),
+        ("memory: 1\nhostpci0: 0a:00.3\nhostpci1: 0a:00.4\n", "f:2: 0a:00.3 with 0a:00.4"),
+        (DESKTOP.format(hostdev("0a", "3")), "f:2: 0000:0a:00.3"),
+        ("uuid ( RO): 1\n VCPUs-max ( RW): 2\n other-config (MRW): pci: 0/0000:0a:00.3\n", "f:3: 0000:0a:00.3"),
+    ],
+)
+def test_a_device_without_its_first_function_is_no_gpu(text, place):
+    """The sound or USB of a board, or a VF: a VM of Proxmox has several such lines."""
+    vm = the_vm(text)
+    assert vm.gpus == ()
+    assert f"{place}, passed through: {VF}" in vm.left_out
 
 
 @pytest.mark.parametrize("functions", ["1", "3", "02", "x"])

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests import foreign_vms as texts
 from vgpuctl.config.foreign_vms.imported import ImportedVm, MappedDevice, VmFile, merge_files
 from vgpuctl.config.foreign_vms.recognize import parse_foreign_file
@@ -40,15 +42,18 @@ def test_a_note_says_which_devices_of_which_nodes_a_mapping_means():
 
 
 def test_without_its_file_the_warning_has_the_command_that_prints_it():
-    for device in ("mapping=a40,mdev=nvidia-468", "mapping=a40"):
+    for device, assumed in (
+        ("mapping=a40,mdev=nvidia-468", ""),
+        ("mapping=a40", "it is assumed to be a GPU; "),
+    ):
         vm = merged(device)
         assert vm.left_out == (
-            "vm:3: the mapping a40, whose devices are in another file: give what cat /etc/pve/mapping/pci.cfg prints "
-            "on a node of that cluster",
+            f"vm:3: the mapping a40, whose devices are in another file: {assumed}give what cat "
+            "/etc/pve/mapping/pci.cfg prints on a node of that cluster",
         )
         assert len(vm.gpus) == 1
     (other,) = merged("mapping=a100", texts.PROXMOX_MAPPING).left_out
-    assert other.startswith("vm:3: the mapping a100, which none of the files has: give what cat /etc/pve/mapping")
+    assert other.startswith("vm:3: the mapping a100, which none of the files has: it is assumed to be a GPU; give")
     assert merged("0000:01:00.0", texts.PROXMOX_MAPPING).notes == ()
 
 
@@ -59,6 +64,21 @@ def test_a_mapping_of_another_device_is_no_gpu():
     unknown = merged("mapping=nic", texts.PROXMOX_MAPPING.replace("id=15b3:1017,", ""))
     assert (len(unknown.gpus), unknown.left_out) == (1, ())
     assert unknown.notes == ("vm:3: the mapping nic means there m0:8: 0000:3b:00.0 of pve1",)
+
+
+@pytest.mark.parametrize(("ids", "device", "gpus"), [
+    (("8086:1521",), "mapping=x", 0), (("8086:1521", "15b3:1017"), "mapping=x", 0), (("8086:3E92",), "mapping=x", 1),
+    (("8086:1521", "10de:2235"), "mapping=x", 1), (("8086:1521", ""), "mapping=x", 1), (("1002:7460",), "mapping=x", 1),
+    (("8086:1521",), "mapping=x,mdev=i915-GVTg_V5_4", 1),
+])  # fmt: skip
+def test_a_mapping_of_a_maker_that_makes_network_cards_is_a_gpu_only_by_its_model(ids, device, gpus):
+    lines = "".join(f"\tmap id={pci_id},node=pve1,path=0000:3b:00.0,iommugroup=7\n" for pci_id in ids)
+    vm = merged(device, f"x\n\tdescription ports\n{lines}")
+    assert len(vm.gpus) == gpus
+    if not gpus:
+        (line,) = vm.left_out
+        assert line.startswith(f"vm:3: the mapping x means there m0:1: 0000:3b:00.0 of pve1 ({ids[0]})")
+        assert "may be a network card and does not count: if it is a GPU, write mode: passthrough and" in line
 
 
 def test_a_mapping_with_many_nodes_or_none_is_one_sentence():

@@ -96,10 +96,123 @@ def test_windows_of_vmware_is_converted_by_virt_v2v(ports):
     assert vm.spec["disk"] == [f"{IMAGES}/desk-1-sda", f"{IMAGES}/desk-1-sdb"]
     assert vm.spec["os"] == "windows11"
     unsafe = the_vm(ports, text.replace('"data disk.vmdk"', '"../data.vmdk"'))
-    assert commands(unsafe) == (f"qemu-img convert -f vmdk -O qcow2 ./vms/desk-1.vmdk {IMAGES}/desk-1.qcow2",)
-    assert any("virtio drivers" in note for note in unsafe.notes)
+    assert commands(unsafe) == (
+        f"virt-v2v -i disk -if vmdk ./vms/desk-1.vmdk -o local -os {IMAGES} -of qcow2 -on desk-1",
+    )
     bios = the_vm(ports, text.replace('"efi"', '"bios"'))
     assert bios.spec["os"] == "generic"
+    assert any("INACCESSIBLE_BOOT_DEVICE" in note and "VIRTIO_WIN" in note for note in bios.notes)
+    assert not any("INACCESSIBLE" in note for note in vm.notes), "windows11 is on SATA"
+
+
+WINDOWS_7 = """bios: seabios
+boot: order={0};net0
+cores: 4
+ide2: none,media=cdrom
+memory: 8192
+name: win7
+net0: e1000=BC:24:11:AA:BB:01,bridge=vmbr0
+ostype: win7
+scsi0: local-lvm:vm-8-disk-1,size=500G
+{0}: local:8/vm-8-disk-0.qcow2,size=64G
+"""
+WINDOWS_DOMAIN = """<domain type='kvm'><name>win10</name><memory unit='GiB'>8</memory><vcpu>4</vcpu>
+<metadata><i:libosinfo xmlns:i="http://libosinfo.org/xmlns/libvirt/domain/1.0"><i:os id="http://microsoft.com/win/10"/>
+</i:libosinfo></metadata><os{0}><type machine='pc-i440fx-6.2'>hvm</type></os><devices>
+<disk type='file' device='disk'><driver type='raw'/><source file='/a/data.img'/><target dev='sdb' bus='sata'/></disk>
+<disk type='file' device='disk'><driver type='qcow2'/><source file='/a/win10.qcow2'/><target dev='sda' bus='{1}'/>
+<boot order='1'/></disk></devices></domain>
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "program", "disks"),
+    [
+        ("8.conf", WINDOWS_7.format("ide0"), "virt-v2v -i disk -if qcow2 ./vm-8-disk-0.qcow2",
+         ["win7-sda", "win7.disk2.qcow2"]),
+        ("8.conf", WINDOWS_7.format("sata0"), "virt-v2v", ["win7-sda", "win7.disk2.qcow2"]),
+        ("8.conf", WINDOWS_7.format("ide0").replace("boot: order=ide0;net0", "boot: c\nbootdisk: ide0"),
+         "virt-v2v -i disk -if qcow2 ./vm-8-disk-0.qcow2", ["win7-sda", "win7.disk2.qcow2"]),
+        ("8.conf", WINDOWS_7.format("virtio0"), "qemu-img", ["win7.qcow2", "win7.disk2.qcow2"]),
+        ("8.conf", WINDOWS_7.format("ide0").replace("seabios", "ovmf"), "qemu-img", ["win7.qcow2", "win7.disk2.qcow2"]),
+        ("8.conf", WINDOWS_7.format("ide0").replace("win7\nscsi", "l26\nscsi"), "qemu-img",
+         ["win7.qcow2", "win7.disk2.qcow2"]),
+        ("x.xml", WINDOWS_DOMAIN.format("", "ide"), "virt-v2v -i disk -if qcow2 ./win10.qcow2",
+         ["win10-sda", "win10.disk2.qcow2"]),
+        ("x.xml", WINDOWS_DOMAIN.format("", "virtio"), "qemu-img", ["win10.qcow2", "win10.disk2.qcow2"]),
+        ("x.xml", WINDOWS_DOMAIN.format(" firmware='efi'", "sata"), "qemu-img", ["win10.qcow2", "win10.disk2.qcow2"]),
+        ("x.txt", texts.XE_VM.replace("firmware: uefi", "firmware: bios"), "virt-v2v -i disk -if vpc ./desk-3.vhd",
+         ["desk-3-sda"]),
+        ("-", texts.VMX.replace("ubuntu-64", "windows7-64").replace("efi", "bios"),
+         "virt-v2v -i disk -if vmdk ./desk-1.vmdk", ["desk-1-sda", "desk-1.disk2.qcow2"]),
+    ],
+)  # fmt: skip
+def test_windows_on_a_disk_that_is_no_virtio_disk_gets_its_driver(ports, path, text, program, disks):
+    """The disk that it boots from is the first one, and the one that virt-v2v converts; the others have only data."""
+    vm = the_vm(ports, text, path)
+    first, *others = commands(vm)
+    assert first.startswith(f"{program} ")
+    assert all(command.startswith("qemu-img convert ") for command in others)
+    assert vm.spec["disk"] == [f"{IMAGES}/{disk}" for disk in disks]
+    assert any("INACCESSIBLE_BOOT_DEVICE" in note for note in vm.notes) == first.startswith("virt-v2v")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        (texts.PROXMOX, ["x.conf:22: tpmstate0: the TPM's state is not copied, and the VM gets a new one. ",
+                         "have BitLocker's recovery key ready"]),
+        (texts.PROXMOX.replace("win11", "l26"), ["tpmstate0: the TPM's state is not copied, and os: linux has no TPM",
+                                                 "have its passphrase (LUKS with"]),
+        (texts.PROXMOX.replace("ovmf", "seabios"), ["and os: generic has no TPM", "have BitLocker's recovery key"]),
+        (texts.DOMAIN.replace("<filesystem", "<tpm model='tpm-crb'><backend type='emulator'/></tpm><filesystem"),
+         [": <tpm>: the TPM's state is not copied, and os: linux has no TPM"]),
+    ],
+)  # fmt: skip
+def test_the_state_of_a_tpm_is_not_copied_and_what_that_means_is_stated(ports, text, sentences):
+    (line,) = (line for line in the_vm(ports, text, "x.conf").left_out if "TPM" in line)
+    assert [part for part in sentences if part not in line] == []
+
+
+def a_domain(clock: str, *, is_windows: bool = True, is_uefi: bool = False) -> str:
+    firmware, features = " firmware='efi'" if is_uefi else "", "<hyperv/>" if is_windows else ""
+    shown = f"<clock offset='{clock}' timezone='Asia/Tokyo'/>"
+    return f"<domain><os{firmware}/><features>{features}</features>\n{shown}</domain>"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (a_domain("localtime", is_windows=False), [
+            "x:2: <clock offset='localtime'>: the VM's clock shows local time there, and UTC here: if timedatectl in",
+            "says 'RTC in local TZ: yes', run timedatectl set-local-rtc 0 there"]),
+        (a_domain("localtime"), ["local time there, and UTC here: Windows takes it for local time, so it is wrong",
+                                 r": reg add HKLM\SYSTEM\CurrentControlSet\Control\TimeZoneInformation /v"]),
+        (a_domain("timezone", is_uefi=True), ["the time of Asia/Tokyo there, and this host's local time here: Windows",
+                                              "set the same time zone on both"]),
+        (a_domain("utc", is_uefi=True), ["UTC there, and this host's local time here: "]),
+        (a_domain("localtime", is_uefi=True), []),
+        (a_domain("utc", is_windows=False), []),
+        (a_domain("utc"), []),
+        (texts.XE_VM.replace("uefi", "bios"), ["x:1: Windows: the VM's clock shows local time there, and UTC here: "]),
+        (texts.XE_VM, []),
+    ],
+)  # fmt: skip
+def test_a_clock_that_is_another_one_here_is_stated_with_what_to_do(ports, text, parts):
+    lines = [line for line in the_vm(ports, text, "x").left_out if "clock" in line]
+    assert len(lines) == bool(parts)
+    assert [part for part in parts if part not in lines[0]] == []
+
+
+def test_each_windows_vm_of_an_appliance_gets_its_drivers(ports):
+    """virt-v2v opens no appliance with several VMs, so it gets the disk of each."""
+    second = texts.OVF[texts.OVF.index("  <VirtualSystem ") : texts.OVF.index("</Envelope>")]
+    for vm in outcome(ports, ("x.ova", texts.OVF.replace("</Envelope>", f"{second}</Envelope>"))).data.vms:
+        assert vm.commands[0].startswith("mkdir ")
+        assert commands(vm)[1] == (
+            f"virt-v2v -i disk -if vmdk ./{vm.name}/desk-2-disk1.vmdk -o local -os {IMAGES} -of qcow2 -on {vm.name}"
+        )
+        assert vm.spec["disk"] == [f"{IMAGES}/{vm.name}-sda"]
 
 
 def test_windows_11_gets_as_much_as_create_vm_requires(ports):
@@ -173,7 +286,7 @@ def test_a_vm_of_proxmox(ports):
     assert commands(vm)[0] == f"qemu-img convert -f raw -O qcow2 ./vm-101-disk-1 {IMAGES}/desk-4.qcow2"
     unknown = the_vm(ports, texts.PROXMOX.replace("nvidia-468", "nvidia-9999"))
     assert "profile" not in unknown.spec
-    assert any("nvidia-9999: no GPU here has a type" in line for line in unknown.left_out)
+    assert any("nvidia-9999: no GPU here has it" in line for line in unknown.left_out)
     assert the_vm(ports, "memory: 1024\n", "/x/101.conf").name == "vm-101"
 
 
@@ -321,7 +434,82 @@ def test_several_vgpus_are_counted_and_no_whole_gpu_is_added(ports):
     more = 'pciPassthru2.present = "TRUE"\npciPassthru2.vgpu = "grid_a100-4c"\npciPassthru3.present = "TRUE"\n'
     vm = the_vm(ports, texts.VMX + more)
     assert vm.spec["profile"] == ["A100-4C:2"]
-    assert any("no whole device besides" in line for line in vm.left_out)
+    assert (
+        "vms/x.vmx:39: pciPassthru3: left out, because a VM here has vGPUs or whole GPUs, not both: A100-4C is in the "
+        "spec. For 1 whole GPU instead, write mode: passthrough and gpus: 1 in place of profile:"
+    ) in vm.left_out
+
+
+def whole_gpu_notes(vm: ImportedVmResult) -> list[str]:
+    return [note for note in vm.notes if "GPU" in note]
+
+
+def test_of_a_vgpu_and_whole_gpus_one_kind_is_in_the_spec_and_the_other_named(ports):
+    """A VM of Proxmox with a vGPU, a GPU in two lines, and a second GPU."""
+    conf = (
+        "memory: 8192\ncores: 4\nhostpci0: 0000:01:00.0,mdev={}\nhostpci1: 0000:05:00.0,pcie=1,x-vga=1\n"
+        "hostpci2: 0000:05:00.1\nhostpci3: 06:00\nhostpci4: 0000:05:00.2\n"
+    )
+    vgpu = the_vm(ports, conf.format("nvidia-468"), "9.conf")
+    assert (vgpu.spec["profile"], "gpus" in vgpu.spec) == (["A100-4C"], False)
+    assert vgpu.left_out == (
+        "9.conf:4: 0000:05:00.0 with 0000:05:00.1, 0000:05:00.2, 06:00: left out, because a VM here has vGPUs or whole "
+        "GPUs, not both: A100-4C is in the spec. For 2 whole GPUs instead, write mode: passthrough and gpus: 2 in "
+        "place of profile:",
+    )
+    whole = the_vm(ports, conf.format("nvidia-9999"), "9.conf")
+    assert (whole.spec["mode"], whole.spec["gpus"], "profile" in whole.spec) == ("passthrough", 2, False)
+    assert whole.left_out[-1] == (
+        "9.conf:3: nvidia-9999: left out, because a VM here has vGPUs or whole GPUs, not both: gpus: 2 is in the spec. "
+        "For vGPUs instead, write profile: in place of mode: and gpus: (vgpuctl list-profiles shows this host's)"
+    )
+    assert whole_gpu_notes(whole) == [
+        "9.conf:4: 0000:05:00.0 with 0000:05:00.1, 0000:05:00.2 counts as a GPU",
+        "9.conf:6: 06:00 counts as a GPU",
+        "9.conf:1: gpus: 2: vgpuctl takes free GPUs of this host, with all functions of their slots; gpu: in the spec "
+        "names others (vgpuctl list-gpus). If one of the devices there is no GPU, write gpus: 1",
+    ]
+
+
+def test_a_device_that_is_the_only_one_can_be_no_gpu(ports):
+    """gpus: 0 is no spec, so the note says what to write instead."""
+    vm = the_vm(ports, "memory: 8192\ncores: 4\nhostpci0: mapping=x\n", "9.conf")
+    assert (vm.spec["mode"], vm.spec["gpus"]) == ("passthrough", 1)
+    assert whole_gpu_notes(vm)[-1].endswith("is no GPU, write profile: in place of mode: and gpus:")
+
+
+def test_a_type_of_intels_gvt_g_keeps_its_name(ports, tmp_path):
+    conf = "memory: 8192\ncores: 4\nhostpci0: 0000:00:02.0,mdev=i915-GVTg_V5_4\n"
+    result = outcome(ports, ("9.conf", conf))
+    assert result.data.vms[0].spec["profile"] == ["i915-GVTg_V5_4"]
+    (warning,) = (text for text in result.warnings if "GVT" in text)
+    assert warning.startswith("vm-9: 9.conf:3: i915-GVTg_V5_4 is a type of Intel GVT-g, and no GPU of this host has it")
+    assert warning.endswith("cat /sys/bus/pci/devices/*/mdev_supported_types/i915-GVTg_V5_4/description")
+    assert "nvidia-smi" not in str((result.warnings, result.notes))
+    there = open_sim_host(tmp_path / "gvt", text="version: 1\ngpus: [{model: GVT-g}]\n").ports
+    assert not any("GVT" in text for text in outcome(there, ("9.conf", conf)).warnings)
+
+
+@pytest.mark.parametrize(
+    ("type_id", "command"),
+    [
+        ("nvidia-9999", "cat /sys/bus/pci/devices/*/mdev_supported_types/nvidia-9999/name, or nvidia-smi vgpu -s -v"),
+        ("other type", "cat /sys/bus/pci/devices/*/mdev_supported_types/'other type'/name"),
+        ("../x", "cat /sys/bus/pci/devices/*/mdev_supported_types/*/name"),
+    ],
+)
+def test_the_command_that_shows_a_types_name_has_no_placeholder(ports, type_id, command):
+    vm = the_vm(ports, f"memory: 8192\ncores: 4\nhostpci0: 01:00.0,mdev={type_id}\n", "9.conf")
+    assert any(line.endswith(f"shows: {command}") for line in vm.left_out)
+    assert "profile" not in vm.spec
+
+
+def test_a_vgpu_of_a_domain_is_named_with_the_command_that_shows_its_profile(ports):
+    vm = the_vm(ports, texts.DOMAIN, "desk-5.xml")
+    assert f"cat /sys/bus/mdev/devices/{texts.VGPU_UUID}/mdev_type/name" in vm.left_out[-2]
+    assert f"the vGPU {texts.VGPU_UUID}: left out, because a VM here has vGPUs or whole GPUs" in vm.left_out[-1]
+    other = the_vm(ports, texts.DOMAIN.replace(texts.VGPU_UUID, "../$(id)"), "desk-5.xml")
+    assert any("cat /sys/bus/mdev/devices/*/mdev_type/name" in line for line in other.left_out)
 
 
 def test_names_are_made_valid_and_unique(ports):

@@ -8,10 +8,10 @@ cannot express goes into `left_out`, as sentences with file and line.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.makers import is_makers_vendor_id
+from vgpuctl.makers import is_gpu_model, is_makers_vendor_id, is_vendor_of_network_cards
 from vgpuctl.model.names import is_visible
 from vgpuctl.model.numbers import count_text
 from vgpuctl.value import Value, replace
@@ -24,8 +24,13 @@ MAX_DEVICES_PER_VM = 256
 MAX_LEFT_OUT = 200
 MAPPINGS_PRINTER = "cat /etc/pve/mapping/pci.cfg"
 """What prints the mappings of a cluster of Proxmox on each of its nodes."""
+IF_IT_IS_A_GPU = "if it is a GPU, write mode: passthrough and one more in gpus:"
+LOCAL_TIME, UTC, OWN_TIME = "local time", "UTC", "a time of its own"
+WITHOUT_FIRST_FUNCTION = (
+    "it counts as no GPU, because the first function of one is 0; a VF of a GPU is mode: sriov and gpus: 1 here"
+)
 _MAX_SHOWN = 4
-_MIB = 1 << 20
+_MIB, _DAY_MINUTES = 1 << 20, 24 * 60
 _HUGE = 1 << 62
 _INSIDE = re.compile(r"[^/\\:]+(/[^/\\:]+)*")
 
@@ -73,12 +78,24 @@ class Source(Value):
             raise self.error(line, f"{what} is {value[:60]!a}, not a whole number")
         return int(stripped)
 
+    def clock(self, line: int, what: str, seconds: str) -> ImportedClock:
+        """Return a clock that differs from UTC by so many seconds.
+
+        Raises:
+            InvalidInput: they are no whole number.
+        """
+        sign, number = ("-", seconds.strip()[1:]) if seconds.strip().startswith("-") else ("+", seconds)
+        minutes = (self.count(line, what, number) + 30) // 60
+        shown = f"{UTC}{sign}{minutes // 60:02}:{minutes % 60:02}" if minutes else UTC
+        return ImportedClock(f"{self.at(line)}: {what}", shown if minutes <= _DAY_MINUTES else OWN_TIME)
+
 
 class ImportedDisk(Value):
     """A disk. `file`: as its source names it; it is a path in the VM's folder.
 
     `format`: QEMU's name of its format. `fetch`: how its file comes to this host, if it is not there yet; then `origin`
     is its whole name on the other host. `is_checked`: it was read here, and leads to no file outside its VM's folder.
+    `is_on_virtio`: its bus there is virtio-blk, as here. A VM boots from its first disk.
     """
 
     file: str
@@ -87,6 +104,7 @@ class ImportedDisk(Value):
     fetch: str | None = None
     origin: str = ""
     is_checked: bool = False
+    is_on_virtio: bool = False
 
 
 class ImportedNic(Value):
@@ -101,10 +119,10 @@ class ImportedNic(Value):
 
 
 class ImportedGpu(Value):
-    """A GPU or vGPU that a VM has on its other host: a vGPU by name or by mdev type; without both a whole device.
+    """A GPU or vGPU that a VM has on its other host: a vGPU by name, mdev type or UUID; without these a whole device.
 
-    `profile`: the vGPU's name as it is written there. `device`: what people call a whole device. `mapping`: the name
-    that Proxmox' cluster has for devices of several nodes.
+    `profile`: the vGPU's name as it is written there. `device`: what people call a whole device, with the functions of
+    its slot that the VM has. `mapping`: the name that Proxmox' cluster has for devices of several nodes.
     """
 
     position: str
@@ -112,20 +130,29 @@ class ImportedGpu(Value):
     type_id: str | None = None
     device: str | None = None
     mapping: str | None = None
+    vgpu_uuid: str | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether the device is passed through as a whole."""
-        return self.profile is None and self.type_id is None
+        return self.profile is None and self.type_id is None and self.vgpu_uuid is None
+
+
+class ImportedClock(Value):
+    """What a VM's clock shows. `position`: with the key. `time`: `LOCAL_TIME`, `UTC`, or words for another one."""
+
+    position: str
+    time: str
 
 
 class ImportedVm(Value):
     """A VM of another hypervisor. None: its file does not say.
 
     `uuid`: by which other files name it. `firmware`: `bios` or `uefi`. `os_name`: the guest's system as its file calls
-    it, empty if it does not. `opener`: how virt-v2v opens the whole VM (`vmx`, `ova`, `disk`), None where qemu-img does
-    for every guest. `listed_nics`: network cards that other files describe, None if it does not say how many.
-    `notes`: what is assumed where the file says nothing.
+    it, empty if it does not. `opener`: how virt-v2v opens the whole VM (`vmx`, `ova`), or `disk` where its only disk
+    must be exported first; None where each disk is opened by itself. `listed_nics`: network cards that other files
+    describe, None if it does not say how many. `tpm`: the place and key of its TPM. `notes`: what is assumed where the
+    file says nothing.
     """
 
     name: str
@@ -141,6 +168,8 @@ class ImportedVm(Value):
     gpus: tuple[ImportedGpu, ...] = ()
     opener: str | None = None
     listed_nics: int | None = None
+    clock: ImportedClock | None = None
+    tpm: str | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -237,6 +266,12 @@ def scaled_mib(number: int, unit_bytes: int) -> int:
     return bytes_to_mib(min(number * unit_bytes, _HUGE))
 
 
+def name_functions(addresses: Sequence[str]) -> str:
+    """Return what people call the functions of one slot that a VM has: the first, and the others with it."""
+    first, *others = dict.fromkeys(addresses)
+    return f"{first} with {', '.join(others)}" if others else first
+
+
 def nic_model(name: str) -> str | None:
     """Return vgpuctl's model for another hypervisor's network card; None: vgpuctl's own choice for the guest."""
     lower = name.lower()
@@ -275,20 +310,36 @@ def _with_mappings(vm: ImportedVm, mappings: Sequence[ImportedMapping]) -> Impor
     for gpu in vm.gpus:
         meant = [mapping for mapping in mappings if mapping.name == gpu.mapping]
         texts = "; ".join(map(str, meant))
-        vendors = {device.id.partition(":")[0].lower() for mapping in meant for device in mapping.devices}
+        reason = _why_no_gpu({device.id.lower() for mapping in meant for device in mapping.devices})
         if gpu.mapping is not None and not meant:
             absent = "which none of the files has" if mappings else "whose devices are in another file"
+            assumed = "it is assumed to be a GPU; " if gpu.is_whole else ""
             left_out.append(
-                f"{gpu.position}: the mapping {gpu.mapping}, {absent}: give what {MAPPINGS_PRINTER} prints on a node "
-                "of that cluster"
+                f"{gpu.position}: the mapping {gpu.mapping}, {absent}: {assumed}give what {MAPPINGS_PRINTER} prints on "
+                "a node of that cluster"
             )
-        elif meant and vendors and "" not in vendors and not any(map(is_makers_vendor_id, vendors)):
-            left_out.append(f"{gpu.position}: the mapping {gpu.mapping} means no GPU: {texts}")
+        elif gpu.is_whole and reason is not None:
+            left_out.append(f"{gpu.position}: the mapping {gpu.mapping} {reason.format(texts)}")
             continue
         elif meant:
             notes.append(f"{gpu.position}: the mapping {gpu.mapping} means there {texts}")
         gpus.append(gpu)
     return replace(vm, gpus=tuple(gpus), left_out=tuple(left_out), notes=tuple(notes))
+
+
+def _why_no_gpu(pci_ids: Collection[str]) -> str | None:
+    """Return why none of the devices `VENDOR:DEVICE` counts as a GPU, with `{}` for what they are.
+
+    None: one of them may be a GPU, or an id is unknown.
+    """
+    vendors = {pci_id.partition(":")[0] for pci_id in pci_ids}
+    others = [vendor for vendor in vendors if not is_makers_vendor_id(vendor)]
+    network = [vendor for vendor in vendors if is_vendor_of_network_cards(vendor)]
+    if "" in vendors or len(others) + len(network) < len(vendors) or any(map(is_gpu_model, pci_ids)):
+        return None
+    if network:
+        return f"means there {{}}, which may be a network card and does not count: {IF_IT_IS_A_GPU}"
+    return "means no GPU: {}" if vendors else None
 
 
 def _missing_nics(vm: ImportedVm, known: int) -> tuple[str, ...]:

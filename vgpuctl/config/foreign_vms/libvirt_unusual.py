@@ -42,11 +42,10 @@ def find_unusual(source: Source, domain: etree._Element, *, is_windows: bool, fi
     """Return a sentence with the line for each kind of element that says something unusual."""
     devices = first(domain, "devices")
     is_windows_11 = is_windows and firmware == "uefi"  # `os: windows11`: else the guest is `linux` or `generic`
-    offset = "localtime" if is_windows_11 else "utc"
     kinds = (
         ("features", _features(domain, has_hyperv=is_windows_11), "vgpuctl chooses what the guest sees of KVM"),
         ("cpu", _cpu(domain, names_sockets=is_windows and not is_windows_11), _CPU_REASON),
-        ("clock", _clock(domain, offset), f"the clock is {offset} here"),
+        ("clock", _timers(domain), "vgpuctl chooses the timers"),
         ("os", _secure_boot(domain) if not is_windows else (), "only os: windows11 has it here"),
         ("pm", _sleep(domain), "vgpuctl chooses the sleep states"),
         ("on_poweroff, on_reboot, on_crash", _stops(domain), "a VM of vgpuctl has destroy, restart and destroy"),
@@ -108,13 +107,8 @@ def _cpu(domain: etree._Element, *, names_sockets: bool) -> _Parts:
         yield part, shown(part)
 
 
-def _clock(domain: etree._Element, offset: str) -> _Parts:
-    clock = first(domain, "clock")
-    if clock is None:
-        return
-    if (attribute(clock, "offset") or "utc") != offset:
-        yield clock, shown(clock)
-    for timer in children(clock, "timer"):
+def _timers(domain: etree._Element) -> _Parts:
+    for timer in _each(first(domain, "clock"), "timer"):
         name, is_off = attribute(timer, "name"), attribute(timer, "present") == "no"
         if name not in _TIMERS or (name == "kvmclock" and is_off):
             yield timer, shown(timer)

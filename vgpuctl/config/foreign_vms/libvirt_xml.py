@@ -13,12 +13,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.foreign_vms.imported import (
+    LOCAL_TIME,
+    OWN_TIME,
+    UTC,
+    WITHOUT_FIRST_FUNCTION,
     ForeignFile,
+    ImportedClock,
     ImportedDisk,
     ImportedGpu,
     ImportedNic,
     ImportedVm,
     Source,
+    name_functions,
     nic_model,
     scaled_mib,
     stays_inside,
@@ -45,22 +51,23 @@ _SILENT_TOP = frozenset({
 })  # fmt: skip
 _SILENT_DEVICES = frozenset({
     "controller", "input", "graphics", "video", "channel", "console", "serial", "memballoon", "rng", "audio", "hub",
-    "disk", "interface", "hostdev",
+    "disk", "interface", "hostdev", "tpm",
 })  # fmt: skip
 """What is read here, or what every VM of vgpuctl has in its own way: `libvirt_unusual` names what is unusual there."""
 _DISK_PARTS = frozenset({"driver", "source", "target", "backingStore", "address", "alias", "boot"})
 _NIC_PARTS = frozenset({"mac", "source", "model", "target", "vlan", "driver", "address", "alias", "boot"})
+_HOSTDEV_PARTS = frozenset({"source", "driver", "address", "alias", "boot"})
 """What is read of a device, or names and tunes it only on that host."""
 _REASONS = {
     "commandline": "QEMU's own command line is not taken over",
     "emulator": "a program of the other host; vgpuctl takes this host's QEMU",
     "filesystem": "a folder of the other host",
-    "tpm": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
     "cputune": "a VM spec has cpu_pin: for that",
     "numatune": "a VM spec has numa_node: and cpu_pin: for that",
     "memoryBacking": "a VM spec has hugepages: for that",
     "sysinfo": "SMBIOS values of the other host",
 }
+_LAST = 1 << 30
 _OS_PATHS = ("loader", "nvram", "kernel", "initrd", "cmdline", "dtb", "init")
 _UNITS = {"b": 1, "bytes": 1, "kb": 1000, "k": 1 << 10, "kib": 1 << 10, "mb": 10**6, "m": 1 << 20, "mib": 1 << 20,
           "gb": 10**9, "g": 1 << 30, "gib": 1 << 30, "tb": 10**12, "t": 1 << 40, "tib": 1 << 40}  # fmt: skip
@@ -79,6 +86,7 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
     line = line_of(domain if name is None else name)
     vcpu = first(domain, "vcpu")
     devices = first(domain, "devices")
+    tpm = first(devices, "tpm")
     vm = ImportedVm(
         name=source.text(line, "name", content(name)),
         position=source.at(line),
@@ -90,6 +98,8 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         disks=_find_disks(source, devices, left_out),
         nics=_find_nics(source, devices, left_out),
         gpus=_find_gpus(source, devices, left_out),
+        clock=_clock(source, domain),
+        tpm=None if tpm is None else f"{source.at(line_of(tpm))}: <tpm>",
         left_out=(
             *left_out,
             *_find_differences(source, domain),
@@ -98,6 +108,22 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         ),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
+
+
+def _clock(source: Source, domain: etree._Element) -> ImportedClock | None:
+    clock = first(domain, "clock")
+    if clock is None:
+        return None
+    line, offset = line_of(clock), attribute(clock, "offset") or "utc"
+    seconds, basis = attribute(clock, "adjustment") or "0", attribute(clock, "basis") or "utc"
+    if offset == "variable" and basis == "utc" and seconds != "reset":
+        return source.clock(line, "<clock adjustment>", seconds)
+    words = {"utc": UTC, "localtime": LOCAL_TIME, "variable": LOCAL_TIME if basis == "localtime" else UTC}
+    zone = source.text(line, "<clock timezone>", attribute(clock, "timezone") or "another zone")
+    return ImportedClock(
+        f"{source.at(line)}: <clock offset='{source.text(line, '<clock offset>', offset)}'>",
+        f"the time of {zone}" if offset == "timezone" else words.get(offset, OWN_TIME),
+    )
 
 
 def _memory_mib(source: Source, domain: etree._Element, name: str = "memory") -> int | None:
@@ -172,7 +198,7 @@ def _os_ids(domain: etree._Element) -> str:
 
 def _find_disks(source: Source, devices: etree._Element | None, left_out: list[str]) -> tuple[ImportedDisk, ...]:
     disks = []
-    for disk in () if devices is None else children(devices, "disk"):
+    for disk in sorted(() if devices is None else children(devices, "disk"), key=_boot_order):
         line = line_of(disk)
         place = source.at(line)
         target = source.text(line, "target", attribute(first(disk, "target"), "dev") or "a disk")
@@ -195,9 +221,16 @@ def _find_disks(source: Source, devices: etree._Element | None, left_out: list[s
                 f"copy it here first: {quote(path)} on the other host; one with a backing file as one file, by "
                 "qemu-img convert there"
             )
-            disks.append(ImportedDisk(file, disk_format, place, fetch, path))
+            is_on_virtio = attribute(first(disk, "target"), "bus") == "virtio"
+            disks.append(ImportedDisk(file, disk_format, place, fetch, path, is_on_virtio=is_on_virtio))
             _name_parts(source, disk, _DISK_PARTS, f"disk {target}", left_out)
     return tuple(disks)
+
+
+def _boot_order(disk: etree._Element) -> int:
+    """Return the number of a disk among what the VM boots from; of those without one the first in the file counts."""
+    order = attribute(first(disk, "boot"), "order") or ""
+    return int(order) if re.fullmatch("[0-9]{1,9}", order, re.ASCII) else _LAST
 
 
 def _find_nics(source: Source, devices: etree._Element | None, left_out: list[str]) -> tuple[ImportedNic, ...]:
@@ -237,42 +270,40 @@ def _find_gpus(source: Source, devices: etree._Element | None, left_out: list[st
         address = first(hostdev, "source", "address")
         if kind == "mdev":
             uuid = source.text(line_of(hostdev), "uuid", attribute(address, "uuid") or "")
-            left_out.append(
-                f"{place}: the vGPU {uuid}: libvirt's XML does not say its profile. On the other host: "
-                f"cat /sys/bus/mdev/devices/{uuid if _is_uuid(uuid) else 'UUID'}/mdev_type/name"
-            )
+            gpus.append(ImportedGpu(place, vgpu_uuid=uuid))
         elif kind == "pci" and address is not None:
             numbers = [attribute(address, key) or "0" for key in ("domain", "bus", "slot")]
             slot = source.text(line_of(hostdev), "address", ":".join(n.removeprefix("0x") for n in numbers))
             slots.setdefault(slot, []).append(hostdev)
+            _name_parts(source, hostdev, _HOSTDEV_PARTS, f"{slot}, passed through", left_out)
         else:
             left_out.append(f"{place}: a device of the other host ({kind!a}), passed through")
     for slot, parts in slots.items():
-        reason = _no_gpu(source, parts)
+        reason = _no_gpu(parts)
         place = source.at(line_of(parts[0]))
+        functions = [attribute(first(part, "source", "address"), "function") or "0" for part in parts]
+        named = name_functions([f"{slot}.{number.removeprefix('0x')}" for number in functions])
+        named = source.text(line_of(parts[0]), "function", named)
         if reason is None:
-            gpus.append(ImportedGpu(place, device=slot))
+            gpus.append(ImportedGpu(place, device=named))
         else:
-            left_out.append(f"{place}: {slot}, passed through: it counts as no GPU, because {reason}")
+            left_out.append(f"{place}: {named}, passed through: {reason}")
     return tuple(gpus)
 
 
-def _no_gpu(source: Source, functions: Sequence[etree._Element]) -> str | None:
+def _no_gpu(functions: Sequence[etree._Element]) -> str | None:
     """Return why a slot's functions that a VM has are no GPU; None if they may be.
 
     A GPU's functions are 0 and those that follow it: sound, USB, and USB's power.
     """
     if any(first(function, "boot") is not None for function in functions):
-        return "the VM boots from it"
-    addresses = [(line_of(f), attribute(first(f, "source", "address"), "function") or "0") for f in functions]
-    texts = {source.text(line, "function", number.removeprefix("0x")) for line, number in addresses}
-    if texts != {str(number) for number in range(len(texts))}:
-        return f"a GPU's functions begin with 0 and have no gap, and these are {', '.join(sorted(texts))}"
+        return "it counts as no GPU, because the VM boots from it"
+    numbers = {(attribute(first(f, "source", "address"), "function") or "0").removeprefix("0x") for f in functions}
+    if "0" not in numbers:
+        return WITHOUT_FIRST_FUNCTION
+    if numbers != {str(number) for number in range(len(numbers))}:
+        return "it counts as no GPU, because the functions of one have no gap"
     return None
-
-
-def _is_uuid(text: str) -> bool:
-    return re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text) is not None
 
 
 def _find_others(source: Source, domain: etree._Element, devices: etree._Element | None) -> list[str]:

@@ -24,7 +24,7 @@ from vgpuctl.config.foreign_vms.imported import (
     scaled_mib,
     stays_inside,
 )
-from vgpuctl.config.foreign_vms.vmx import find_gpus, passed_gpu
+from vgpuctl.config.foreign_vms.vmx import find_clock, find_gpus, passed_gpu
 from vgpuctl.config.foreign_vms.xml_reader import attribute, children, content, first, line_of, local_name, parse_xml
 from vgpuctl.model.numbers import format_size
 from vgpuctl.value import replace
@@ -154,6 +154,7 @@ class _System:
             disks=tuple(disk for item in by_type.pop(_DISK, []) if (disk := self._disk(item)) is not None),
             nics=tuple(self._nic(item) for item in by_type.pop(_NIC, [])),
             gpus=self._gpus(by_type),
+            clock=find_clock(self._source, self._config),
         )
         self._list_others(by_type)
         opener = "ova" if self._files.is_safe else None

@@ -12,15 +12,21 @@ import re
 from typing import NamedTuple
 
 from vgpuctl.config.foreign_vms.imported import (
+    LOCAL_TIME,
+    UTC,
+    WITHOUT_FIRST_FUNCTION,
     ForeignFile,
+    ImportedClock,
     ImportedDisk,
     ImportedGpu,
     ImportedNic,
     ImportedVm,
     Source,
+    name_functions,
     nic_model,
     stays_inside,
 )
+from vgpuctl.value import replace
 
 FORMAT = "Proxmox VE"
 _KEY = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -29,7 +35,9 @@ _NIC, _GPU = re.compile(r"net(\d{1,3})"), re.compile(r"hostpci(\d{1,3})")
 _MARK = re.compile(
     r"^(ostype|scsihw|vmgenid|smbios1|bootdisk|cores|memory|(scsi|virtio|sata|ide|net|hostpci)\d{1,3}):", re.MULTILINE
 )
-_USED = frozenset({"bios", "cores", "memory", "name", "ostype", "sockets", "vcpus", "smbios1"})
+_USED = frozenset(
+    {"bios", "cores", "memory", "name", "ostype", "sockets", "vcpus", "smbios1", "localtime", "tpmstate0"}
+)
 _SILENT = frozenset({"boot", "bootdisk", "description", "digest", "meta", "scsihw", "tablet", "vmgenid"})
 """What means nothing for a guest elsewhere, or what every VM of vgpuctl has in its own way."""
 _SILENT_VALUES = {
@@ -48,7 +56,6 @@ _REASONS = {
     "args": "QEMU's own command line is not taken over",
     "hookscript": "a script of the other host is not taken over",
     "efidisk0": "UEFI's variables are not taken over: the VM gets new ones",
-    "tpmstate0": "the state of the TPM is not taken over: have BitLocker's recovery key ready",
     "onboot": "a VM spec has autostart: enabled for that",
     "tags": "a VM spec has labels: for that",
     "affinity": "a VM spec has cpu_pin: for that",
@@ -57,6 +64,7 @@ _REASONS = {
     "balloon": "a VM of vgpuctl always has its whole memory",
     "cpu": "vgpuctl chooses the CPU that the guest sees",
     "machine": "vgpuctl chooses the machine type",
+    "vga": "a VM here has a VGA card for its console, or display: for a vGPU's screen",
     "startup": "a VM spec has start_order: for that",
     "parent": "the snapshots are not taken over",
     "template": "it is a template there, and a VM here",
@@ -87,6 +95,7 @@ def parse_text(source: Source, text: str) -> ForeignFile:
     values = {line.key: line for line in lines}
     name, memory, os_type = values.get("name"), values.get("memory"), values.get("ostype")
     os_word = "" if os_type is None else source.text(os_type.number, "ostype", os_type.value)
+    is_windows = os_word.startswith(("win", "w2k", "wxp", "wvista"))
     position = source.at(1 if name is None else name.number)
     vm = ImportedVm(
         name="" if name is None else source.text(name.number, "name", name.value),
@@ -94,15 +103,27 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         memory_mib=None if memory is None else _memory(source, memory),
         vcpus=_vcpus(source, values, position, left_out, notes),
         firmware="uefi" if "bios" in values and values["bios"].value == "ovmf" else "bios",
-        is_windows=os_word.startswith(("win", "w2k", "wxp", "wvista")),
+        is_windows=is_windows,
         os_name=_OS_NAMES.get(os_word, os_word),
         disks=_find_disks(source, lines, left_out),
         nics=tuple(_make_nic(source, line, left_out) for line in _sorted(lines, _NIC)),
         gpus=_find_gpus(source, lines, left_out),
         left_out=(*left_out, *_find_others(source, lines), *sections),
+        clock=_clock(source, values, is_windows=is_windows),
+        tpm=None if "tpmstate0" not in values else f"{source.at(values['tpmstate0'].number)}: tpmstate0",
         notes=tuple(notes),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
+
+
+def _clock(source: Source, values: dict[str, _Line], *, is_windows: bool) -> ImportedClock | None:
+    """Return what the clock shows: `localtime: 1`, also of Windows where the file does not say (qm.conf(5))."""
+    line = values.get("localtime", values.get("ostype") if is_windows else None)
+    if line is None:
+        return None
+    is_local = line.key == "ostype" or line.value in ("1", "on", "yes", "true")
+    shown = f"{source.at(line.number)}: {line.key}: {source.text(line.number, line.key, line.value)}"
+    return ImportedClock(shown, LOCAL_TIME if is_local else UTC)
 
 
 def _read_lines(source: Source, text: str) -> tuple[list[_Line], list[str]]:
@@ -179,8 +200,10 @@ def _find_disks(source: Source, lines: list[_Line], left_out: list[str]) -> tupl
         for line in lines
         if (match := _DISK.fullmatch(line.key)) is not None
     ]
+    first = _boot_keys(lines)
+    numbered.sort(key=lambda one: (first.index(one[2].key) if one[2].key in first else len(first), one[0], one[1]))
     disks = []
-    for _, _, line in sorted(numbered):
+    for _, _, line in numbered:
         options = _options(source, line, "file")
         volume, place = options.get("file", ""), source.at(line.number)
         file = posixpath.basename(volume.partition(":")[2])
@@ -192,7 +215,10 @@ def _find_disks(source: Source, lines: list[_Line], left_out: list[str]) -> tupl
             elif volume != "none":
                 left_out.append(f"{place}: {line.key} is a CD drive; cdrom: /PATH gives a new VM one")
         elif volume.startswith("/") or ":" not in volume:
-            left_out.append(f"{place}: {line.key} is {volume[:80]!a}, a device or file of the other host")
+            left_out.append(
+                f"{place}: {line.key} is {volume[:80]!a}, a device or file of the other host: name it in disk: once it "
+                "is here"
+            )
         elif not stays_inside(file):
             left_out.append(f"{place}: {line.key} is {volume[:80]!a}, which names no volume")
         else:
@@ -201,13 +227,20 @@ def _find_disks(source: Source, lines: list[_Line], left_out: list[str]) -> tupl
     return tuple(disks)
 
 
+def _boot_keys(lines: list[_Line]) -> list[str]:
+    """Return what the VM boots from: `boot: order=scsi0;net0`, before version 6.3 `bootdisk: scsi0`."""
+    values = {line.key: line.value for line in lines}
+    order = next((part[6:] for part in values.get("boot", "").split(",") if part.startswith("order=")), "")
+    return [key.strip() for key in (order or values.get("bootdisk", "")).split(";")]
+
+
 def _make_disk(line: _Line, options: dict[str, str], volume: str, file: str, place: str) -> ImportedDisk:
     from shlex import quote
 
     suffix = posixpath.splitext(file)[1].lstrip(".").lower()
     disk_format = _FORMATS.get(options.get("format", suffix), "raw")
     fetch = f"copy it here first: on the Proxmox host pvesm path {quote(volume)} shows where it is"
-    return ImportedDisk(file, disk_format, place, fetch, volume)
+    return ImportedDisk(file, disk_format, place, fetch, volume, is_on_virtio=line.key.startswith("virtio"))
 
 
 def _make_nic(source: Source, line: _Line, left_out: list[str]) -> ImportedNic:
@@ -240,24 +273,28 @@ def _name_options(
 
 def _find_gpus(source: Source, lines: list[_Line], left_out: list[str]) -> tuple[ImportedGpu, ...]:
     """Return the devices and vGPUs of the hostpci lines. A device with several functions, such as audio, is one."""
-    gpus: list[ImportedGpu] = []
-    slots: set[str] = set()
+    gpus: dict[str, ImportedGpu] = {}
+    slots: dict[str, list[str]] = {}
     for line in _sorted(lines, _GPU):
         options = _options(source, line, "host")
         place = source.at(line.number)
         _name_options(source, line, options, _GPU_OPTIONS, left_out)
         mapping = options.get("mapping") or None
         if "mdev" in options:
-            gpus.append(ImportedGpu(place, type_id=options["mdev"], mapping=mapping))
+            gpus[line.key] = ImportedGpu(place, type_id=options["mdev"], mapping=mapping)
         elif mapping is not None:
-            gpus.append(ImportedGpu(place, device=f"the mapping {mapping}", mapping=mapping))
+            gpus[line.key] = ImportedGpu(place, device=f"the mapping {mapping}", mapping=mapping)
         else:
             for address in filter(None, (part.strip() for part in options.get("host", "").split(";"))):
                 slot = _slot_of(address)
-                if slot not in slots:
-                    gpus.append(ImportedGpu(place, device=address))
-                slots.add(slot)
-    return tuple(gpus)
+                slots.setdefault(slot, []).append(address)
+                gpus.setdefault(slot, ImportedGpu(place))
+    for slot, addresses in slots.items():
+        gpus[slot] = replace(gpus[slot], device=name_functions(addresses))
+        if not any(address.partition(".")[2] in ("", "0") for address in addresses):  # without a function: all
+            gpu = gpus.pop(slot)
+            left_out.append(f"{gpu.position}: {gpu.device}, passed through: {WITHOUT_FIRST_FUNCTION}")
+    return tuple(gpus.values())
 
 
 def _slot_of(address: str) -> str:

@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterable
 
 from vgpuctl.config.foreign_vms.imported import (
+    IF_IT_IS_A_GPU,
     ForeignFile,
+    ImportedClock,
     ImportedDisk,
     ImportedGpu,
     ImportedNic,
@@ -53,6 +55,7 @@ _UNSUPPORTED_PREFIXES = {
     "numa.": "NUMA placement; numa_node: and cpu_pin: are vgpuctl's",
     "guestinfo.": "values for VMware Tools in the guest; a VM spec has cloud_init: for that",
     "migrate.": "settings of vMotion",
+    "hypervisor.cpuid.": "the guest sees here that it runs on KVM",
     "vvtd.": "a virtual IOMMU",
 }
 
@@ -101,6 +104,8 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         gpus=find_gpus(source, by_key, left_out),
         opener="vmx" if is_safe else None,
         left_out=(*left_out, *_find_others(source, entries)),
+        clock=find_clock(source, by_key),
+        tpm=f"{source.at(entries['vtpm.present'].line)}: vtpm" if _is_true(entries, "vtpm.present") else None,
         notes=tuple(notes),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
@@ -246,6 +251,12 @@ def find_gpus(source: Source, entries: dict[str, tuple[int, str]], left_out: lis
     return tuple(gpus)
 
 
+def find_clock(source: Source, entries: dict[str, tuple[int, str]]) -> ImportedClock | None:
+    """Return the clock, if `rtc.diffFromUTC` among such entries has the seconds by which it differs from UTC."""
+    line, seconds = entries.get("rtc.difffromutc", (1, ""))
+    return source.clock(line, "rtc.diffFromUTC", seconds) if seconds else None
+
+
 def passed_gpu(
     source: Source, line: int, shown: str, device: str, vendors: Iterable[str], left_out: list[str]
 ) -> tuple[ImportedGpu, ...]:
@@ -258,8 +269,8 @@ def passed_gpu(
     vendor = next((number for text in vendors if (number := _vendor_id(text)) is not None), None)
     if vendor is not None and is_vendor_of_network_cards(f"{vendor:04x}"):
         left_out.append(
-            f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which may be a network card: "
-            "if it is a GPU, add mode: passthrough"
+            f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which may be a network card "
+            f"and does not count: {IF_IT_IS_A_GPU}"
         )
     elif vendor is not None and not is_makers_vendor_id(f"{vendor:04x}"):
         left_out.append(f"{source.at(line)}: {shown} passes a device of vendor {vendor:#06x} through, which is no GPU")
@@ -283,9 +294,6 @@ def _find_others(source: Source, entries: dict[str, _Entry]) -> list[str]:
         match = _OTHER_DEVICES.fullmatch(key)
         if match is not None and _is_true(entries, key):
             lines.append(f"{source.at(entry.line)}: {match[1]}: a VM of vgpuctl has no such device of the other host")
-    if _is_true(entries, "vtpm.present"):
-        place = source.at(entries["vtpm.present"].line)
-        lines.append(f"{place}: the state of the TPM is not taken over: have BitLocker's recovery key ready")
     for prefix, what in _UNSUPPORTED_PREFIXES.items():
         matching = [entry.line for key, entry in entries.items() if key.startswith(prefix)]
         if matching:

@@ -14,7 +14,9 @@ from vgpuctl.config.arguments import placement_policy_of
 from vgpuctl.config.foreign_vms.imported import (
     MAX_DEVICES_PER_VM,
     MAX_VMS_PER_FILE,
+    WITHOUT_FIRST_FUNCTION,
     ForeignFile,
+    ImportedClock,
     ImportedDevice,
     ImportedDisk,
     ImportedGpu,
@@ -23,6 +25,7 @@ from vgpuctl.config.foreign_vms.imported import (
     ImportedVm,
     Source,
     bytes_to_mib,
+    name_functions,
 )
 from vgpuctl.model.names import normalize_pci
 from vgpuctl.value import Value
@@ -157,6 +160,7 @@ def _make_vm(source: Source, record: _Record) -> ImportedVm:
         disks=(ImportedDisk("disk.vhd", "vpc", source.at(line), fetch),),
         opener="disk",
         gpus=gpus,
+        clock=_clock(source, record),
         listed_nics=len([part for part in vifs.split(";") if part.strip()]) if vifs else None,
         left_out=(
             f"{source.at(line)}: xe's text does not name the VM's disks: one is assumed",
@@ -164,6 +168,13 @@ def _make_vm(source: Source, record: _Record) -> ImportedVm:
             *lost,
         ),
     )
+
+
+def _clock(source: Source, record: _Record) -> ImportedClock | None:
+    """Return the clock by platform:timeoffset, in seconds; 0 is what every new VM has."""
+    seconds = _map_value(record, "platform", "timeoffset")
+    is_set = seconds not in ("", "0")
+    return source.clock(record["platform"].line, "platform: timeoffset", seconds) if is_set else None
 
 
 def _find_passed_through(source: Source, record: _Record) -> tuple[tuple[ImportedGpu, ...], tuple[str, ...]]:
@@ -186,7 +197,12 @@ def _find_passed_through(source: Source, record: _Record) -> tuple[tuple[Importe
             lost.append(f"{place}: other-config:pci: {entry!a} is no PCI address")
         else:
             slots.setdefault(address.rpartition(".")[0], []).append(address)
-    gpus = [ImportedGpu(place, device=" with ".join(dict.fromkeys(parts))) for parts in slots.values()]
+    gpus = []
+    for parts in slots.values():
+        if any(part.endswith(".0") for part in parts):
+            gpus.append(ImportedGpu(place, device=name_functions(parts)))
+        else:
+            lost.append(f"{place}: {name_functions(parts)}, passed through: {WITHOUT_FIRST_FUNCTION}")
     return tuple(gpus), tuple(lost)
 
 

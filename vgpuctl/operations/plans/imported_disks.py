@@ -2,11 +2,11 @@
 """How the disks of another hypervisor's VM become disks of a VM here: the commands, and the paths that they write.
 
 qemu-img converts every disk by itself, and always gets the format: a guest could abuse a guess from the content.
-virt-v2v opens the whole VM, and puts virtio drivers into a Windows guest that never had them; it calls the disks
-NAME-sda, NAME-sdb and so on (virt-v2v-output-local(1)). A name without a slash gets `./`: QEMU would read a colon in
-it as a protocol, and every program a hyphen as an option. Both programs overwrite what they write to, so `test` first
-checks that no disk of that name exists, and tar extracts into a folder that is new. No two disks of a call share a
-name: not what is copied here from other hosts (`name_copies`), and not what the commands write.
+virt-v2v opens a whole VM, or one disk (`-i disk`), and puts virtio drivers into a Windows guest that never had them; it
+calls the disks NAME-sda, NAME-sdb and so on (virt-v2v-output-local(1)). A name without a slash gets `./`: QEMU would
+read a colon in it as a protocol, and every program a hyphen as an option. Both programs overwrite what they write to,
+so `test` first checks that no disk of that name exists, and tar extracts into a folder that is new. No two disks of a
+call share a name: not what is copied here from other hosts (`name_copies`), and not what the commands write.
 
 A disk that was not here to be read could name any file of this host, which would end up in the VM. So its command
 first asks `qemu-img info`, which reads no backing file, and ends if the disk names one. Source of the words of its
@@ -26,6 +26,8 @@ from vgpuctl.value import Value, replace
 
 DISK_FOLDER = "/var/lib/libvirt/images"
 """libvirt's storage pool `default` (virt-manager and virt-install make it there)."""
+KVM_FORMATS = ("Proxmox VE", "libvirt XML")
+"""Their guests have virtio drivers if their devices are virtio's."""
 
 
 class DiskConversion(Value):
@@ -97,30 +99,46 @@ def plan_disks(
             f"{vm.position}: its disks were not checked, because only its text came here: check with ls -l that they "
             "are plain files in its folder, or run vgpuctl import-vm as root where they are"
         )
+    needs_drivers = _needs_drivers(vm, file)
+    if needs_drivers and vm.firmware != "uefi":  # with UEFI it is windows11, on SATA
+        notes.append(
+            f"{vm.disks[0].position}: Windows does not boot from a virtio disk without its driver (stop code "
+            "INACCESSIBLE_BOOT_DEVICE): virt-v2v puts the drivers into the copy, from /usr/share/virtio-win or the ISO "
+            "that VIRTIO_WIN names"
+        )
     is_alone = len(file.content.vms) == 1
-    if vm.opener == "disk" and vm.is_windows:
-        opened = f"-i disk -if {vm.disks[0].format} {quote(_source(vm, file, 0, name))}"
-        return _with_virt_v2v(vm, f"{folder}/{name}", _checks(vm, file, name), opened, notes)
     if vm.opener in ("vmx", "ova") and (vm.is_windows or file.is_ova) and file.path != "-" and is_alone:
         opened = posixpath.dirname(file.path) or "." if vm.opener == "ova" and not file.is_ova else file.path
         checks = "" if file.is_ova else _checks(vm, file, name)
         opened = f"-i {vm.opener} {quote(_dotted(opened))}"
-        return _with_virt_v2v(vm, f"{folder}/{name}", checks, opened, notes)
-    if vm.is_windows and vm.opener is None and file.content.format in _WITHOUT_VIRTIO:
-        notes.append(f"{vm.position}: Windows may lack virtio drivers: install them on the other host first")
-    paths = tuple(f"{folder}/{one}.qcow2" for one in _qcow2_names(vm, name, names))
-    commands = [
-        f"{_unless_there([path])} && {_checks(vm, file, name, index)}"
+        paths = [f"{folder}/{name}-sd{_letters(number)}" for number in _numbers(vm)]
+        command = f"{_unless_there(paths)} && {checks}{_virt_v2v(opened, folder, name)}"
+        return DiskConversion((command,), tuple(paths), tuple(notes))
+    paths = [f"{folder}/{one}.qcow2" for one in _qcow2_names(vm, name, names)]
+    programs = [
         f"qemu-img convert -f {disk.format} -O qcow2 {quote(_source(vm, file, index, name))} {quote(path)}"
         for index, (disk, path) in enumerate(zip(vm.disks, paths, strict=True))
+    ]
+    if needs_drivers:
+        paths[0] = f"{folder}/{name}-sda"
+        programs[0] = _virt_v2v(f"-i disk -if {vm.disks[0].format} {quote(_source(vm, file, 0, name))}", folder, name)
+    commands = [
+        f"{_unless_there([path])} && {_checks(vm, file, name, index)}{program}"
+        for index, (path, program) in enumerate(zip(paths, programs, strict=True))
     ]
     if file.is_ova:
         members = " ".join(quote(disk.file) for disk in vm.disks)
         commands.insert(0, f"mkdir ./{name} && tar -xf {quote(_dotted(file.path))} -C ./{name} -- {members}")
-    return DiskConversion(tuple(commands), paths, tuple(notes))
+    return DiskConversion(tuple(commands), tuple(paths), tuple(notes))
 
 
-_WITHOUT_VIRTIO = ("VMware VMX", "OVF")
+def _needs_drivers(vm: ImportedVm, file: VmFile) -> bool:
+    """Return whether virt-v2v must convert the disk from which a VM boots: a Windows that may have no virtio driver.
+
+    With virtio-scsi it has another driver than for virtio-blk. From KVM and UEFI it becomes windows11, on SATA.
+    """
+    is_of_kvm = file.content.format in KVM_FORMATS
+    return vm.is_windows and not (is_of_kvm and (vm.firmware == "uefi" or vm.disks[0].is_on_virtio))
 
 
 def _checks(vm: ImportedVm, file: VmFile, name: str, *indexes: int) -> str:
@@ -138,12 +156,8 @@ def _checks(vm: ImportedVm, file: VmFile, name: str, *indexes: int) -> str:
     return "".join(checks)
 
 
-def _with_virt_v2v(vm: ImportedVm, target: str, checks: str, opened: str, notes: list[str]) -> DiskConversion:
-    """Return the conversion of a whole VM; `target`: the path of its disks without what virt-v2v adds to it."""
-    folder, name = posixpath.split(target)
-    paths = tuple(f"{target}-sd{_letters(number)}" for number in _numbers(vm))
-    run = f"virt-v2v {opened} -o local -os {quote(folder)} -of qcow2 -on {quote(name)}"
-    return DiskConversion((f"{_unless_there(paths)} && {checks}{run}",), paths, tuple(notes))
+def _virt_v2v(opened: str, folder: str, name: str) -> str:
+    return f"virt-v2v {opened} -o local -os {quote(folder)} -of qcow2 -on {quote(name)}"
 
 
 def _qcow2_names(vm: ImportedVm, name: str, names: Collection[str]) -> tuple[str, ...]:

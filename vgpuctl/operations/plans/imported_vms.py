@@ -11,28 +11,39 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Sequence
+from shlex import quote
 from typing import Any
 
 from vgpuctl.config import device_rules
 from vgpuctl.config.arguments import WINDOWS_11
-from vgpuctl.config.foreign_vms.imported import ImportedGpu, ImportedNic, ImportedVm, VmFile, bounded
+from vgpuctl.config.foreign_vms.imported import (
+    LOCAL_TIME,
+    UTC,
+    ImportedClock,
+    ImportedGpu,
+    ImportedNic,
+    ImportedVm,
+    VmFile,
+    bounded,
+    stays_inside,
+)
 from vgpuctl.config.rules import ValidationError, format_path
 from vgpuctl.config.spec_text import choose_vm_name, comment, render_spec
 from vgpuctl.config.vm_spec import VM_SHAPE, parse_vm_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.gpu.offered_profiles import can_offer
 from vgpuctl.gpu.profiles import matches_type
+from vgpuctl.makers import maker_of_type
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.names import parse_profile_name, profile_of_type
-from vgpuctl.model.numbers import format_size
+from vgpuctl.model.numbers import count_text, format_size
 from vgpuctl.model.results.host import ImportedVmResult
 from vgpuctl.operations.plans.guest_devices import MIN_MEMORY_MIB, MIN_VCPUS
-from vgpuctl.operations.plans.imported_disks import plan_disks
+from vgpuctl.operations.plans.imported_disks import KVM_FORMATS, plan_disks
 from vgpuctl.value import Value
 
 DEFAULT_NETWORK = "default"
-_KVM_FORMATS = ("Proxmox VE", "libvirt XML")
-"""Their guests have virtio drivers if their devices are virtio's."""
+_ONE_KIND = "left out, because a VM here has vGPUs or whole GPUs, not both"
 _MAX_NEAREST = 3
 _WINDOWS_11 = re.compile(r"win(dows)?[ /]?11", re.IGNORECASE)
 _BRAND = re.compile(r"(grid|nvidia)[ _]", re.IGNORECASE)
@@ -71,11 +82,12 @@ def plan_spec(
     if missing:
         notes.append(f"{vm.position}: {' and '.join(missing)}: the host's default, as the file does not say")
     fields["os"] = _os_kind(vm, notes)
+    left_out += _find_guest_state(vm, fields["os"])
     if fields["os"] == WINDOWS_11:
         _raise_to_least(vm, fields, notes)
     if conversion.paths:
         fields["disk"] = list(conversion.paths)
-    if vm.nics or file.content.format in ("VMware VMX", "OVF", *_KVM_FORMATS):
+    if vm.nics or file.content.format in ("VMware VMX", "OVF", *KVM_FORMATS):
         fields["networks"] = _networks(vm, file, left_out, notes) or ["none"]
     text = checked_text(fields, file)
     result = ImportedVmResult(
@@ -126,6 +138,38 @@ def _os_kind(vm: ImportedVm, notes: list[str]) -> str:
     return "windows11" if vm.is_windows else "linux"
 
 
+def _find_guest_state(vm: ImportedVm, kind: str) -> list[str]:
+    """Return what the guest finds changed about its clock and TPM, with what to do. `kind`: its `os:` here."""
+    sentences = []
+    if vm.tpm is not None:
+        tpm_here = "the VM gets a new one" if kind == WINDOWS_11 else f"os: {kind} has no TPM"
+        key = (
+            "BitLocker's recovery key" if vm.is_windows else "its passphrase (LUKS with clevis or systemd-cryptenroll)"
+        )
+        sentences.append(
+            f"{vm.tpm}: the TPM's state is not copied, and {tpm_here}. A disk whose key is in the TPM opens only with "
+            f"another key: have {key} ready"
+        )
+    clock = vm.clock
+    if clock is None and vm.is_windows and kind != WINDOWS_11:
+        clock = ImportedClock(f"{vm.position}: Windows", LOCAL_TIME)
+    clock_here = LOCAL_TIME if kind == WINDOWS_11 else UTC
+    if clock is not None and clock.time != clock_here:
+        advice = _CLOCK_ADVICE[WINDOWS_11 if kind == WINDOWS_11 else "windows" if vm.is_windows else "linux"]
+        shown = f"this host's {LOCAL_TIME}" if kind == WINDOWS_11 else UTC
+        sentences.append(f"{clock.position}: the VM's clock shows {clock.time} there, and {shown} here: {advice}")
+    return sentences
+
+
+_CLOCK_ADVICE = {
+    WINDOWS_11: "Windows takes it for its own local time: set the same time zone on both, or let Windows synchronize "
+    "its clock (w32tm /resync); if it has RealTimeIsUniversal, set that to 0",
+    "windows": "Windows takes it for local time, so it is wrong by the time zone. In the guest, as administrator: reg "
+    r"add HKLM\SYSTEM\CurrentControlSet\Control\TimeZoneInformation /v RealTimeIsUniversal /t REG_DWORD /d 1 /f",
+    "linux": "if timedatectl in the guest says 'RTC in local TZ: yes', run timedatectl set-local-rtc 0 there",
+}
+
+
 def _raise_to_least(vm: ImportedVm, fields: dict[str, Any], notes: list[str]) -> None:
     """Give a VM as much memory and as many CPUs as create-vm requires for Windows 11, with a note."""
     if vm.memory_mib is not None and vm.memory_mib < MIN_MEMORY_MIB:
@@ -140,20 +184,32 @@ def _gpu_fields(
     vm: ImportedVm, gpus: Sequence[Gpu], left_out: list[str], notes: list[str], warnings: list[str]
 ) -> dict[str, Any]:
     """Return the fields of the GPUs: profiles, or how many whole GPUs."""
-    profiles = [text for gpu in vm.gpus if (text := _resolve(gpu, gpus, left_out, warnings)) is not None]
+    vgpus = [gpu for gpu in vm.gpus if not gpu.is_whole]
+    profiles = [text for gpu in vgpus if (text := _resolve(gpu, gpus, left_out, warnings)) is not None]
     whole = [gpu for gpu in vm.gpus if gpu.is_whole]
     if profiles:
-        left_out += [f"{gpu.position}: {gpu.device}: a VM with vGPUs gets no whole device besides" for gpu in whole]
+        if whole:
+            left_out.append(
+                f"{_named(whole)}: {_ONE_KIND}: {', '.join(dict.fromkeys(profiles))} is in the spec. For "
+                f"{count_text(len(whole), 'whole GPU')} instead, write mode: passthrough and gpus: {len(whole)} in "
+                "place of profile:"
+            )
         counts = {profile: profiles.count(profile) for profile in profiles}
         return {"profile": [profile if n == 1 else f"{profile}:{n}" for profile, n in counts.items()]}
     if not whole:
         notes.append(f"{vm.position}: no vGPU is known: add profile: (vgpuctl list-profiles shows this host's)")
         return {}
-    notes += [
-        f"{gpu.position}: {gpu.device} counts as a GPU, and vgpuctl takes a free one: gpu: ADDRESS names one; if it "
-        "was another device, lower gpus:"
-        for gpu in whole
-    ]
+    if vgpus:
+        left_out.append(
+            f"{_named(vgpus)}: {_ONE_KIND}: gpus: {len(whole)} is in the spec. For vGPUs instead, write profile: in "
+            "place of mode: and gpus: (vgpuctl list-profiles shows this host's)"
+        )
+    notes += [f"{gpu.position}: {gpu.device} counts as a GPU" for gpu in whole]
+    other = f"gpus: {len(whole) - 1}" if len(whole) > 1 else "profile: in place of mode: and gpus:"
+    notes.append(
+        f"{vm.position}: gpus: {len(whole)}: vgpuctl takes free GPUs of this host, with all functions of their slots; "
+        f"gpu: in the spec names others (vgpuctl list-gpus). If one of the devices there is no GPU, write {other}"
+    )
     return {"mode": "passthrough", "gpus": len(whole)}
 
 
@@ -165,13 +221,28 @@ def _resolve(gpu: ImportedGpu, gpus: Sequence[Gpu], left_out: list[str], warning
         profiles = {t.profile for t in types if t.type_id in (gpu.type_id, number, f"nvidia-{number}")}
         if len(profiles) == 1:
             return profiles.pop()
-        left_out.append(
-            f"{gpu.position}: the vGPU type {gpu.type_id}: no GPU here has a type with that number. Add profile: with "
-            "the name that the other host shows: cat /sys/bus/pci/devices/*/mdev_supported_types/TYPE/name, or "
-            "nvidia-smi vgpu -s -v"
+        maker = maker_of_type(gpu.type_id)
+        if maker.has_numbered_types or maker.type_prefix is None:
+            has_number = maker.has_numbered_types or gpu.type_id.isdecimal()
+            more = ", or nvidia-smi vgpu -s -v" if has_number else ""
+            left_out.append(
+                f"{gpu.position}: the vGPU type {gpu.type_id}: no GPU here has it. Add profile: with the name that the "
+                f"other host shows: {_printer_of_name(gpu.type_id)}{more}"
+            )
+            return None
+        warnings.append(
+            f"{gpu.position}: {gpu.type_id} is a type of {maker.name} {maker.mdev_technique}, and no GPU of this host "
+            "has it now. vgpuctl calls it by that name where a GPU has it. Types of this host: vgpuctl list-profiles; "
+            f"what this one is, the other host shows: {_printer_of_name(gpu.type_id, 'description')}"
         )
-        return None
+        return gpu.type_id
     if gpu.profile is None:
+        uuid = str(gpu.vgpu_uuid)
+        path = quote(uuid) if stays_inside(uuid) else "*"
+        left_out.append(
+            f"{gpu.position}: the vGPU {uuid}: libvirt's XML does not say its profile. On the other host: "
+            f"cat /sys/bus/mdev/devices/{path}/mdev_type/name"
+        )
         return None
     known = next((t for t in types if _is_type(t, gpu.profile)), None)
     profile = known.profile if known is not None else _plain_name(gpu.profile)
@@ -182,6 +253,18 @@ def _resolve(gpu: ImportedGpu, gpus: Sequence[Gpu], left_out: list[str], warning
         hint = f"the nearest here: {', '.join(nearest)}" if nearest else none
         warnings.append(f"{gpu.position}: no GPU of this host offers {profile}; {hint}")
     return profile
+
+
+def _printer_of_name(type_id: str, file: str = "name") -> str:
+    """Return the command that prints a text of an mdev type; without its directory that of each type."""
+    folder = quote(type_id) if stays_inside(type_id) else "*"
+    return f"cat /sys/bus/pci/devices/*/mdev_supported_types/{folder}/{file}"
+
+
+def _named(gpus: Sequence[ImportedGpu]) -> str:
+    """Return what people call these GPUs and vGPUs, with the place of the first."""
+    names = [gpu.device or gpu.type_id or f"the vGPU {gpu.vgpu_uuid}" for gpu in gpus]
+    return f"{gpus[0].position}: {', '.join(names)}"
 
 
 def _is_type(vgpu_type: VgpuType, text: str) -> bool:
@@ -251,7 +334,7 @@ def _networks(vm: ImportedVm, file: VmFile, left_out: list[str], notes: list[str
 
 
 def _card(nic: ImportedNic, file: VmFile, notes: list[str]) -> dict[str, Any]:
-    is_kvm = file.content.format in _KVM_FORMATS
+    is_kvm = file.content.format in KVM_FORMATS
     model = {"model": nic.model} if is_kvm and nic.model is not None else {}
     for where in ({"bridge": nic.bridge, "vlan": nic.vlan}, {"network": nic.network if is_kvm else None}):
         named = {key: value for key, value in where.items() if value is not None}
