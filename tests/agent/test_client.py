@@ -19,8 +19,8 @@ from tests import foreign_vms
 from tests.agent.conftest import RunningAgent, running
 from vgpuctl import library
 from vgpuctl.agent.call_arguments import names_file
+from vgpuctl.agent.channel import IdleConnections
 from vgpuctl.agent.client import AgentHost
-from vgpuctl.agent.connection import IdleConnections
 from vgpuctl.errors import (
     FileNeeded,
     Interrupted,

@@ -23,13 +23,13 @@ from urllib.parse import urlencode
 
 from vgpuctl.agent.answers import pass_on, read_answer, result_in, with_remains
 from vgpuctl.agent.call_arguments import arguments_of, names_file
+from vgpuctl.agent.channel import AgentChannel, AnswerLost, IdleConnections
 from vgpuctl.agent.connection import (
     LOCAL_AGENT,
     LOCAL_LIMITS,
     REMOTE_LIMITS,
     AgentConnection,
     Dial,
-    IdleConnections,
     dialer,
     read_stream,
     show_operation_command,
@@ -82,10 +82,6 @@ MAX_STOPS = 3
 _STOPS = (Interrupted, KeyboardInterrupt, DeadlineExceeded)
 
 
-class AnswerLost(Unreachable):
-    """A request was sent, and its answer did not arrive."""
-
-
 class AgentHost(GpuHost):
     """A host behind an agent. `connect` and `vgpuctl.connect` open one."""
 
@@ -111,6 +107,7 @@ class AgentHost(GpuHost):
         self._confirm = settings.confirm
         self._host_name = name
         self._limits = REMOTE_LIMITS if name.startswith("ssh://") else LOCAL_LIMITS
+        self._channel = AgentChannel(dial, self._limits, idle)
         self._open_again: Any = self._with_settings
         self._begin_call()
 
@@ -286,41 +283,7 @@ class AgentHost(GpuHost):
     def _request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Mapping[str, Any]]:
-        used = None if self._idle is None else self._idle.take()
-        if used is not None:
-            with suppress(AnswerLost):  # the agent closed it meanwhile; a change has a key, and is not done twice
-                return self._exchange(used, method, path, body, headers)
-        return self._exchange(AgentConnection(self._dial), method, path, body, headers)
-
-    def _exchange(
-        self,
-        connection: AgentConnection,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: Mapping[str, str] | None,
-    ) -> tuple[int, Mapping[str, Any]]:
-        """Send a request and return the answer; close the connection, unless it is for the next request, too."""
-        how = {} if self._idle is not None else {"Connection": "close"}
-        is_whole = False
-        try:
-            connection.request(method, path, body, {**how, **(headers or {})})
-            response = connection.getresponse()
-            answer = self._limits.parse(response.read(self._limits.answer_bytes))
-            is_whole = response.isclosed() and not response.will_close
-        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-            raise AnswerLost(
-                f"the host agent's answer to {method} {path} did not arrive: {error}",
-                hint="systemctl status vgpuctl-agent; vgpuctl log shows what was done",
-            ) from error
-        finally:
-            if is_whole and self._idle is not None:
-                self._idle.keep(connection)
-            else:
-                connection.close()
-        if not isinstance(answer, dict):
-            raise AnswerLost(f"the host agent answered {method} {path} with something that is no object")
-        return response.status, answer
+        return self._channel.ask(method, path, body, headers or {})
 
     def _follow(
         self, call: LibraryCall, operation: str, stop: BaseException | None

@@ -7,7 +7,6 @@ import http.client
 import json
 import shlex
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -37,9 +36,6 @@ MAX_PROBE_BYTES = 64 << 10
 MAX_PROBLEM = 300
 SPARE_SECONDS = 3.0
 """So long the connection that found an agent is used for a call."""
-IDLE_SECONDS = 100.0
-"""So long an idle connection is kept for a next request; the agent closes it after 120."""
-MAX_IDLE = 4
 MAX_FIELDS = 16
 
 
@@ -78,43 +74,6 @@ class AgentConnection(http.client.HTTPConnection):
         self.request("GET", path, headers=headers)
         self.sock.settimeout(STREAM_SECONDS)
         return self.getresponse()
-
-
-class IdleConnections:
-    """Connections to one agent that wait for the next request. Threads share them.
-
-    Each connection to an agent of another host is a channel of SSH and a process there: to begin one takes longer than
-    most requests.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: list[tuple[float, AgentConnection]] = []
-
-    def take(self) -> AgentConnection | None:
-        """Return one that has served before, the latest; None if there is none. The agent may have closed it."""
-        with self._lock:
-            while self._idle:
-                since, connection = self._idle.pop()
-                if time.monotonic() < since + IDLE_SECONDS:
-                    return connection
-                connection.close()
-        return None
-
-    def keep(self, connection: AgentConnection) -> None:
-        """Keep a connection whose answer was read, unless there are enough."""
-        with self._lock:
-            if len(self._idle) < MAX_IDLE:
-                self._idle.append((time.monotonic(), connection))
-                return
-        connection.close()
-
-    def close(self) -> None:
-        """Close all."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for _, connection in idle:
-            connection.close()
 
 
 class AnswerLimits(Value):

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from vgpuctl.agent.channel import IdleConnections
 from vgpuctl.agent.client import AgentHost
-from vgpuctl.agent.connection import LOCAL_AGENT, IdleConnections, dial_socket
+from vgpuctl.agent.connection import LOCAL_AGENT, dial_socket
 from vgpuctl.controller.model import AgentFacts
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.agent_service import SOCKET_PATH
