@@ -12,15 +12,16 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.hosts.runner import LEASE_SECONDS, HostRunner
-from vgpuctl.controller.model import Desktop, FleetHost, Pool, PoolChanges, PoolState
+from vgpuctl.controller.model import Desktop, FleetHost, Offer, Pool, PoolChanges, PoolState
 from vgpuctl.controller.planning.host_choice import choose_host
 from vgpuctl.controller.planning.pool_plan import plan_pool
 from vgpuctl.errors import VgpuctlError
+from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.controller")
 
@@ -76,6 +77,11 @@ class Engine:
     def is_alive(self) -> bool:
         """Whether the pools were looked at a short time ago."""
         return time.monotonic() < self.ticked_at + 12 * TICK_SECONDS
+
+    def wake_hosts(self) -> None:
+        """Have each host's loop look now."""
+        for runner in list(self._runners.values()):
+            runner.wake()
 
     def _keep(self, work: Callable[[], None]) -> Callable[[], None]:
         """Return a thread's function that does some work again and again, whatever fails."""
@@ -142,7 +148,7 @@ class Engine:
         if not waiting:
             return
         pools = {pool.id: pool for pool in self._store.pools.list()}
-        hosts, now = self._store.hosts.list(), self._store.now()
+        hosts, now, offers = self._store.hosts.list(), self._store.now(), self._store.hosts.offers()
         counts: dict[str, Counter[str]] = {}
         for pool_id in {desktop.pool_id for desktop in waiting}:
             of_pool = self._store.desktops.of_pool(pool_id)
@@ -151,13 +157,21 @@ class Engine:
             pool = pools.get(desktop.pool_id)
             if pool is None or pool.state is not PoolState.ACTIVE:
                 continue
-            choice = choose_host(
-                desktop, pool, hosts, self._store.hosts.offers(), {}, counts[pool.id], now, number=random_number()
-            )
+            choice = choose_host(desktop, pool, hosts, offers, {}, counts[pool.id], now, number=random_number())
             if choice.host is None:
                 self._store.desktops.note_unplaced(desktop, choice.reason)
             elif self._store.desktops.place(desktop.id, choice.host.id, choice.profile):
                 counts[pool.id][choice.host.id] += 1
+                offers = less_offer(offers, choice.host.id, choice.profile)
+            else:  # another controller took the last one
+                offers = self._store.hosts.offers()
+
+
+def less_offer(offers: Sequence[Offer], host_id: str, profile: str | None) -> tuple[Offer, ...]:
+    """Return offers after a desktop took one of them, as `place` has it in the database."""
+    return tuple(
+        replace(one, free=one.free - 1) if (one.host_id, one.profile) == (host_id, profile) else one for one in offers
+    )
 
 
 def random_number() -> float:

@@ -10,7 +10,7 @@ Size: each method is one transaction, and all of them are about the same row.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import Connection, ScalarSelect, Select, Table, delete, func, insert, select, update
 
@@ -103,13 +103,14 @@ class DesktopRows(Rows):
             if plan(pool_of(row), tuple(map(desktop_of, rows)), self._database.now(connection)).is_empty:
                 return PoolChanges()  # a pool that needs nothing costs no write
         with self._write() as connection:
-            locked = select(schema.pool).where(schema.pool.c.id == pool_id).with_for_update()
+            locked = select(schema.pool).where(schema.pool.c.id == pool_id).with_for_update(key_share=True)
             row = connection.execute(locked).mappings().first()
             if row is None:
                 return PoolChanges()
             pool, now = pool_of(row), self._database.now(connection)
             desktops = {one.id: one for one in map(desktop_of, connection.execute(_of_pool(pool_id)).mappings())}
             changes = plan(pool, tuple(desktops.values()), now)
+            _lock_desktops(connection, (*changes.retire, *changes.release, *changes.move_image))
             self._apply(connection, pool, desktops, changes, now)
             return changes
 
@@ -125,9 +126,11 @@ class DesktopRows(Rows):
         table = schema.desktop
         with self._write() as connection:
             self._database.insert_or_update(connection, schema.person, ("name",), {"name": user})
-            connection.execute(select(schema.person).where(schema.person.c.name == user).with_for_update())
+            connection.execute(
+                select(schema.person).where(schema.person.c.name == user).with_for_update(key_share=True)
+            )
             row = connection.execute(
-                select(schema.pool).where(schema.pool.c.name == pool_name).with_for_update()
+                select(schema.pool).where(schema.pool.c.name == pool_name).with_for_update(key_share=True)
             ).mappings().first()  # fmt: skip
             if row is None:
                 raise NotFound(f"there is no pool {pool_name}", hint="vgpuctl controller list-pools", pool=pool_name)
@@ -208,21 +211,17 @@ class DesktopRows(Rows):
         """Put a desktop without a host onto one; False: it has one, or the host's offer of the profile is used up."""
         table, offer = schema.desktop, schema.host_offer
         with self._write() as connection:
+            waiting = (table.c.id == desktop_id) & table.c.host_id.is_(None) & table.c.absent.is_(False)
+            if connection.execute(select(table.c.id).where(waiting).with_for_update(key_share=True)).first() is None:
+                return False
             if profile is not None:
-                less = update(offer).where(
-                    (offer.c.host_id == host_id) & (offer.c.profile == profile) & (offer.c.free > 0)
-                )
-                if connection.execute(less.values(free=offer.c.free - 1)).rowcount != 1:
+                own = (offer.c.host_id == host_id) & (offer.c.profile == profile) & (offer.c.free > 0)
+                if connection.execute(update(offer).where(own).values(free=offer.c.free - 1)).rowcount != 1:
                     return False
-            placed = update(table).where(
-                (table.c.id == desktop_id) & table.c.host_id.is_(None) & table.c.absent.is_(False)
-            )
+            placed = update(table).where(table.c.id == desktop_id)
+            connection.execute(placed.values(host_id=host_id, profile=profile, not_before=0.0))
             self._changes.touch(host_id)
-            done = connection.execute(placed.values(host_id=host_id, profile=profile, not_before=0.0)).rowcount == 1
-            if not done and profile is not None:
-                back = update(offer).where((offer.c.host_id == host_id) & (offer.c.profile == profile))
-                connection.execute(back.values(free=offer.c.free + 1))
-            return done
+            return True
 
     def note_unplaced(self, desktop: Desktop, reason: str) -> None:
         """Note why no host takes a desktop, if that is another reason than before."""
@@ -238,7 +237,7 @@ class DesktopRows(Rows):
         """Let a desktop that no host has yet be placed elsewhere."""
         table = schema.desktop
         with self._write() as connection:
-            locked = select(table).where(table.c.id == desktop_id).with_for_update()
+            locked = select(table).where(table.c.id == desktop_id).with_for_update(key_share=True)
             row = connection.execute(locked).mappings().first()
             if row is None or (row["report"] is not None and was_seen(desktop_of(row))):
                 return
@@ -248,7 +247,7 @@ class DesktopRows(Rows):
     def retire(self, desktop_id: str, reason: str) -> None:
         """Have a desktop without a user deleted where it is; its pool makes another one."""
         with self._write() as connection:
-            locked = select(schema.desktop).where(schema.desktop.c.id == desktop_id).with_for_update()
+            locked = select(schema.desktop).where(schema.desktop.c.id == desktop_id).with_for_update(key_share=True)
             row = connection.execute(locked).mappings().first()
             if row is not None and row["user"] is None and not row["absent"]:
                 self._retire(connection, desktop_of(row), CONTROLLER, reason)
@@ -262,18 +261,20 @@ class DesktopRows(Rows):
         table, lease = schema.desktop, schema.host_lease
         before = {one.id: one for one in self.of_host(host_id)}
         wanted = {name: one for name, one in before.items() if name in reports}
-        changed = [one for one in wanted.values() if _differs(one, reports[one.id])]
+        changed = sorted((one for one in wanted.values() if _differs(one, reports[one.id])), key=lambda one: one.id)
         if not changed:
             return True
         with self._write() as connection:
             row = (
-                connection.execute(select(lease).where(lease.c.host_id == host_id).with_for_update()).mappings().first()
+                connection.execute(select(lease).where(lease.c.host_id == host_id).with_for_update(key_share=True))
+                .mappings()
+                .first()
             )
             if row is None or (row["holder"], row["epoch"]) != (holder, epoch):
                 return False
             for old in changed:
                 desktop = connection.execute(
-                    select(table).where(table.c.id == old.id).with_for_update()
+                    select(table).where(table.c.id == old.id).with_for_update(key_share=True)
                 ).mappings().first()  # fmt: skip
                 if desktop is not None:
                     self._store_report(connection, desktop_of(desktop), reports[old.id])
@@ -287,7 +288,7 @@ class DesktopRows(Rows):
             if connection.execute(select(table.c.id).where(failed)).first() is None:
                 return
         with self._write() as connection:
-            row = connection.execute(select(table).where(failed).with_for_update()).mappings().first()
+            row = connection.execute(select(table).where(failed).with_for_update(key_share=True)).mappings().first()
             report = None if row is None else desktop_of(row).report
             if report is not None:
                 report = replace(report, code=None, error=None, hint=None)
@@ -298,7 +299,11 @@ class DesktopRows(Rows):
         """Note that an action for a desktop failed; it is tried again later. `counts`: among the pool's errors."""
         table = schema.desktop
         with self._write() as connection:
-            row = connection.execute(select(table).where(table.c.id == desktop_id).with_for_update()).mappings().first()
+            row = (
+                connection.execute(select(table).where(table.c.id == desktop_id).with_for_update(key_share=True))
+                .mappings()
+                .first()
+            )
             if row is None:
                 return
             desktop, now = desktop_of(row), self._database.now(connection)
@@ -389,6 +394,15 @@ class DesktopRows(Rows):
             return tuple(map(desktop_of, connection.execute(statement).mappings()))
 
 
+def _lock_desktops(connection: Connection, ids: Sequence[str]) -> None:
+    """Lock desktops in the order that every transaction has, so that none of two waits for the other."""
+    table = schema.desktop
+    if ids:
+        connection.execute(
+            select(table.c.id).where(table.c.id.in_(ids)).order_by(table.c.id).with_for_update(key_share=True)
+        ).all()
+
+
 def _id_of(table: Table, name: str) -> ScalarSelect[object]:
     return select(table.c.id).where(table.c.name == name).scalar_subquery()
 
@@ -457,7 +471,7 @@ def _is_confirmed(desktop: Desktop, report: DesktopReport) -> bool:
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> Desktop:
     statement = select(schema.desktop).where(schema.desktop.c.name == name)
-    row = connection.execute(statement.with_for_update() if lock else statement).mappings().first()
+    row = connection.execute(statement.with_for_update(key_share=True) if lock else statement).mappings().first()
     if row is None:
         raise NotFound(f"there is no desktop {name}", hint="vgpuctl controller list-desktops", desktop=name)
     return desktop_of(row)

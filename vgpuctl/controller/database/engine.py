@@ -2,7 +2,9 @@
 """The engine, and all that differs between SQLite and PostgreSQL: no other module asks which of them it is.
 
 SQLite: a transaction that writes begins with BEGIN IMMEDIATE, and those of one process wait for each other on a lock
-of their own, which is faster than SQLite's. PostgreSQL: rows are locked by FOR UPDATE, which SQLite leaves out.
+of their own, which is faster than SQLite's. PostgreSQL: rows are locked by FOR NO KEY UPDATE, which SQLite leaves out
+and which other rows can still refer to. Every transaction locks in this order: people, images, pools, leases, desktops,
+offers; several rows of a table by their ids. Else two wait for each other, and PostgreSQL ends one.
 """
 
 from __future__ import annotations

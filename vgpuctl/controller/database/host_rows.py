@@ -168,12 +168,22 @@ class HostRows(Rows):
             self._note(connection, "host-removed", name, actor, About(host=name))
 
     def take_lease(self, host_id: str, holder: str, seconds: float) -> HostLease | None:
-        """Return the lease on a host: one's own, renewed, or one that nobody has any more; None: another has it."""
+        """Return the lease on a host: one's own, or one that nobody has any more; None: another has it.
+
+        It lasts for so many seconds; one's own is renewed when half of them are over, so that a look costs no write.
+        """
         lease = schema.host_lease
+        with self._database.read() as connection:
+            row = connection.execute(select(lease).where(lease.c.host_id == host_id)).mappings().first()
+            now = self._database.now(connection)
+            if row is not None and row["holder"] == holder and row["expires_at"] > now + seconds / 2:
+                return HostLease(**row)
         with self._database.write() as connection:
             now = self._database.now(connection)
             row = (
-                connection.execute(select(lease).where(lease.c.host_id == host_id).with_for_update()).mappings().first()
+                connection.execute(select(lease).where(lease.c.host_id == host_id).with_for_update(key_share=True))
+                .mappings()
+                .first()
             )
             if row is not None and row["holder"] != holder and row["expires_at"] > now:
                 return None
@@ -246,7 +256,7 @@ class HostRows(Rows):
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> FleetHost:
     statement = select(schema.host).where(schema.host.c.name == name)
-    row = connection.execute(statement.with_for_update() if lock else statement).mappings().first()
+    row = connection.execute(statement.with_for_update(key_share=True) if lock else statement).mappings().first()
     if row is None:
         raise NotFound(f"there is no host {name}", hint="vgpuctl controller list-hosts", host=name)
     return host_of(row)

@@ -115,7 +115,9 @@ class PoolRows(Rows):
         """
         with self._write() as connection:
             image = image_of(_require(connection, schema.image, spec.image, "image"))
-            others = connection.execute(select(schema.pool).with_for_update()).mappings()
+            others = connection.execute(
+                select(schema.pool).order_by(schema.pool.c.id).with_for_update(key_share=True)
+            ).mappings()
             pools = {row["name"]: pool_of(row) for row in others}
             before = pools.pop(name, None)
             check_generation(f"pool {name}", 0 if before is None else before.generation, if_generation)
@@ -199,7 +201,9 @@ class PoolRows(Rows):
         """Remove a pool that is being deleted, once its last desktop is gone; return whether it is removed."""
         with self._write() as connection:
             row = (
-                connection.execute(select(schema.pool).where(schema.pool.c.id == pool_id).with_for_update())
+                connection.execute(
+                    select(schema.pool).where(schema.pool.c.id == pool_id).with_for_update(key_share=True)
+                )
                 .mappings()
                 .first()
             )
@@ -231,7 +235,7 @@ def _uses_image(connection: Connection, image_id: str) -> bool:
 
 def _by_name(connection: Connection, table: Table, name: str, *, lock: bool = False) -> RowMapping | None:
     statement = select(table).where(table.c.name == name)
-    return connection.execute(statement.with_for_update() if lock else statement).mappings().first()
+    return connection.execute(statement.with_for_update(key_share=True) if lock else statement).mappings().first()
 
 
 def _require(connection: Connection, table: Table, name: str, what: str) -> RowMapping:

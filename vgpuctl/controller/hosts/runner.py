@@ -9,7 +9,6 @@ between turns but which calls run: whatever happened meanwhile, the next look de
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +18,9 @@ from contextlib import suppress
 from vgpuctl.agent.protocol import Fenced, FenceLost
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
+from vgpuctl.controller.hosts.guests import GuestQuestion, ask_guest
 from vgpuctl.controller.hosts.link import HostLink, facts_of
-from vgpuctl.controller.model import Desktop, FleetHost, HostLease, Image, Offer, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.model import Desktop, FleetHost, HostLease, Image, Offer, Pool
 from vgpuctl.controller.planning.host_look import HostVm
 from vgpuctl.controller.planning.host_plan import HostAction, HostPlan, MakeVm, plan_host
 from vgpuctl.errors import HostKeyRefused, NoCapacity, Temporary, VgpuctlError, explain_exception
@@ -42,9 +42,9 @@ SETTLE_SECONDS = 0.1
 """Events that follow each other this quickly begin one turn."""
 MAX_CALLS = 4
 """So many calls of one host run at a time."""
-MAX_PROBES = 16
+MAX_PROBES, PROBES_AT_A_TIME = 16, 8
+"""So many guests are asked in one look; those that were asked longest ago first."""
 OFFER_SECONDS = 10.0
-CONNECT_SECONDS = 1.0
 
 
 class HostRunner(threading.Thread):
@@ -61,6 +61,8 @@ class HostRunner(threading.Thread):
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._calls = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix=f"call-{host.name}")
+        self._probes = ThreadPoolExecutor(PROBES_AT_A_TIME, thread_name_prefix=f"probe-{host.name}")
+        self._probed: dict[str, float] = {}
         self._running: set[str] = set()
         self._lock = threading.Lock()
         self._events: threading.Thread | None = None
@@ -182,38 +184,23 @@ class HostRunner(threading.Thread):
     def _look(self, link: HostLink, desktops: Sequence[Desktop], pools: Mapping[str, Pool]) -> tuple[HostVm, ...]:
         """Return all VMs of the host, with what is asked of the guests of desktops."""
         rows = {desktop.id: desktop for desktop in desktops}
-        probes = 0
-        vms: list[HostVm] = []
+        vms: dict[str, HostVm] = {}
+        questions: list[GuestQuestion] = []
         for row in link.host().list_vms().data:
             vm = HostVm(row.name, row.uuid, str(row.state), row.generation, row.desktop, row.image, row.guest_users)
             desktop = rows.get(row.uuid)
             pool = None if desktop is None else pools.get(desktop.pool_id)
-            if desktop is not None and pool is not None and vm.state == "running" and probes < MAX_PROBES:
-                probes += 1
-                vm = self._probe(link, desktop, pool, replace(vm, guest_answers=row.driver is not None))
-            vms.append(vm)
-        return tuple(vms)
-
-    def _probe(self, link: HostLink, desktop: Desktop, pool: Pool, vm: HostVm) -> HostVm:
-        """Return a running VM with what its guest answers, as far as anybody needs to know that."""
-        report, kind = desktop.report, pool.spec.ready_when
-        was_ready = report is not None and report.ready and report.running_since is not None
-        address = None if report is None else report.address
-        host = link.host()
-        if address is None and (desktop.user is not None or kind is ReadyWhen.PORT or pool.spec.kind is PoolKind.FIXED):
-            with suppress(VgpuctlError):
-                addresses = host.show_address(vm.uuid).data.addresses
-                address = addresses[0].address if addresses else None
-        answers = vm.guest_answers or vm.guest_users is not None or was_ready
-        if kind is ReadyWhen.GUEST and not answers:
-            with suppress(VgpuctlError):
-                host.wait(vm.uuid, event="guest", timeout_seconds=CONNECT_SECONDS)
-                answers = True
-        is_open = was_ready
-        if kind is ReadyWhen.PORT and not is_open and address is not None:
-            with suppress(OSError), socket.create_connection((address, pool.spec.port), CONNECT_SECONDS):
-                is_open = True
-        return replace(vm, address=address, guest_answers=answers, port_open=is_open)
+            if desktop is not None and pool is not None and vm.state == "running":
+                question = ask_guest(desktop, pool, replace(vm, guest_answers=row.driver is not None))
+                vm = question.vm
+                questions += [question] if question.is_open else []
+            vms[vm.uuid] = vm
+        questions.sort(key=lambda one: self._probed.get(one.vm.uuid, 0.0))
+        asked = questions[:MAX_PROBES]
+        self._probed = {one.vm.uuid: self._probed.get(one.vm.uuid, 0.0) for one in questions}
+        self._probed |= {one.vm.uuid: time.monotonic() for one in asked}
+        answered = self._probes.map(lambda question: question.answered(link), asked)
+        return tuple((vms | {vm.uuid: vm for vm in answered}).values())
 
     def _offer(self, link: HostLink, host: FleetHost) -> None:
         """Store what the host has room for; not after each look, since that takes a while on large hosts."""
@@ -285,6 +272,7 @@ class HostRunner(threading.Thread):
 
     def _close(self) -> None:
         self._calls.shutdown(wait=True, cancel_futures=True)
+        self._probes.shutdown(wait=True, cancel_futures=True)
         with suppress(VgpuctlError):
             self._store.hosts.drop_lease(self.host_id, self._store.holder)
         self._drop_link()

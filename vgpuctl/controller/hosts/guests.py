@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of a desktop's guest, beyond what its host's list says: an address, and whether it is ready."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+
+from vgpuctl.controller.hosts.link import HostLink
+from vgpuctl.controller.model import Desktop, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.planning.host_look import HostVm
+from vgpuctl.errors import VgpuctlError
+from vgpuctl.value import Value, replace
+
+CONNECT_SECONDS = 1.0
+"""So long a guest may take to answer one question; at the next look it is asked again."""
+
+
+class GuestQuestion(Value):
+    """A running VM, with what is known of its guest, and what is not and somebody needs to know.
+
+    `port`: the one that has to answer, None for none.
+    """
+
+    vm: HostVm
+    needs_address: bool
+    needs_guest: bool
+    port: int | None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to ask."""
+        return self.needs_address or self.needs_guest or self.port is not None
+
+    def answered(self, link: HostLink) -> HostVm:
+        """Ask the host and the guest; return the VM with the answers."""
+        vm, host = self.vm, link.host()
+        if self.needs_address:
+            with suppress(VgpuctlError):
+                addresses = host.show_address(vm.uuid).data.addresses
+                vm = replace(vm, address=addresses[0].address if addresses else None)
+        if self.needs_guest:
+            with suppress(VgpuctlError):
+                host.wait(vm.uuid, event="guest", timeout_seconds=CONNECT_SECONDS)
+                vm = replace(vm, guest_answers=True)
+        if self.port is not None and vm.address is not None:
+            with suppress(OSError), socket.create_connection((vm.address, self.port), CONNECT_SECONDS):
+                vm = replace(vm, port_open=True)
+        return vm
+
+
+def ask_guest(desktop: Desktop, pool: Pool, vm: HostVm) -> GuestQuestion:
+    """Return what has to be asked of the guest of a running VM: what was answered once holds while it runs."""
+    report, kind = desktop.report, pool.spec.ready_when
+    was_ready = report is not None and report.ready and report.running_since is not None
+    address = None if report is None else report.address
+    answers = vm.guest_answers or vm.guest_users is not None or was_ready
+    has_reader = desktop.user is not None or kind is ReadyWhen.PORT or pool.spec.kind is PoolKind.FIXED
+    return GuestQuestion(
+        replace(vm, address=address, guest_answers=answers, port_open=was_ready),
+        needs_address=address is None and has_reader,
+        needs_guest=kind is ReadyWhen.GUEST and not answers,
+        port=pool.spec.port if kind is ReadyWhen.PORT and not was_ready else None,
+    )
