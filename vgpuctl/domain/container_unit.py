@@ -49,6 +49,12 @@ def expand(word: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda m: "$" if m[1] is None else env.get(m[1], m[0]), word)
 
 
+def unknown_names(words: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names in `$(NAME)` of words that have no value: a shell would run commands of these names."""
+    names = (match[1] for word in words for match in _REFERENCE.finditer(word))
+    return tuple(dict.fromkeys(name for name in names if name is not None and name not in env))
+
+
 def full_image_name(image: str) -> str:
     """Return an image's name with its registry: without one Kubernetes takes it from Docker's, and podman asks.
 
@@ -85,6 +91,7 @@ def container_unit(
         ValueError: a text has a character that no unit can have.
     """
     words = ["/usr/bin/podman", "run", "--rm", "--replace", f"--name={name.removesuffix('.service')}"]
+    words += ["--network=host"]  # containers of a pod reach each other at localhost, and others reach their ports
     words += [f"--device={device}" for device in devices]
     words += [f"--env-file={variables_file(name)}"] if has_variables else []
     words += [f"--workdir={working_dir}"] if working_dir else []

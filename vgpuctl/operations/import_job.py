@@ -11,7 +11,7 @@ from vgpuctl.config.kubernetes.job_names import choose_job, name_of_job
 from vgpuctl.config.kubernetes.manifests import Manifests
 from vgpuctl.config.kubernetes.pod_gpus import COUNT_LABEL, PodGpus, read_pod_gpus
 from vgpuctl.config.kubernetes.pods import Container, PodTemplate, cpus_of, memory_mib_of
-from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_request
+from vgpuctl.config.kubernetes.request import Assumed, DeviceRequest, parse_fraction, parse_request
 from vgpuctl.config.kubernetes.runtimes import with_runtimes
 from vgpuctl.config.kubernetes.words import DOMAINS, GPUSHARE, find_word
 from vgpuctl.config.rules import ValidationError
@@ -55,7 +55,9 @@ def import_jobs(
     if not asked:
         names = sorted({name for t in templates for c in t.containers for name in c.resources if "/" in name})
         asks = f"; they ask for {', '.join(names[:10])}" if names else ""
-        raise NotFound(f"no container asks for a GPU in words that are known{asks}", hint="vgpuctl import-job --help")
+        unread = [text for file in files for text in file.unread] if name is None else []
+        text = f"no container asks for a GPU in words that are known{asks}"
+        raise NotFound("\n".join([text, *unread[:10]]), hint="vgpuctl import-job --help")
     snapshot = observe(host, ReadScope(types=True))
     taken: set[str] = set()
     results = tuple(_job(snapshot, one, taken, units=units) for one in asked)
@@ -63,6 +65,7 @@ def import_jobs(
     others = [other for file in files for other in file.others]
     notes: tuple[str, ...] = (f"{count_text(without, 'pod template')} without a GPU not converted",) if without else ()
     notes += (f"no pods in: {', '.join(others[:20])}",) if others and name is None else ()
+    notes += tuple(text for file in files for text in file.unread)[:10] if name is None else ()
     result = QueryResult(results, snapshot.warnings, notes=notes)
     problems = [f"{job.at}: {job.kind} {job.name}: {job.problem}" for job in results if job.problem is not None]
     if problems:
@@ -97,11 +100,13 @@ def _read(
     Raises:
         InvalidInput: a request is not understood, or the requests are for GPUs of several makers.
     """
-    pod_gpus = read_pod_gpus(template.node_labels, template.labels, template.at)
+    pod_gpus = read_pod_gpus(template.node_labels, template.labels, template.annotations, template.at)
     requests = [r for c in template.containers if (r := parse_request(c, assumed, pod_gpus)) is not None]
     before = [r for c in template.init_containers if (r := parse_request(c, assumed, pod_gpus)) is not None]
     claimed, lost = _claimed(template, claims)
     requests = [*(requests or before[:1]), *claimed]
+    annotated = None if requests else parse_fraction(pod_gpus, template.at)
+    requests += [annotated] if annotated is not None else []
     makers = list(dict.fromkeys(request.maker for request in (*requests, *before)))
     if len(makers) > 1:
         raise InvalidInput(
@@ -129,7 +134,7 @@ def _claimed(template: PodTemplate, claims: Sequence[DeviceClaim]) -> tuple[list
             if request is not None:
                 lost += [f"claim {claim.name}: {text}" for text in devices.left_out]
                 requests.append(replace(request, words=(f"claim {claim.name} {devices.word} {devices.count}",)))
-    return requests, lost
+    return requests, list(dict.fromkeys(lost))
 
 
 def _job(snapshot: Snapshot, asked: _Asked, taken: set[str], *, units: bool) -> JobResult:
@@ -225,4 +230,4 @@ def _unread_labels(asked: _Asked) -> list[str]:
 
 
 def _why_unread(key: str) -> str:
-    return "choose the GPU by gpu:" if key.partition("/")[0] in DOMAINS else "this is about nodes"
+    return "choose the GPUs by the field gpu" if key.partition("/")[0] in DOMAINS else "this is about nodes"

@@ -9,7 +9,7 @@ from tests.callers import host_of
 from tests.hosts import open_sim_host, picture
 from tests.kubernetes_objects import check_manifests
 from vgpuctl.config.vm_spec import parse_vm_spec
-from vgpuctl.errors import HostCannot, InvalidInput
+from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 
 
 def manifest(limits: str, *, spec: str = "", metadata: str = "", more: str = "", container: str = "") -> str:
@@ -122,9 +122,14 @@ def test_a_mode_that_no_card_has_is_said(convert):
 def test_an_instance_of_another_size_is_said(convert):
     job = only(convert(manifest("nvidia.com/mig-3g.20gb: 1"), "h100-mig"))
     assert job.spec["profile"] == "H100-3-40C"
-    assert "GPU instance 3g.20gb: H100-3-40C has about 38352 MiB for programs; of this GPU 3g is 3g.40gb" in job.kept
+    text = "H100-3-40C has about 38352 MiB for programs; no smaller GPU instance of this host holds that"
+    assert f"GPU instance 3g.20gb: {text}" in job.kept
+    assert f"GPU instance 1g.12gb: {text}" in only(convert(manifest("nvidia.com/mig-1g.12gb: 1"), "h100-mig")).kept, (
+        "1g.10gb has less memory than is asked"
+    )
+    assert only(convert(manifest("nvidia.com/mig-1g.5gb: 1"), "h100-mig")).spec["profile"] == "H100-1-10C"
     with pytest.raises(HostCannot, match=r"its GPU instances are 1g.10gb, 3g.40gb"):
-        convert(manifest("nvidia.com/mig-2g.20gb: 1"), "h100-mig")
+        convert(manifest("nvidia.com/mig-4g.40gb: 1"), "h100-mig")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +170,7 @@ def test_required_node_affinity_chooses_gpus(convert):
     assert job.spec["gpu"] == ["0000:5e:00.0"], "either label is enough"
     terms[1] = "{matchExpressions: [{key: zone, operator: In, values: [b]}]}"
     job = only(convert(manifest("nvidia.com/gpumem: 1000", spec=affinity(", ".join(terms))), "mixed"))
-    assert "2 alternatives of nodes: choose by gpu:" in job.left_out
+    assert "2 alternatives of nodes: choose the GPUs by the field gpu" in job.left_out
 
 
 def test_room_is_counted(convert):
@@ -212,14 +217,14 @@ def test_folders_and_shared_memory_of_a_container(convert):
     mounts = (
         ", workingDir: '/work dir', volumeMounts: [{name: shm, mountPath: /dev/shm}, "
         "{name: data, mountPath: /models}, {name: dir, mountPath: /d}], "
-        "envFrom: [{secretRef: {name: hf}}], ports: [{containerPort: 8000}]"
+        "envFrom: [{secretRef: {name: hf}}], ports: [{containerPort: 8000}, {containerPort: 80, hostPort: 8080}]"
     )
     job = only(convert(manifest("nvidia.com/gpumem: 3000", container=mounts, more=volumes), units=True))
     (unit,) = job.units
     assert '"--workdir=/work dir" --shm-size=8192m ' in unit.text
     assert [text for text in job.left_out if "volume" in text or "env" in text or "ports" in text] == [
         "container main: envFrom, values of the cluster: secretRef hf",
-        "container main: ports 8000: allow them in the guest's firewall",
+        "container main: ports 8000, 80 (hostPort 8080): they are the guest's own, allow them in its firewall",
         "container main: volume data at /models: persistentVolumeClaim models",
         "container main: volume dir at /d: hostPath /mnt/nfs",
     ]
@@ -311,3 +316,91 @@ def test_a_compute_domain_makes_claims(convert):
     job = only(convert(manifest("nvidia.com/gpu: 1", more=claims) + domain))
     assert job.spec["profile"] == "A100-40C"
     assert [text for text in job.left_out if text.startswith("ComputeDomain imex: its pods reach each other")]
+
+
+def test_each_name_of_a_template_is_a_device_of_its_own(convert):
+    claim = (
+        "---\napiVersion: resource.k8s.io/v1\nkind: {kind}\nmetadata: {{name: one}}\nspec:{spec}\n"
+        "    devices: {{requests: [{{name: g, exactly: {{deviceClassName: gpu.nvidia.com}}}}]}}\n"
+    )
+    claims = "  resourceClaims: [{{name: a, {key}: one}}, {{name: b, {key}: one}}]\n"
+    templates = manifest("cpu: 1", more=claims.format(key="resourceClaimTemplateName"))
+    text = templates + claim.format(kind="ResourceClaimTemplate", spec="\n  spec:")
+    assert only(convert(text, "hgx-h100")).spec["gpus"] == 2
+    shared = manifest("cpu: 1", more=claims.format(key="resourceClaimName"))
+    text = shared + claim.format(kind="ResourceClaim", spec="").replace("    devices", "  devices")
+    assert only(convert(text, "hgx-h100")).spec["gpus"] == 1, "a ResourceClaim is one, however often it is named"
+
+
+def test_a_variable_that_the_operator_sets(convert):
+    container = (
+        "{name: w, image: r, command: [sh, -c], args: ['run --size=$(LWS_GROUP_SIZE) --to=$(LWS_LEADER_ADDRESS)']}"
+    )
+    container = container[:-1] + ", resources: {limits: {nvidia.com/gpumem: 8000}}}"
+    text = (
+        "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: v}\nspec:\n  replicas: 1\n"
+        f"  leaderWorkerTemplate:\n    size: 2\n    workerTemplate: {{spec: {{containers: [{container}]}}}}\n"
+    )
+    job = only(convert(text, units=True))
+    (unit,) = job.units
+    assert "--size=2 --to=$$(LWS_LEADER_ADDRESS)" in unit.text
+    assert "LWS_GROUP_SIZE=2" in unit.variables
+    assert "container w: $(LWS_LEADER_ADDRESS) in its command: write the values into the unit" in job.left_out
+    with pytest.raises(InvalidInput, match="size 0: a group has one pod at least"):
+        convert(text.replace("size: 2", "size: 0"))
+
+
+def test_a_part_of_a_gpu_by_an_annotation(convert):
+    job = only(convert(manifest("cpu: 1", metadata=", annotations: {gpu-fraction: '0.5'}")))
+    assert (job.words, job.spec["profile"]) == (("gpu-fraction 0.5 of 1 GPU",), "A100-20C")
+    several = ", annotations: {gpu-memory: '2000', gpu-fraction-num-devices: '2'}"
+    job = only(convert(manifest("cpu: 1", metadata=several), "l40s-x4"))
+    assert (job.spec["profile"], job.spec["placement"]) == ("L40S-3Q:2", "breadth")
+    for given in ("{gpu-fraction: '2'}", "{gpu-fraction: half}", "{gpu-memory: 2Gi}",
+                        "{gpu-fraction: '0.5', gpu-memory: '100'}"):  # fmt: skip
+        with pytest.raises(InvalidInput, match=r"job.yaml:1: gpu-"):
+            convert(manifest("cpu: 1", metadata=f", annotations: {given}"))
+
+
+def test_the_steps_of_a_workflow_are_pods(convert):
+    text = (
+        "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {generateName: gpu-}\nspec:\n  entrypoint: train\n"
+        "  templates:\n  - name: train\n    nodeSelector: {zone: a}\n"
+        "    container: {image: i, command: [run], resources: {limits: {nvidia.com/gpumem: 8000}}}\n"
+        "  - name: all\n    steps: [[{name: a, template: train}]]\n"
+        "  - name: s\n    script: {image: i, source: x, resources: {limits: {nvidia.com/gpu: 1}}}\n"
+    )
+    train, script = convert(text).data
+    assert (train.job, train.spec["name"], train.spec["profile"]) == ("gpu-train", "gpu-train", "A100-10C")
+    assert "node label zone: this is about nodes" in train.left_out
+    assert (script.job, script.spec["profile"]) == ("gpu-s", "A100-40C")
+    assert "container main: source" in script.left_out
+
+
+def test_a_gpu_where_nobody_looks_for_it_is_said(convert):
+    runtime = "apiVersion: example.org/v1\nkind: Runtime\nmetadata: {name: r}\nspec: {gpuType: nvidia.com/gpu}\n"
+    with pytest.raises(
+        NotFound, match=r"job.yaml:4: Runtime r asks for nvidia.com/gpu, and its pods are not in the file"
+    ):
+        convert(runtime)
+    result = convert(manifest("nvidia.com/gpumem: 3000") + "---\n" + runtime)
+    assert [note for note in result.notes if "Runtime r asks for nvidia.com/gpu" in note]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"spec": "  nodeSelector: [nvidia.com/gpu.product]\n"}, "nodeSelector: expected a mapping"),
+        ({"spec": "  affinity: [1]\n"}, "affinity: expected a mapping"),
+        ({"spec": affinity("1").replace("[1]", "text")}, "nodeSelectorTerms: expected a list"),
+        ({"metadata": ", labels: [a, b]"}, "labels: expected a mapping"),
+        ({"container": ", envFrom: x"}, "envFrom: expected a list"),
+        ({"container": ", ports: 80"}, "ports: expected a list"),
+        ({"more": "  volumes: {a: b}\n"}, "volumes: expected a list"),
+        ({"container": ", volumeMounts: [{name: 5}]"}, "expected a name and a mountPath"),
+    ],
+)
+def test_what_is_of_another_type_is_an_error_with_its_line(convert, options, problem):
+    with pytest.raises(InvalidInput, match=r"job.yaml:\d+:\d+: ") as raised:
+        convert(manifest("nvidia.com/gpumem: 3000", **options), valid=False)
+    assert problem in raised.value.message

@@ -418,7 +418,7 @@ def test_a_claim_of_a_gpu_for_a_vm_is_a_whole_one(convert):
     ("scenario", "word", "devices"),
     [
         ("mixed", "amd.com/gpu", " --device=/dev/kfd --device=/dev/dri "),
-        ("ascend", "huawei.com/Ascend310P", " --name=job-p-main docker.io/library/t"),
+        ("ascend", "huawei.com/Ascend310P", " --name=job-p-main --network=host docker.io/library/t"),
     ],
 )
 def test_containers_have_the_devices_of_their_gpus_maker(convert, scenario, word, devices):

@@ -115,13 +115,17 @@ def parse_claim(value: Mapping[str, Any], name: str, namespace: str, lines: Mapp
 def find_claims(
     refs: Iterable[ClaimRef], namespace: str, claims: Sequence[DeviceClaim], at: str
 ) -> tuple[DeviceClaim, ...]:
-    """Return the claims that a pod names.
+    """Return the claims that a pod names: one for each name of a template, and each ResourceClaim once.
 
     Raises:
         InvalidInput: a claim is in none of the files; `at` is where the pod is.
     """
     result = []
-    for ref in dict.fromkeys(refs):
+    named: set[ClaimRef] = set()
+    for ref in refs:
+        if ref.kind == CLAIM and ref in named:
+            continue
+        named.add(ref)
         one = next((c for c in claims if (c.kind, c.name, c.namespace) == (ref.kind, ref.name, namespace)), None)
         if one is None:
             raise _error(

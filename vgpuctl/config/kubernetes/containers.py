@@ -8,13 +8,22 @@ from typing import Any
 
 from vgpuctl.config.kubernetes.pods import Container
 from vgpuctl.config.kubernetes.quantity import parse_quantity
-from vgpuctl.config.kubernetes.values import as_list, as_mapping, as_scalar, as_shown, as_text, place_of, problem_at
+from vgpuctl.config.kubernetes.values import (
+    as_mapping,
+    as_scalar,
+    as_shown,
+    as_text,
+    list_at,
+    mapping_at,
+    place_of,
+    problem_at,
+)
 from vgpuctl.config.yaml_reader import Document, KeyPath
 from vgpuctl.value import EMPTY_MAPPING, replace
 
 _READ = frozenset({
     "name", "image", "imagePullPolicy", "command", "args", "env", "envFrom", "resources", "workingDir", "volumeMounts",
-    "restartPolicy",
+    "restartPolicy", "ports",
 })  # fmt: skip
 """What is read, or says nothing about a VM; all else is said to be left out."""
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- the path in a container
@@ -31,7 +40,7 @@ def read_containers(
     Raises:
         InvalidInput: they are none.
     """
-    volumes = volumes_of(spec)
+    volumes = volumes_of(document, spec, path)
     before: list[Container] = []
     beside: list[Container] = []
     for value, container in _read_list(document, spec, "initContainers", path, volumes):
@@ -40,18 +49,20 @@ def read_containers(
     return (*containers, *beside), tuple(before)
 
 
-def volumes_of(spec: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the volumes of a pod's specification by name."""
-    return {as_text(as_mapping(v).get("name"), ""): as_mapping(v) for v in as_list(spec.get("volumes"))}
+def volumes_of(document: Document, spec: Mapping[str, Any], path: KeyPath) -> Mapping[str, Mapping[str, Any]]:
+    """Return the volumes of a pod's specification by name.
+
+    Raises:
+        InvalidInput: they are none.
+    """
+    volumes = list_at(document, spec, "volumes", path)
+    return {as_text(as_mapping(volume).get("name"), ""): as_mapping(volume) for volume in volumes}
 
 
 def _read_list(
     document: Document, spec: Mapping[str, Any], key: str, path: KeyPath, volumes: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[object, Container]]:
-    values = spec.get(key)
-    if values is not None and not isinstance(values, list):
-        raise problem_at(document, (*path, key), "expected a list of containers")
-    for number, value in enumerate(values or ()):
+    for number, value in enumerate(list_at(document, spec, key, path)):
         yield value, read_container(document, value, (*path, key, number), volumes)
 
 
@@ -66,13 +77,14 @@ def read_container(
     if not isinstance(value, Mapping):
         raise problem_at(document, path, "expected a container")
     env, left_out = _variables(document, value, path)
-    left_out += [_of_container(str(key), item) for key, item in value.items() if key not in _READ and item]
-    resources = as_mapping(value.get("resources"))
+    left_out += [str(key) for key, item in value.items() if key not in _READ and item]
+    left_out += _ports(list_at(document, value, "ports", path))
+    resources = mapping_at(document, value, "resources", path)
     container = Container(
         name=as_text(value.get("name"), "container"),
         image=as_text(value.get("image"), ""),
-        command=tuple(map(as_scalar, _list(document, value, "command", path))),
-        args=tuple(map(as_scalar, _list(document, value, "args", path))),
+        command=tuple(map(as_scalar, list_at(document, value, "command", path))),
+        args=tuple(map(as_scalar, list_at(document, value, "args", path))),
         env=tuple(env),
         resources=_amounts(document, as_mapping(resources.get("limits")), as_mapping(resources.get("requests")), path),
         at=place_of(document, path),
@@ -82,26 +94,29 @@ def read_container(
     return _with_volumes(document, container, value, path, volumes)
 
 
-def _of_container(key: str, value: object) -> str:
-    """Return what a container has of another kind: its ports by their numbers, all else by its name."""
-    if key != "ports":
-        return key
-    ports = [as_shown(as_mapping(port).get("containerPort")) for port in as_list(value)]
-    return f"ports {', '.join(ports[:20])}: allow them in the guest's firewall"
+def _ports(ports: Sequence[Any]) -> list[str]:
+    """Return what is to do for a container's ports, which are the guest's own."""
+    texts = []
+    for port in map(as_mapping, ports[:20]):
+        inside, outside = as_shown(port.get("containerPort")), as_shown(port.get("hostPort") or "")
+        texts.append(f"{inside} (hostPort {outside})" if outside not in ("", inside) else inside)
+    return [f"ports {', '.join(texts)}: they are the guest's own, allow them in its firewall"] if texts else []
 
 
 def _variables(document: Document, value: Mapping[str, Any], path: KeyPath) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the variables with a value, and those whose values are in the cluster."""
     env: list[tuple[str, str]] = []
     left_out: list[str] = []
-    for number, entry in enumerate(_list(document, value, "env", path)):
+    for number, entry in enumerate(list_at(document, value, "env", path)):
         if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
             raise problem_at(document, (*path, "env", number), "expected a name and a value")
         if "valueFrom" in entry:
             left_out.append(f"env {entry['name']}, whose value is in the cluster: {_origin(entry['valueFrom'])}")
         else:
             env.append((entry["name"], as_scalar(entry.get("value"))))
-    left_out += [f"envFrom, values of the cluster: {_origin(entry)}" for entry in as_list(value.get("envFrom"))]
+    left_out += [
+        f"envFrom, values of the cluster: {_origin(entry)}" for entry in list_at(document, value, "envFrom", path)
+    ]
     return env, left_out
 
 
@@ -124,9 +139,11 @@ def _with_volumes(
     """Return a container with the size of its shared memory, and the volumes that it does not get."""
     left_out = list(container.left_out)
     shm_mib = None
-    for number, entry in enumerate(_list(document, value, "volumeMounts", path)):
+    for number, entry in enumerate(list_at(document, value, "volumeMounts", path)):
         mount = as_mapping(entry)
-        name, where = as_text(mount.get("name"), "volume"), as_shown(mount.get("mountPath"), 200)
+        if not isinstance(mount.get("name"), str) or not isinstance(mount.get("mountPath"), str):
+            raise problem_at(document, (*path, "volumeMounts", number), "expected a name and a mountPath")
+        name, where = as_text(mount["name"], ""), as_shown(mount["mountPath"], 200)
         volume = volumes.get(name, EMPTY_MAPPING)
         memory = as_mapping(volume.get("emptyDir"))
         if where == _SHARED_MEMORY and memory.get("medium") == "Memory":
@@ -174,10 +191,3 @@ def _amounts(
             raise problem_at(document, (*path, "resources"), f"{name}: request {given[1]} and limit {given[0]} differ")
         result[name] = given[numbers.index(max(numbers))]
     return result or EMPTY_MAPPING
-
-
-def _list(document: Document, value: Mapping[str, Any], key: str, path: KeyPath) -> Sequence[object]:
-    items = value.get(key) or []
-    if not isinstance(items, list):
-        raise problem_at(document, (*path, key), f"{key}: expected a list")
-    return items

@@ -14,8 +14,8 @@ from typing import Any
 
 from vgpuctl.config.kubernetes.claims import CLAIM_TEMPLATE, DeviceClaim, is_claim, parse_claim, parse_refs
 from vgpuctl.config.kubernetes.containers import read_container, read_containers, volumes_of
-from vgpuctl.config.kubernetes.pod_gpus import NodeLabel, parse_node_affinity
-from vgpuctl.config.kubernetes.pods import PodTemplate
+from vgpuctl.config.kubernetes.pod_gpus import FRACTION_ANNOTATIONS, NodeLabel, parse_node_affinity
+from vgpuctl.config.kubernetes.pods import Container, PodTemplate
 from vgpuctl.config.kubernetes.values import (
     MAX_TEXT,
     as_list,
@@ -24,10 +24,11 @@ from vgpuctl.config.kubernetes.values import (
     as_shown,
     as_text,
     as_texts,
+    mapping_at,
     place_of,
     problem_at,
 )
-from vgpuctl.config.kubernetes.words import DOMAINS
+from vgpuctl.config.kubernetes.words import DOMAINS, find_word
 from vgpuctl.config.not_text import refuse_nul
 from vgpuctl.config.yaml_reader import Document, KeyPath, load_document
 from vgpuctl.errors import InvalidInput
@@ -42,12 +43,17 @@ _COMPONENTS = ("predictor", "transformer", "explainer")
 """Of KServe's InferenceService: each has pods of its own."""
 _ROLE_KEYS = ("type", "name", "groupName")
 """What tells the templates of a list apart."""
-_SCHEDULERS = frozenset({"scheduler.tensorstack.dev", "kueue.x-k8s.io", "hami.io"})
+_SCHEDULERS = frozenset({"scheduler.tensorstack.dev", "kueue.x-k8s.io", "hami.io", "kai.scheduler"})
 """Domains of labels and annotations of schedulers that give out GPUs, besides those of the words themselves."""
-_QUEUE_LABELS = ("scheduler.tensorstack.dev/queue", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
+_QUEUE_LABELS = (
+    "scheduler.tensorstack.dev/queue",
+    "kueue.x-k8s.io/queue-name",
+    "volcano.sh/queue-name",
+    "kai.scheduler/queue",
+)
 _OF_POD = frozenset({
     "containers", "initContainers", "nodeSelector", "restartPolicy", "schedulerName", "resourceClaims", "volumes",
-    "affinity",
+    "affinity", "hostNetwork",
 })  # fmt: skip
 """What is read, or says nothing about a VM; all else is said to be left out."""
 _OF_JOBS = frozenset({
@@ -57,6 +63,10 @@ _OF_JOBS = frozenset({
 """What says when, how often and together with what the pods of an object run: no VM keeps it."""
 _OF_GROUPS = ("minReplicas", "maxReplicas", "scaleTarget", "rayStartParams")
 """What says of a group of pods how many there may be, and how Ray's operator starts them: no VM keeps it."""
+_STEPS = ("container", "script")
+"""Of Argo's Workflows: each entry of `templates` has the one container of a pod."""
+_GROUP_SIZE = "LWS_GROUP_SIZE"
+"""The variable that LeaderWorkerSet's controller sets (kubernetes-sigs/lws, pkg/utils/pod)."""
 _RAY_COMMAND = (
     "ray start, which Ray's operator runs in the containers by rayStartParams ($KUBERAY_GEN_RAY_START_CMD): write it "
     "into their units"
@@ -64,11 +74,15 @@ _RAY_COMMAND = (
 
 
 class Manifests(Value):
-    """What files of manifests have: pods, what they claim, and the kinds without either."""
+    """What files of manifests have: pods, what they claim, and the kinds without either.
+
+    `unread`: what these say of GPUs in words that are known, where nobody looks for it.
+    """
 
     templates: tuple[PodTemplate, ...]
     others: tuple[str, ...] = ()
     claims: tuple[DeviceClaim, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 def parse_manifests(text: str, name: str, file: str = "") -> Manifests:
@@ -81,6 +95,7 @@ def parse_manifests(text: str, name: str, file: str = "") -> Manifests:
     templates: list[PodTemplate] = []
     others: list[str] = []
     claims: list[DeviceClaim] = []
+    unread: list[str] = []
     for document in _documents(text, name):
         for path, value in _objects(document, document.value, ()):
             if is_claim(value):
@@ -90,9 +105,28 @@ def parse_manifests(text: str, name: str, file: str = "") -> Manifests:
             templates += read
             if not read:
                 others.append(f"{place_of(document, path)}: {as_text(value.get('kind'), 'object')} {_name_of(value)}")
+                unread += _unread(document, value, path)
     if not templates and not others and not claims:
         raise InvalidInput(f"{name} has no manifest", hint="kubectl get deployment NAME -o yaml prints one")
-    return Manifests(tuple(templates), tuple(others), tuple(claims))
+    return Manifests(tuple(templates), tuple(others), tuple(claims), tuple(unread))
+
+
+def _unread(document: Document, value: Mapping[str, Any], path: KeyPath) -> Iterator[str]:
+    """Yield where an object of a kind without pods names a GPU's resource."""
+    for inner, word in _words_in(value, path):
+        kind, name = as_text(value.get("kind"), "object"), _name_of(value)
+        yield f"{place_of(document, inner)}: {kind} {name} asks for {word}, and its pods are not in the file"
+        return
+
+
+def _words_in(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(value, str) and find_word(value) is not None:
+        yield path, value
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if isinstance(key, str) and find_word(key) is not None:
+            yield (*path, key), key
+        yield from _words_in(item, (*path, key))
 
 
 def _documents(text: str, name: str) -> Iterator[Document]:
@@ -142,7 +176,9 @@ class _Reader:
         self._object = value
         self._path = path
         metadata = as_mapping(value.get("metadata"))
-        self._labels, self._annotations = (_kept_labels(metadata.get(key)) for key in ("labels", "annotations"))
+        inner = (*path, "metadata")
+        self._labels = _kept_labels(mapping_at(document, metadata, "labels", inner))
+        self._annotations = _kept_labels(mapping_at(document, metadata, "annotations", inner))
 
     def templates(self) -> Iterator[PodTemplate]:
         spec, path = as_mapping(self._object.get("spec")), (*self._path, "spec")
@@ -159,11 +195,15 @@ class _Reader:
         """Yield the templates of a LeaderWorkerSet: without one of its own, the leader is a worker."""
         group, inner = as_mapping(spec.get("leaderWorkerTemplate")), (*path, "leaderWorkerTemplate")
         groups, size = self._count({"replicas": spec.get("replicas")}, path), self._count(group, inner)
+        if not size:
+            raise problem_at(self._document, (*inner, "size"), "size 0: a group has one pod at least")
         leaders = groups if isinstance(group.get("leaderTemplate"), Mapping) else 0
         for role, pods in (("leader", leaders), ("worker", groups * size - leaders)):
             template = group.get(f"{role}Template")
             if isinstance(template, Mapping) and isinstance(as_mapping(template.get("spec")).get("containers"), list):
-                yield self._template(template, template["spec"], (*inner, f"{role}Template"), (role,), max(pods, 0))
+                where = (*inner, f"{role}Template")
+                made = self._template(template, template["spec"], where, (role,), max(pods, 0))
+                yield replace(made, containers=tuple(_with_variable(c, _GROUP_SIZE, size) for c in made.containers))
 
     def _component(self, spec: Mapping[str, Any], path: KeyPath, role: str) -> PodTemplate:
         """Return the pods of a component of KServe's InferenceService: a pod's own keys, and a model in a runtime."""
@@ -172,7 +212,7 @@ class _Reader:
         ]
         values = {key: {**spec[key], "name": "kserve-container"} for key in named if isinstance(spec[key], Mapping)}
         runtime = next((as_text(value.pop("runtime", None), "") for value in values.values()), "")
-        volumes = volumes_of(spec)
+        volumes = volumes_of(self._document, spec, path)
         models = [read_container(self._document, value, (*path, key), volumes) for key, value in values.items()]
         pods = self._count({"minReplicas": spec.get("minReplicas")}, path)
         others = {key: value for key, value in spec.items() if key not in (*named, *_OF_GROUPS)}
@@ -191,6 +231,10 @@ class _Reader:
         if isinstance(spec, Mapping) and isinstance(spec.get("containers"), list):
             yield self._template(value, spec, path, roles, pods)
             return
+        step = next((key for key in _STEPS if isinstance(value.get(key), Mapping) and "image" in value[key]), None)
+        if step is not None and isinstance(path[-1], int):
+            yield self._step(value, path, step, roles, pods)
+            return
         pods *= self._count(value, path) if path != self._path else 1
         role = next((value[key] for key in _ROLE_KEYS if isinstance(value.get(key), str)), None)
         if role is not None and isinstance(path[-1] if path else None, int) and len(path) > len(self._path):
@@ -207,6 +251,18 @@ class _Reader:
             lost = tuple(_of_group(value)) if key == "template" else ()
             for made in templates:  # Kubeflow's jobs say the policy beside the template, and set the pods' by it
                 yield replace(made, restart=policy or made.restart, left_out=(*made.left_out, *lost))
+
+    def _step(
+        self, value: Mapping[str, Any], path: KeyPath, key: str, roles: tuple[str, ...], pods: int
+    ) -> PodTemplate:
+        """Return the pod of a step of an Argo Workflow: one container beside a pod's own keys."""
+        main = read_container(
+            self._document, {"name": "main", **value[key]}, (*path, key), volumes_of(self._document, value, path)
+        )
+        spec = {name: item for name, item in value.items() if name not in ("name", "metadata", key)}
+        name = (as_text(value.get("name"), ""),) if value.get("name") else ()
+        made = self._template(value, spec, path, (*roles, *name), pods, spec_path=path)
+        return replace(made, containers=(main, *made.containers), restart="no")
 
     def _count(self, value: Mapping[str, Any], path: KeyPath) -> int:
         for key in _COUNT_KEYS:
@@ -231,14 +287,17 @@ class _Reader:
         if pods > MAX_PODS:
             raise problem_at(self._document, path, f"that is {pods} pods, and the limit is {MAX_PODS}")
         metadata = as_mapping(value.get("metadata"))
-        labels = {**self._labels, **_kept_labels(metadata.get("labels"))}
+        inner = (*path, "metadata")
+        labels = {**self._labels, **_kept_labels(mapping_at(self._document, metadata, "labels", inner))}
         scheduler = as_mapping(as_mapping(as_mapping(self._object.get("spec")).get("scheduler")).get("t9kScheduler"))
-        annotations = {**self._annotations, **_kept_labels(metadata.get("annotations"))}
+        own = mapping_at(self._document, metadata, "annotations", inner)
+        annotations = {**self._annotations, **_kept_labels(own)}
         queue = scheduler.get("queue") or next((labels[label] for label in _QUEUE_LABELS if label in labels), None)
         spec_path = (*path, "spec") if spec_path is None else spec_path
         containers, before = read_containers(self._document, spec, spec_path)
-        required, of_affinity = parse_node_affinity(spec.get("affinity"))
-        selected = tuple(NodeLabel(key, (text,)) for key, text in as_texts(spec.get("nodeSelector")).items())
+        required, of_affinity = parse_node_affinity(self._document, spec, spec_path)
+        selector = as_texts(mapping_at(self._document, spec, "nodeSelector", spec_path))
+        selected = tuple(NodeLabel(key, (as_shown(text),)) for key, text in selector.items())
         return PodTemplate(
             kind=as_text(self._object.get("kind"), "object"),
             name=_name_of(self._object),
@@ -291,6 +350,11 @@ def _of_group(value: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key} {as_shown(' '.join(words))}{why}"
 
 
+def _with_variable(container: Container, name: str, value: int) -> Container:
+    """Return a container with a variable that the object's controller sets."""
+    return replace(container, env=((name, str(value)), *container.env))
+
+
 def _name_of(value: Mapping[str, Any]) -> str:
     metadata = as_mapping(value.get("metadata"))
     return as_text(metadata.get("name"), "") or as_text(metadata.get("generateName"), "").rstrip("-") or "unnamed"
@@ -308,4 +372,4 @@ def _kept_labels(value: object) -> dict[str, str]:
 def _is_about_gpus(key: str) -> bool:
     domain, slash, _ = key.partition("/")
     of_words = any(domain == known or domain.endswith(f".{known}") for known in DOMAINS)
-    return bool(slash) and (of_words or domain in _SCHEDULERS)
+    return (bool(slash) and (of_words or domain in _SCHEDULERS)) or key in FRACTION_ANNOTATIONS

@@ -19,6 +19,7 @@ from vgpuctl.config.kubernetes.words import (
     DOMAINS,
     GPUSHARE,
     HAMI,
+    NVIDIA,
     ORION,
     PLUGIN,
     WORDS,
@@ -155,6 +156,29 @@ def parse_request(
         parts.add(word, amount)
     parts.add_orion(next(iter(words)))
     return parts.request(tuple(words), tuple(f"{word.name} {amount}" for word, amount in words.items()))
+
+
+def parse_fraction(pod: PodGpus, at: str) -> DeviceRequest | None:
+    """Return what a pod's annotations ask for; None for nothing. `at`: where the pod is.
+
+    Raises:
+        InvalidInput: they say two amounts.
+    """
+    if pod.fraction is None and pod.fraction_mib is None:
+        return None
+    if pod.fraction is not None and pod.fraction_mib is not None:
+        raise InvalidInput(f"{at}: gpu-fraction and gpu-memory both say how much memory", hint="keep one of them")
+    is_part = pod.fraction_mib is not None or pod.fraction != 1
+    text = f"gpu-memory {pod.fraction_mib}" if pod.fraction is None else f"gpu-fraction {float(pod.fraction):g}"
+    return DeviceRequest(
+        maker=NVIDIA,
+        count=pod.fraction_count,
+        at=at,
+        words=(f"{text} of {count_text(pod.fraction_count, 'GPU')}",),
+        memory_mib=pod.fraction_mib,
+        memory_percent=pod.fraction * 100 if pod.fraction is not None and is_part else None,
+        is_apart=is_part and pod.fraction_count > 1,
+    )
 
 
 def _unknown_word(container: Container, name: str) -> InvalidInput:

@@ -48,6 +48,30 @@ def as_shown(value: object, limit: int = 100) -> str:
     return as_text(" ".join(str(value).split()), "")[:limit]
 
 
+def mapping_at(document: Document, value: Mapping[str, Any], key: str, path: KeyPath) -> Mapping[str, Any]:
+    """Return the mapping that a value has there; an empty one for none. `path`: of the value.
+
+    Raises:
+        InvalidInput: it is something else.
+    """
+    item = value.get(key)
+    if item is not None and not isinstance(item, Mapping):
+        raise problem_at(document, (*path, key), f"{key}: expected a mapping")
+    return item or EMPTY_MAPPING
+
+
+def list_at(document: Document, value: Mapping[str, Any], key: str, path: KeyPath) -> Sequence[Any]:
+    """Return the list that a value has there; an empty one for none. `path`: of the value.
+
+    Raises:
+        InvalidInput: it is something else.
+    """
+    item = value.get(key)
+    if item is not None and not isinstance(item, list):
+        raise problem_at(document, (*path, key), f"{key}: expected a list")
+    return item or ()
+
+
 def problem_at(document: Document, path: KeyPath, text: str) -> InvalidInput:
     """Return the error for a value."""
     position = document.position(path)

@@ -148,8 +148,8 @@ def _largest_text(offers: Sequence[JobOffer], request: DeviceRequest) -> str:
 
 
 def _choose_instance(gpus: Sequence[Gpu], offers: Sequence[JobOffer], request: DeviceRequest) -> JobOffer:
-    slices, size = request.mig_slices, request.mig_gb
-    fitting = [offer for offer in offers if offer.mig is not None and offer.mig[0] == slices]
+    slices, size = request.mig_slices or 0, request.mig_gb or 0
+    fitting = [offer for offer in offers if offer.mig is not None and offer.mig[0] >= slices and offer.mig[1] >= size]
     if not fitting:
         able = [gpu.address for gpu in gpus if gpu.mig is not None]
         existing = sorted({f"{offer.mig[0]}g.{offer.mig[1]}gb" for offer in offers if offer.mig is not None})
@@ -160,7 +160,7 @@ def _choose_instance(gpus: Sequence[Gpu], offers: Sequence[JobOffer], request: D
             if able
             else "no GPU of this host supports MIG",
         )
-    return min(fitting, key=lambda offer: (abs(offer.mig[1] - (size or 0)) if offer.mig else 0, offer.rank))
+    return min(fitting, key=lambda offer: (offer.mig or (0, 0), offer.rank))
 
 
 def _holds(offer: JobOffer, request: DeviceRequest) -> bool:
@@ -201,8 +201,8 @@ def kept_text(offer: JobOffer, request: DeviceRequest) -> str:
         share = f", and {float(offer.share):.3g} % of the {'cores' if offer.mig is not None else 'time'}"
     elif request.cores_percent is not None and not offer.has_scheduler:
         share = ", and its own part of the cores, which vgpuctl cannot compare"
-    if request.mig_gb is not None and offer.mig is not None and offer.mig[1] != request.mig_gb:
-        share += f"; of this GPU {offer.mig[0]}g is {offer.mig[0]}g.{offer.mig[1]}gb"
+    if request.mig_slices is not None and offer.mig not in (None, (request.mig_slices, request.mig_gb)):
+        share += "; no smaller GPU instance of this host holds that"
     return f"{what}: {offer.profile} has about {offer.usable_mib} MiB for programs{share}"
 
 

@@ -10,6 +10,7 @@ from vgpuctl.domain.container_unit import (
     expand,
     full_image_name,
     unit_name,
+    unknown_names,
     variables_file,
     variables_text,
 )
@@ -25,6 +26,10 @@ def job_units(template: PodTemplate, maker: str) -> tuple[tuple[JobUnitResult, .
     devices = _DEVICES.get(maker, ())
     lost: list[str] = [] if devices else [f"the GPUs of {maker} in the containers: add --device= to their units"]
     for container in template.containers:
+        unknown = unknown_names((*container.command, *container.args), dict(container.env))
+        if unknown:
+            names = ", ".join(f"$({name})" for name in unknown[:10])
+            lost.append(f"container {container.name}: {names} in its command: write the values into the unit")
         try:
             units.append(_unit(template, container, devices))
         except ValueError as error:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.config.arguments import placement_policy_of
-from vgpuctl.config.kubernetes.pod_gpus import PodGpus
+from vgpuctl.config.kubernetes.pod_gpus import FRACTION_ANNOTATIONS, PodGpus
 from vgpuctl.config.kubernetes.pods import PodTemplate
 from vgpuctl.config.kubernetes.request import DeviceRequest
 from vgpuctl.config.vm_spec import VM_SHAPE, build_request
@@ -30,7 +30,7 @@ from vgpuctl.placement.fit import check_fit
 from vgpuctl.value import Value, replace
 
 _PLACEMENT_ANNOTATION, _MODE_ANNOTATION = "hami.io/gpu-scheduler-policy", "nvidia.com/vgpu-mode"
-KNOWN_ANNOTATIONS = SELECTING_ANNOTATIONS | {_PLACEMENT_ANNOTATION, _MODE_ANNOTATION}
+KNOWN_ANNOTATIONS = SELECTING_ANNOTATIONS | FRACTION_ANNOTATIONS | {_PLACEMENT_ANNOTATION, _MODE_ANNOTATION}
 _MOST_VMS = 1000
 """More are not counted."""
 
