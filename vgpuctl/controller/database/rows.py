@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, insert
 
+from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.model import (
@@ -47,7 +48,8 @@ class Changes:
     A thread collects the hosts that its transaction is about, and tells of them when it is committed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: ControllerClock) -> None:
+        self._clock = clock
         self._condition = threading.Condition()
         self._number = 0
         self._hosts: set[str] = set()
@@ -79,7 +81,7 @@ class Changes:
     def wait(self, after: int, seconds: float) -> int:
         """Wait until there was a change after this number, or for so long; return the number of the last change."""
         with self._condition:
-            self._condition.wait_for(lambda: self._number != after, seconds)
+            self._clock.wait(lambda s: self._condition.wait_for(lambda: self._number != after, s), seconds)
             return self._number
 
     def _pending(self) -> set[str]:

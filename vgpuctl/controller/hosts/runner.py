@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -86,8 +85,8 @@ class HostRunner(threading.Thread):
         """Take turns until the host is removed or the controller stops."""
         wait = 0.0
         while not self._stopping.is_set():
-            self._wake.wait(wait)
-            self._stopping.wait(SETTLE_SECONDS)
+            self._store.clock.wait(self._wake.wait, wait)
+            self._store.clock.wait(self._stopping.wait, SETTLE_SECONDS)
             self._wake.clear()
             if self._stopping.is_set():
                 break
@@ -114,13 +113,13 @@ class HostRunner(threading.Thread):
         desktops = self._store.desktops.of_host(host.id)
         pools = {pool.id: pool for pool in self._store.pools.list()}
         images = {image.id: image for image in self._store.images.list()}
+        with self._lock:  # before the look: of a call that ends meanwhile, the list may not have what it did
+            running = frozenset(self._running)
         vms = self._look(link, desktops, pools)
         if self._seen is not None:
             known = facts_of(self._seen) if host.held is None else None
             self._store.hosts.note_seen(host.id, known, link.host_key)
         self._offer(link, host)
-        with self._lock:
-            running = frozenset(self._running)
         plan = plan_host(
             host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS
         )
@@ -217,7 +216,7 @@ class HostRunner(threading.Thread):
 
     def _offer(self, link: HostLink, host: FleetHost) -> None:
         """Store what the host has room for; not after each look, since that takes a while on large hosts."""
-        if time.monotonic() < self._offered_at + OFFER_SECONDS:
+        if self._store.clock.monotonic() < self._offered_at + OFFER_SECONDS:
             return
         rows = link.host().list_profiles(everything=True).data
         offers = [
@@ -225,7 +224,7 @@ class HostRunner(threading.Thread):
             for row in rows
         ]
         self._store.hosts.set_offers(host.id, tuple(offers))
-        self._offered_at = time.monotonic()
+        self._offered_at = self._store.clock.monotonic()
 
     def _begin(self, link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:
         with self._lock:
