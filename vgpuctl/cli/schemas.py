@@ -24,6 +24,7 @@ from vgpuctl.model.results.fleet import DatabaseResult, DemoResult
 from vgpuctl.model.results.host import (
     AgentResult,
     CompletionResult,
+    DoctorResult,
     GuestHelperFileResult,
     HostsResult,
     RebootedResult,
@@ -43,6 +44,7 @@ _OTHERS: dict[str, object] = {
     "advise": QueryResult[WorkloadAdviceResult] | QueryResult[AdviceResult],
     "agent-run": QueryResult[AgentResult],
     "controller-demo": QueryResult[DemoResult],
+    "controller-doctor": Outcome[DoctorResult],
     "controller-run": QueryResult[AgentResult],
     "controller-upgrade-db": QueryResult[DatabaseResult],
     "events": QueryResult[tuple[Event, ...]],

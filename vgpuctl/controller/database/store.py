@@ -45,10 +45,14 @@ class DatabaseOlder(Refused):
 
 
 class Store:
-    """What the controller keeps. `holder`: the name by which this controller holds hosts; another run has another."""
+    """What the controller keeps. `holder`: the name by which this controller holds hosts; another run has another.
 
-    def __init__(self, database: Database, incarnation: str) -> None:
+    `version`: of the tables.
+    """
+
+    def __init__(self, database: Database, incarnation: str, version: str) -> None:
         self.database = database
+        self.version = version
         self.incarnation = incarnation
         self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.clock = database.clock
@@ -95,7 +99,7 @@ def open_store(url: str, *, alone: bool = False, clock: ControllerClock | None =
     except BaseException:
         database.close()
         raise
-    return Store(database, incarnation)
+    return Store(database, incarnation, current)
 
 
 def upgrade(url: str) -> bool:

@@ -59,6 +59,7 @@ def run_live(tell: Callable[[str], None]) -> None:
   vgpuctl controller release {POOL}-01 --yes      # it is refreshed for the next user
   vgpuctl controller drain-host gpu02
   vgpuctl controller list-events
+  vgpuctl controller doctor --state {shlex.quote(str(directory))} --socket {shlex.quote(socket)}
   vgpuctl --host {address} list-vms
 """)
         main.run(database=None, state=str(directory), path=socket, listen=None)
