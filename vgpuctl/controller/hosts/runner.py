@@ -124,7 +124,7 @@ class HostRunner(threading.Thread):
             host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS
         )
         reports = {name: replace(report, boot_id=host.boot_id) for name, report in plan.reports.items()}
-        if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports):
+        if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports, desktops):
             self._lease = None
             return 0.0
         for desktop_id in plan.powered_off:
@@ -290,11 +290,11 @@ class HostRunner(threading.Thread):
 
 
 def _in_motion(desktops: Sequence[Desktop], plan: HostPlan) -> bool:
-    """Return whether a desktop starts, waits for its next try, or its guest may be empty."""
+    """Return whether a desktop starts, waits for its next try, stopped by itself, or its guest may be empty."""
     for desktop in desktops:
         report = plan.reports.get(desktop.id)
         if desktop.errors or (report is not None and report.empty_since is not None and not report.logged_off):
             return True
-        if report is not None and report.state == "running" and not report.ready:
+        if report is not None and (report.crashes or (report.state == "running" and not report.ready)):
             return True
     return False
