@@ -391,9 +391,8 @@ def test_a_report_of_before_does_not_undo_what_was_noted_since(store: Store) -> 
     _, host_id, epoch = with_desktops(store, 1)
     looked_at = store.desktops.of_host(host_id)
     crash(store, host_id, epoch)
-    stale = {
-        looked_at[0].id: DesktopReport(exists=True, state="running", generation=1, ready=True, address="192.0.2.1")
-    }
+    running = DesktopReport(exists=True, state="running", generation=1, ready=True, address="192.0.2.1")
+    stale = {looked_at[0].id: running}
     assert store.desktops.report(host_id, store.holder, epoch, stale, looked_at)
     report = store.desktops.find("office-001").report
     assert report is not None

@@ -171,10 +171,8 @@ def test_a_new_image_whose_desktops_crash_is_rolled_out_no_further():
     failed = [replace(crashed(n, 10), image_id=NEW_IMAGE.id) for n in (1, 2)]
     others = [ready(3), ready(4), ready(5, user="ada")]
     assert tick(pool, [*failed, *others], NEW_IMAGE) == PoolChanges()
-    running = [ready(n, image_id=NEW_IMAGE.id) for n in (1, 2)]
-    assert tick(
-        pool, [*[replace(one, report=ready_report(image=NEW_IMAGE.path)) for one in running], *others], NEW_IMAGE
-    ) == (PoolChanges(move_image=("id-3", "id-4")))
+    running = [desktop_of(n, image_id=NEW_IMAGE.id, report=ready_report(image=NEW_IMAGE.path)) for n in (1, 2)]
+    assert tick(pool, [*running, *others], NEW_IMAGE) == PoolChanges(move_image=("id-3", "id-4"))
 
 
 def test_waits_double_up_to_five_minutes():
