@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +15,8 @@ from tests.agent.conftest import RunningAgent
 from tests.controller.conftest import add_image, add_pool, wait_until
 from vgpuctl.agent.client import connect
 from vgpuctl.agent.protocol import Fenced
-from vgpuctl.controller.database.store import Store
+from vgpuctl.controller.clock import SteppedClock
+from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.engine import Engine, connect_host
 from vgpuctl.controller.fleet import FleetCaller, FleetService
 from vgpuctl.controller.hosts.link import HostLink, check_address
@@ -133,6 +137,38 @@ def test_a_stopped_spare_is_started_again(own_store: Store, agent: RunningAgent)
         connect(f"agent:{agent.path}", override_controller=True).stop_vm("office-001", force=True)
         wait_until(lambda: starts(agent, "office-001") == 2, "its second start")
         wait_until(is_ready(own_store, 1), "it is ready again")
+
+
+def test_a_spare_that_crashes_again_and_again_has_failed(agent: RunningAgent, tmp_path: Path) -> None:
+    url, clock, stop = f"sqlite:///{tmp_path}/fleet.db", SteppedClock(time.time()), threading.Event()
+    upgrade(url)
+
+    def tick() -> None:
+        while not stop.wait(0.01):
+            clock.advance(0.2)
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    store = open_store(url, clock=clock)
+    try:
+        with_pool(store, agent, spare=1, maximum=1)
+        host = connect(f"agent:{agent.path}", override_controller=True)
+        with working(store) as service:
+            for count in range(4):
+                wait_until(lambda count=count: starts(agent, "office-001") == count + 1, f"start {count + 1}")
+                wait_until(is_ready(store, 1), "it is ready")
+                host.stop_vm("office-001", force=True)
+                wait_until(lambda: not is_ready(store, 1)(), "its end is seen")
+            wait_until(lambda: phase(service, "office-001") == "failed", "the error")
+            shown = service.show_desktop(ADMIN, "office-001").data
+            assert (shown.code, starts(agent, "office-001")) == ("crashes", 4)
+            assert "it stopped by itself 4 times in 20 minutes" in (shown.why or "")
+            assert service.start_desktop(ADMIN, "office-001").changed
+            wait_until(is_ready(store, 1), "it runs again")
+    finally:
+        stop.set()
+        ticking.join()
+        store.close()
 
 
 def test_a_host_that_is_drained_loses_its_free_desktops(own_store: Store, agent: RunningAgent) -> None:

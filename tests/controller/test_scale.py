@@ -63,7 +63,7 @@ def make_pools(store: Store, **more: object) -> None:
 
 
 def test_a_thousand_desktops_are_filled_used_refreshed_and_rolled_out(store: Store, tmp_path: Path) -> None:
-    hosts = fleet(store, tmp_path, looks_until_ready=2)
+    hosts = fleet(store, tmp_path, lists_until_ready=2)
     add_image(store)
     make_pools(store)
     service = FleetService(store, hosts.link)
@@ -165,15 +165,15 @@ def quiet(engine: Engine, hosts: ThinHosts, written: Callable[[], list[str]]) ->
     """Have each host take two turns, and return whether nothing was written meanwhile."""
     written()
     for _ in range(2):
-        before = looks(hosts)
+        before = times_listed(hosts)
         engine.wake_hosts()
         wait_until(partial(each_looked, hosts, before), "a turn of each host")
     return not written()
 
 
-def looks(hosts: ThinHosts) -> list[int]:
+def times_listed(hosts: ThinHosts) -> list[int]:
     return [host.calls["list_vms"] for host in hosts.hosts.values()]
 
 
 def each_looked(hosts: ThinHosts, before: list[int]) -> bool:
-    return all(now > then for now, then in zip(looks(hosts), before, strict=True))
+    return all(now > then for now, then in zip(times_listed(hosts), before, strict=True))

@@ -360,6 +360,49 @@ def test_resuming_a_pool_forgets_its_errors(store: Store) -> None:
     assert store.desktops.find("office-001").errors == 0
 
 
+def crash(store: Store, host_id: str, epoch: int) -> Desktop:
+    """Report that a desktop stopped too often."""
+    (desktop,) = store.desktops.of_host(host_id)
+    report = DesktopReport(
+        exists=True, state="stopped", generation=1, code="crashes", error="4 times", crashes=(1.0, 2.0, 3.0, 4.0)
+    )
+    assert store.desktops.report(host_id, store.holder, epoch, {desktop.id: report})
+    assert store.journal.list()[-1].kind == "desktop-failed"
+    return store.desktops.find("office-001")
+
+
+def test_who_starts_a_desktop_or_resumes_its_pool_forgets_its_crashes(store: Store) -> None:
+    _, host_id, epoch = with_desktops(store, 1)
+    crash(store, host_id, epoch)
+    assert store.desktops.set_power("office-001", "test", on=True)[1]
+    report = store.desktops.find("office-001").report
+    assert report is not None
+    assert (report.code, report.error, report.crashes) == (None, None, ())
+    assert not store.desktops.set_power("office-001", "test", on=True)[1]
+    crash(store, host_id, epoch)
+    store.pools.set_state("office", PoolState.PAUSED, None, "test")
+    store.pools.set_state("office", PoolState.ACTIVE, None, "test")
+    report = store.desktops.find("office-001").report
+    assert report is not None
+    assert (report.code, report.crashes) == (None, ())
+
+
+def test_a_report_of_before_does_not_undo_what_was_noted_since(store: Store) -> None:
+    _, host_id, epoch = with_desktops(store, 1)
+    looked_at = store.desktops.of_host(host_id)
+    crash(store, host_id, epoch)
+    running = DesktopReport(exists=True, state="running", generation=1, ready=True, address="192.0.2.1")
+    stale = {looked_at[0].id: running}
+    assert store.desktops.report(host_id, store.holder, epoch, stale, looked_at)
+    report = store.desktops.find("office-001").report
+    assert report is not None
+    assert (report.code, report.address) == ("crashes", None)
+    assert store.desktops.report(host_id, store.holder, epoch, stale, store.desktops.of_host(host_id))
+    report = store.desktops.find("office-001").report
+    assert report is not None
+    assert report.address == "192.0.2.1"
+
+
 def test_tokens_are_digests_that_expire(store: Store) -> None:
     store.tokens.add("ansible", Role.OPERATOR, "a" * 64, None, "root")
     store.tokens.add("old", Role.ADMIN, "b" * 64, -1.0, "root")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many hosts in one process: what a controller asks of an agent, answered from memory; the fence is the real one.
 
-    hosts = ThinHosts(tmp_path, gpus=8, looks_until_ready=2)
+    hosts = ThinHosts(tmp_path, gpus=8, lists_until_ready=2)
     Engine(store, hosts.link)
 
 tests/controller/test_thin_host.py holds its answers to a real agent's. `calls_at_once` and `starting_at_once` are the
@@ -28,7 +28,7 @@ VGPUS_PER_GPU = 10
 
 
 class ThinVm(Value):
-    """A row of `list_vms`, as far as a controller reads it. `looks`: how often it was listed since it was started."""
+    """A row of `list_vms`, as far as a controller reads it. `times_listed`: how often it was listed since it was started."""
 
     name: str
     uuid: str
@@ -38,7 +38,7 @@ class ThinVm(Value):
     image: str
     guest_users: tuple[str, ...] | None = None
     driver: str | None = None
-    looks: int = 0
+    times_listed: int = 0
 
 
 class ThinProfile(Value):
@@ -51,13 +51,13 @@ class ThinProfile(Value):
 
 
 class ThinHost:
-    """One host. `looks_until_ready`: its guests answer when they were listed so often since their start."""
+    """One host. `lists_until_ready`: its guests answer when they were listed so often since their start."""
 
-    def __init__(self, name: str, directory: Path, gpus: int, looks_until_ready: int) -> None:
+    def __init__(self, name: str, directory: Path, gpus: int, lists_until_ready: int) -> None:
         directory.mkdir(parents=True)
         self.name = name
         self.capacity = gpus * VGPUS_PER_GPU
-        self.looks_until_ready = looks_until_ready
+        self.lists_until_ready = lists_until_ready
         self.vms: dict[str, ThinVm] = {}
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
@@ -77,7 +77,7 @@ class ThinHost:
 
     def answers(self, vm: ThinVm) -> bool:
         """Return whether a VM's guest answers."""
-        return vm.looks >= self.looks_until_ready
+        return vm.times_listed >= self.lists_until_ready
 
 
 class ThinCalls:
@@ -110,7 +110,7 @@ class ThinCalls:
             host.calls["list_vms"] += 1
             for vm in list(host.vms.values()):
                 if vm.state == "running" and not host.answers(vm):
-                    host.vms[vm.uuid] = replace(vm, looks=vm.looks + 1)
+                    host.vms[vm.uuid] = replace(vm, times_listed=vm.times_listed + 1)
             return QueryResult(tuple(host.vms.values()))
 
     def list_profiles(self, *, everything: bool = False) -> QueryResult[tuple[ThinProfile, ...]]:
@@ -145,7 +145,7 @@ class ThinCalls:
         with self._changing() as host:
             vm = self._vm(name)
             if vm.state != "running":
-                host.vms[vm.uuid] = replace(vm, state="running", looks=0)
+                host.vms[vm.uuid] = replace(vm, state="running", times_listed=0)
 
     def stop_vm(self, name: str, *, force: bool = False) -> None:
         self._begin("stop_vm")
@@ -221,10 +221,10 @@ class ThinLink:
 class ThinHosts:
     """All hosts, by the path in their address."""
 
-    def __init__(self, directory: Path, *, gpus: int = 8, looks_until_ready: int = 1) -> None:
+    def __init__(self, directory: Path, *, gpus: int = 8, lists_until_ready: int = 1) -> None:
         self._directory = directory
         self._gpus = gpus
-        self._looks_until_ready = looks_until_ready
+        self._looks_until_ready = lists_until_ready
         self.hosts: dict[str, ThinHost] = {}
 
     def add(self, name: str) -> ThinHost:

@@ -66,6 +66,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
         (
             "subprocess",
             {
+                "vgpuctl/controller/demo/hosts.py",
                 "vgpuctl/host/commands.py",
                 "vgpuctl/host/usage/processes.py",
                 "vgpuctl/remote/bootstrap_script.py",

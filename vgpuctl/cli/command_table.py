@@ -145,6 +145,8 @@ AGENT_COMMANDS: dict[str, Entry] = {
 
 CONTROLLER_COMMANDS: dict[str, Entry] = {
     "run": Entry("controller", "Run a controller."),
+    "demo": Entry("controller_demo", "Try it: simulated hosts, no root, nothing is left."),
+    "doctor": Entry("controller_doctor", "Check a controller's installation."),
     "upgrade-db": Entry("controller", "Make a database's tables, or bring them to this version."),
     "show-fleet": Entry("controller", "Show which controller answers, and what you may do."),
     "add-host": Entry("controller", "Add a host: this machine, or one by ssh."),

@@ -20,10 +20,11 @@ from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results import TargetsResult
 from vgpuctl.model.results.advice import AdviceResult
-from vgpuctl.model.results.fleet import DatabaseResult
+from vgpuctl.model.results.fleet import DatabaseResult, DemoResult
 from vgpuctl.model.results.host import (
     AgentResult,
     CompletionResult,
+    DoctorResult,
     GuestHelperFileResult,
     HostsResult,
     RebootedResult,
@@ -42,6 +43,8 @@ DIAL = "agent-dial"
 _OTHERS: dict[str, object] = {
     "advise": QueryResult[WorkloadAdviceResult] | QueryResult[AdviceResult],
     "agent-run": QueryResult[AgentResult],
+    "controller-demo": QueryResult[DemoResult],
+    "controller-doctor": Outcome[DoctorResult],
     "controller-run": QueryResult[AgentResult],
     "controller-upgrade-db": QueryResult[DatabaseResult],
     "events": QueryResult[tuple[Event, ...]],

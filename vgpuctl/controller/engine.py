@@ -49,6 +49,7 @@ class Engine:
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink] = connect_host) -> None:
         self._store = store
+        self._clock = store.clock
         self._connect = connect
         self._runners: dict[str, HostRunner] = {}
         self._stopping = threading.Event()
@@ -56,7 +57,7 @@ class Engine:
             threading.Thread(target=self._keep(work), name=work.__name__, daemon=True)
             for work in (self._tick, self._renew)
         ]
-        self.ticked_at = time.monotonic()
+        self.ticked_at = self._clock.monotonic()
 
     def start(self) -> None:
         """Begin."""
@@ -76,7 +77,11 @@ class Engine:
     @property
     def is_alive(self) -> bool:
         """Whether the pools were looked at a short time ago."""
-        return time.monotonic() < self.ticked_at + 12 * TICK_SECONDS
+        return self._clock.monotonic() < self.ticked_at + 12 * TICK_SECONDS
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, but not when the controller stops."""
+        self._clock.wait(self._stopping.wait, seconds)
 
     def wake_hosts(self) -> None:
         """Have each host's loop look now."""
@@ -92,16 +97,16 @@ class Engine:
                     work()
                 except VgpuctlError as error:
                     log.error("%s: %s", work.__name__.strip("_"), error)
-                    self._stopping.wait(TICK_SECONDS)
+                    self._pause(TICK_SECONDS)
                 except Exception:
                     log.exception("%s failed with a bug", work.__name__.strip("_"))
-                    self._stopping.wait(TICK_SECONDS)
+                    self._pause(TICK_SECONDS)
 
         return run
 
     def _renew(self) -> None:
         """Keep the leases of this controller."""
-        self._stopping.wait(LEASE_SECONDS / 3)
+        self._pause(LEASE_SECONDS / 3)
         if not self._stopping.is_set():
             self._store.hosts.renew_leases(self._store.holder, LEASE_SECONDS)
 
@@ -116,9 +121,9 @@ class Engine:
         for host_id, runner in self._runners.items():
             if host_id in hosts:
                 runner.wake()
-        self.ticked_at = time.monotonic()
+        self.ticked_at = self._clock.monotonic()
         self._store.changes.wait(number, TICK_SECONDS)
-        self._stopping.wait(SETTLE_SECONDS)
+        self._pause(SETTLE_SECONDS)
 
     def _watch_hosts(self) -> None:
         hosts = {host.id: host for host in self._store.hosts.list()}

@@ -212,7 +212,8 @@ class DesktopReport(Value):
     in the guest; None: not known. `ready`: the pool's `ready_when` holds. `code`, `hint`: of the last action's error.
     `running_since`: since when it is seen running; None: it does not run. `boot_id`: of the host's boot in which it was
     seen. `logged_on_seen`: a log-on was seen since its user was let in; `empty_since`: since when nobody is logged on
-    after that; `logged_off`: that was seen twice, 30 s apart. `planning.host_plan` keeps them.
+    after that; `logged_off`: that was seen twice, 30 s apart. `crashes`: when it stopped by itself while
+    nobody had it, in the last 20 minutes. `planning.host_look` keeps them.
     """
 
     exists: bool
@@ -233,6 +234,7 @@ class DesktopReport(Value):
     logged_on_seen: bool = False
     empty_since: float | None = None
     logged_off: bool = False
+    crashes: tuple[float, ...] = ()
 
 
 class Desktop(Value):

@@ -7,10 +7,22 @@ A check is a function and its entry in `CHECKS` of its file; `check` says what a
 from __future__ import annotations
 
 import difflib
+from typing import Protocol, TypeVar
 
 from vgpuctl.doctor import agent, gpu_settings, gpus, nvidia, own_files, vgpu_software, virtualization, vms
 from vgpuctl.doctor.check import Check
 from vgpuctl.errors import NotFound
+
+
+class HasId(Protocol):
+    """A check of anything."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+
+
+AnyCheck = TypeVar("AnyCheck", bound=HasId)
 
 CHECKS: tuple[Check, ...] = (
     *virtualization.CHECKS,
@@ -32,16 +44,25 @@ def select_checks(ids: tuple[str, ...]) -> tuple[Check, ...]:
     Raises:
         NotFound: there is no check of that id.
     """
-    known_ids = {check.id for check in CHECKS}
+    return pick_checks(CHECKS, ids, "vgpuctl doctor")
+
+
+def pick_checks(checks: tuple[AnyCheck, ...], ids: tuple[str, ...], command: str) -> tuple[AnyCheck, ...]:
+    """Return the checks with these ids in their order; all of them when there are no ids. `command`: lists them.
+
+    Raises:
+        NotFound: there is no check of that id.
+    """
+    known_ids = {check.id for check in checks}
     for check_id in ids:
         if check_id not in known_ids:
             similar = difflib.get_close_matches(check_id, known_ids, 1)
             raise NotFound(
                 f"there is no check '{check_id}'",
-                hint=f"did you mean {similar[0]}?" if similar else "vgpuctl doctor lists the checks",
+                hint=f"did you mean {similar[0]}?" if similar else f"{command} lists the checks",
                 value=check_id,
             )
-    return tuple(check for check in CHECKS if not ids or check.id in ids)
+    return tuple(check for check in checks if not ids or check.id in ids)
 
 
 def find_explaining_checks(code: str, check_fact: str | None) -> tuple[Check, ...]:

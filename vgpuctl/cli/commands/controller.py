@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -772,10 +773,20 @@ _COMMANDS: dict[str, click.Command] = {
     )
 }  # fmt: skip
 
+
+def _load(name: str) -> click.Command:
+    """Return a command: one of this module, or of the one that the table names."""
+    module = CONTROLLER_COMMANDS[name].module
+    if module == "controller":
+        return _COMMANDS[name]
+    loaded: click.Command = import_module(f"vgpuctl.cli.commands.{module}").command
+    return loaded
+
+
 command = LazyGroup(
     "controller",
     headings={"Commands": {name: entry.summary for name, entry in CONTROLLER_COMMANDS.items()}},
-    load=_COMMANDS.__getitem__,
+    load=_load,
     help="Pools of desktops on many hosts: the controller, and what it is asked.",
     short_help=COMMANDS["controller"].summary,
     examples=(("vgpuctl controller run --help", "how it is run"),),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CHECK_FAILED_STATUS = 6
 
 
-def _doctor_page(result: Outcome[DoctorResult]) -> Page:
+def doctor_page(result: Outcome[DoctorResult]) -> Page:
     """List every check in one line, then each problem with its evidence and fix."""
     rows = tuple((check.verdict, check.id, check.title) for check in result.data.checks)
     blocks: list[Block] = [
@@ -40,7 +40,7 @@ def _doctor_page(result: Outcome[DoctorResult]) -> Page:
 
 @make_command(
     "doctor",
-    page=_doctor_page,
+    page=doctor_page,
     examples=(
         ("vgpuctl --host sim:a100-40 doctor", "all checks"),
         ("vgpuctl --host sim:a100-40 doctor iommu libvirt vfs", "these checks alone"),

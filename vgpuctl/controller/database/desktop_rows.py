@@ -10,7 +10,7 @@ Size: each method is one transaction, and all of them are about the same row.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, ScalarSelect, Select, Table, delete, func, insert, select, update
 
@@ -21,13 +21,14 @@ from vgpuctl.controller.database.rows import (
     Rows,
     columns_of,
     desktop_of,
+    forget_crashes,
     pool_of,
     report_columns,
     row_of_desktop,
 )
 from vgpuctl.controller.model import Desktop, DesktopReport, Pool, PoolChanges, PoolKind, PoolState
 from vgpuctl.controller.planning.back_off import next_try
-from vgpuctl.controller.planning.phase import FAILED_AFTER, SILENT_SECONDS, was_seen
+from vgpuctl.controller.planning.phase import CRASHES_CODE, FAILED_AFTER, SILENT_SECONDS, was_seen
 from vgpuctl.errors import InvalidInput, NoCapacity, NotAllowed, NotFound, Refused
 from vgpuctl.value import replace
 
@@ -193,9 +194,11 @@ class DesktopRows(Rows):
         """
         with self._write() as connection:
             desktop = _find(connection, name, lock=True)
-            if desktop.power_on is on:
+            crashed = desktop.report is not None and desktop.report.code == CRASHES_CODE
+            if desktop.power_on is on and not (on and crashed):
                 return desktop, False
             self._set(connection, desktop, power_on=on, not_before=0.0, errors=0)
+            forget_crashes(connection, schema.desktop.c.id == desktop.id)
             words = "should run" if on else "should be off"
             self._note(connection, "power", f"{name} {words}", actor, About(desktop=name, user=desktop.user))
             return replace(desktop, power_on=on), True
@@ -252,13 +255,24 @@ class DesktopRows(Rows):
             if row is not None and row["user"] is None and not row["absent"]:
                 self._retire(connection, desktop_of(row), CONTROLLER, reason)
 
-    def report(self, host_id: str, holder: str, epoch: int, reports: Mapping[str, DesktopReport]) -> bool:
+    def report(
+        self,
+        host_id: str,
+        holder: str,
+        epoch: int,
+        reports: Mapping[str, DesktopReport],
+        looked_at: Iterable[Desktop] = (),
+    ) -> bool:
         """Store what a host says of its desktops; what did not change is not written.
+
+        `looked_at`: the rows that the reports follow. One whose report was changed since gets its report at the next
+        look: an error that was noted meanwhile, or forgotten, would be lost.
 
         A desktop that should be absent, and whose VM is gone, is forgotten. One whose host confirms its user is handed
         out. False: the host belongs to another controller now, and nothing was stored.
         """
         table, lease = schema.desktop, schema.host_lease
+        former = {one.id: one.report for one in looked_at}
         before = {one.id: one for one in self.of_host(host_id)}
         wanted = {name: one for name, one in before.items() if name in reports}
         changed = sorted((one for one in wanted.values() if _differs(one, reports[one.id])), key=lambda one: one.id)
@@ -276,8 +290,11 @@ class DesktopRows(Rows):
                 desktop = connection.execute(
                     select(table).where(table.c.id == old.id).with_for_update(key_share=True)
                 ).mappings().first()  # fmt: skip
-                if desktop is not None:
-                    self._store_report(connection, desktop_of(desktop), reports[old.id])
+                if desktop is None:
+                    continue
+                present = desktop_of(desktop)
+                if former.get(old.id, present.report) == present.report:
+                    self._store_report(connection, present, reports[old.id])
             return True
 
     def note_success(self, desktop_id: str) -> None:
@@ -326,6 +343,10 @@ class DesktopRows(Rows):
         if report.ready and desktop.errors:
             values |= {"errors": 0, "not_before": 0.0}
         connection.execute(update(table).where(table.c.id == desktop.id).values(**values))
+        if report.code == CRASHES_CODE and (desktop.report is None or desktop.report.code != CRASHES_CODE):
+            self._note(
+                connection, "desktop-failed", f"{desktop.name}: {report.error}", CONTROLLER, About(desktop=desktop.name)
+            )
         if confirmed and not desktop.handed_out:
             about = About(desktop=desktop.name, user=desktop.user)
             self._note(connection, "handed-out", f"{desktop.name} to {desktop.user}", CONTROLLER, about)

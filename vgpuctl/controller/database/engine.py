@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 
+from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.errors import InvalidInput, Locked, Temporary
 
 BUSY_SECONDS = 20.0
@@ -40,13 +40,14 @@ class DatabaseUnreachable(Temporary):
 class Database:
     """A database that is open. `write` and `read` are transactions."""
 
-    def __init__(self, url: str) -> None:
-        """`url`: `sqlite:////ABSOLUTE/PATH` or `postgresql://[USER[:PASSWORD]@]HOST/NAME`.
+    def __init__(self, url: str, clock: ControllerClock | None = None) -> None:
+        """`url`: `sqlite:////ABSOLUTE/PATH` or `postgresql://[USER[:PASSWORD]@]HOST/NAME`. `clock`: of SQLite.
 
         Raises:
             InvalidInput: it is another database, or no URL.
         """
         self.url = _parse(url)
+        self.clock = clock or ControllerClock()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._writing = threading.RLock() if self.is_sqlite else None
         self._lock_file: int | None = None
@@ -84,7 +85,7 @@ class Database:
     def now(self, connection: Connection) -> float:
         """Return the database's time."""
         if self.is_sqlite:
-            return time.time()
+            return self.clock.now()
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
     def insert_or_update(

@@ -14,6 +14,7 @@ from vgpuctl.controller.database.rows import (
     Rows,
     check_generation,
     columns_of,
+    forget_crashes,
     image_of,
     pool_of,
     text_of,
@@ -169,6 +170,7 @@ class PoolRows(Rows):
                 if state is PoolState.ACTIVE:  # errors before that no longer count
                     failed = (schema.desktop.c.pool_id == before.id) & (schema.desktop.c.errors > 0)
                     connection.execute(update(schema.desktop).where(failed).values(errors=0, not_before=0.0))
+                    forget_crashes(connection, schema.desktop.c.pool_id == before.id)
                 connection.execute(update(schema.pool).where(schema.pool.c.id == before.id).values(**_pool_row(after)))
                 text = f"{name}: {state}" + (f": {reason}" if reason else "")
                 self._note(connection, f"pool-{state}", text, actor, About(pool=name))

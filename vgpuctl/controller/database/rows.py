@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert
+from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
 
+from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.model import (
@@ -23,10 +24,11 @@ from vgpuctl.controller.model import (
     PoolSpec,
     PoolState,
 )
+from vgpuctl.controller.planning.phase import CRASHES_CODE
 from vgpuctl.errors import InvalidInput, Stale
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.result_reader import read_value
-from vgpuctl.value import Value, field_names
+from vgpuctl.value import Value, field_names, replace
 
 CONTROLLER = "controller"
 """The actor of what no person asked for."""
@@ -47,7 +49,8 @@ class Changes:
     A thread collects the hosts that its transaction is about, and tells of them when it is committed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: ControllerClock) -> None:
+        self._clock = clock
         self._condition = threading.Condition()
         self._number = 0
         self._hosts: set[str] = set()
@@ -79,7 +82,7 @@ class Changes:
     def wait(self, after: int, seconds: float) -> int:
         """Wait until there was a change after this number, or for so long; return the number of the last change."""
         with self._condition:
-            self._condition.wait_for(lambda: self._number != after, seconds)
+            self._clock.wait(lambda s: self._condition.wait_for(lambda: self._number != after, s), seconds)
             return self._number
 
     def _pending(self) -> set[str]:
@@ -182,6 +185,21 @@ def columns_of(value: Value) -> dict[str, Any]:
 def row_of_desktop(desktop: Desktop) -> dict[str, Any]:
     """Return a desktop's row."""
     return {**columns_of(desktop), **report_columns(desktop.report)}
+
+
+def forget_crashes(connection: Connection, which: ColumnElement[bool]) -> None:
+    """Let these desktops be started again that stopped by themselves too often."""
+    table = schema.desktop
+    for row in (
+        connection.execute(select(table).where(which).order_by(table.c.id).with_for_update(key_share=True))
+        .mappings()
+        .all()
+    ):
+        report = desktop_of(row).report
+        if report is not None and report.crashes:
+            free = replace(report, code=None, error=None, hint=None, crashes=())
+            values = report_columns(free if report.code == CRASHES_CODE else replace(report, crashes=()))
+            connection.execute(update(table).where(table.c.id == row["id"]).values(**values))
 
 
 def report_columns(report: DesktopReport | None) -> dict[str, Any]:

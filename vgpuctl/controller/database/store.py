@@ -18,6 +18,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, select
 
+from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.access_rows import AnswerRows, JournalRows, TokenRows
 from vgpuctl.controller.database.desktop_rows import DesktopRows
@@ -44,13 +45,18 @@ class DatabaseOlder(Refused):
 
 
 class Store:
-    """What the controller keeps. `holder`: the name by which this controller holds hosts; another run has another."""
+    """What the controller keeps. `holder`: the name by which this controller holds hosts; another run has another.
 
-    def __init__(self, database: Database, incarnation: str) -> None:
+    `version`: of the tables.
+    """
+
+    def __init__(self, database: Database, incarnation: str, version: str) -> None:
         self.database = database
+        self.version = version
         self.incarnation = incarnation
         self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.changes = Changes()
+        self.clock = database.clock
+        self.changes = Changes(self.clock)
         parts = (database, self.changes)
         self.hosts = HostRows(*parts)
         self.images = ImageRows(*parts)
@@ -70,14 +76,16 @@ class Store:
         self.database.close()
 
 
-def open_store(url: str, *, alone: bool = False) -> Store:
+def open_store(url: str, *, alone: bool = False, clock: ControllerClock | None = None) -> Store:
     """Open a database that `upgrade` has made. `alone`: keep other controllers away from a file of SQLite.
+
+    `clock`: another than this machine's; of a database of PostgreSQL its own time counts all the same.
 
     Raises:
         InvalidInput: it is no URL of a database. DatabaseUnreachable: it does not answer.
         DatabaseOlder, DatabaseNewer: its tables are those of another version. Locked: another controller has it.
     """
-    database = Database(url)
+    database = Database(url, clock)
     try:
         if alone:
             database.take_alone()
@@ -91,7 +99,7 @@ def open_store(url: str, *, alone: bool = False) -> Store:
     except BaseException:
         database.close()
         raise
-    return Store(database, incarnation)
+    return Store(database, incarnation, current)
 
 
 def upgrade(url: str) -> bool:

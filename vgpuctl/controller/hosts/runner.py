@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -88,8 +87,8 @@ class HostRunner(threading.Thread):
         """Take turns until the host is removed or the controller stops."""
         wait = 0.0
         while not self._stopping.is_set():
-            self._wake.wait(wait)
-            self._stopping.wait(SETTLE_SECONDS)
+            self._store.clock.wait(self._wake.wait, wait)
+            self._store.clock.wait(self._stopping.wait, SETTLE_SECONDS)
             self._wake.clear()
             if self._stopping.is_set():
                 break
@@ -116,18 +115,18 @@ class HostRunner(threading.Thread):
         desktops = self._store.desktops.of_host(host.id)
         pools = {pool.id: pool for pool in self._store.pools.list()}
         images = {image.id: image for image in self._store.images.list()}
+        with self._lock:  # before the look: of a call that ends meanwhile, the list may not have what it did
+            running = frozenset(self._running)
         vms = self._look(link, desktops, pools)
         if self._seen is not None:
             known = facts_of(self._seen) if host.held is None else None
             self._store.hosts.note_seen(host.id, known, link.host_key)
         self._offer(link, host)
-        with self._lock:
-            running = frozenset(self._running)
         plan = plan_host(
             host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS
         )
         reports = {name: replace(report, boot_id=host.boot_id) for name, report in plan.reports.items()}
-        if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports):
+        if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports, desktops):
             self._lease = None
             return 0.0
         for desktop_id in plan.powered_off:
@@ -198,13 +197,13 @@ class HostRunner(threading.Thread):
         questions.sort(key=lambda one: self._probed.get(one.vm.uuid, 0.0))
         asked = questions[:MAX_PROBES]
         self._probed = {one.vm.uuid: self._probed.get(one.vm.uuid, 0.0) for one in questions}
-        self._probed |= {one.vm.uuid: time.monotonic() for one in asked}
+        self._probed |= {one.vm.uuid: self._store.clock.monotonic() for one in asked}
         answered = self._probes.map(lambda question: question.answered(link), asked)
         return tuple((vms | {vm.uuid: vm for vm in answered}).values())
 
     def _offer(self, link: HostLink, host: FleetHost) -> None:
         """Store what the host has room for; not after each look, since that takes a while on large hosts."""
-        if time.monotonic() < self._offered_at + OFFER_SECONDS:
+        if self._store.clock.monotonic() < self._offered_at + OFFER_SECONDS:
             return
         rows = link.host().list_profiles(everything=True).data
         offers = [
@@ -212,7 +211,7 @@ class HostRunner(threading.Thread):
             for row in rows
         ]
         self._store.hosts.set_offers(host.id, tuple(offers))
-        self._offered_at = time.monotonic()
+        self._offered_at = self._store.clock.monotonic()
 
     def _begin(self, link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:
         with self._lock:
@@ -279,11 +278,11 @@ class HostRunner(threading.Thread):
 
 
 def _in_motion(desktops: Sequence[Desktop], plan: HostPlan) -> bool:
-    """Return whether a desktop starts, waits for its next try, or its guest may be empty."""
+    """Return whether a desktop starts, waits for its next try, stopped by itself, or its guest may be empty."""
     for desktop in desktops:
         report = plan.reports.get(desktop.id)
         if desktop.errors or (report is not None and report.empty_since is not None and not report.logged_off):
             return True
-        if report is not None and report.state == "running" and not report.ready:
+        if report is not None and (report.crashes or (report.state == "running" and not report.ready)):
             return True
     return False

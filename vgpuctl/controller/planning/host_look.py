@@ -11,7 +11,16 @@ import shlex
 from collections.abc import Sequence
 
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, Pool, PoolKind, ReadyWhen
-from vgpuctl.controller.planning.phase import BLOCKING_CODES, LOGGED_ON_CODE, is_off, is_running, was_seen
+from vgpuctl.controller.planning.phase import (
+    BLOCKING_CODES,
+    CRASH_SECONDS,
+    CRASHES_CODE,
+    LOGGED_ON_CODE,
+    MOST_RESTARTS,
+    is_off,
+    is_running,
+    was_seen,
+)
 from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.value import Value, replace
 
@@ -172,8 +181,10 @@ def _seen(
         logged_on_seen=logged_on or unmarked,
         empty_since=empty_since,
         logged_off=logged_off,
+        crashes=_crashes(desktop, memory, mark, powered_off, now),
     )
-    return DesktopView(desktop, vm, _with_error(report, desktop, vm, stray or unmarked), powered_off)
+    report = _with_error(report, desktop, vm, stray or unmarked)
+    return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)
 
 
 def _is_same_disk(former: DesktopReport, vm: HostVm, mark: DesktopMark) -> bool:
@@ -204,6 +215,31 @@ def _log_off(
         return logged_on, None, memory.logged_off or powered_off
     since = memory.empty_since if memory.empty_since is not None else now
     return logged_on, since, memory.logged_off or now - since >= LOGGED_OFF_SECONDS
+
+
+def _crashes(
+    desktop: Desktop, memory: DesktopReport, mark: DesktopMark, powered_off: bool, now: float
+) -> tuple[float, ...]:
+    """Return when a desktop of nobody stopped by itself in the last 20 minutes; `powered_off`: also now.
+
+    What an action of the controller left off when it failed did not stop by itself.
+    """
+    recent = tuple(at for at in memory.crashes if now - at < CRASH_SECONDS)
+    is_nobodys = desktop.user is None and mark.user is None and desktop.power_on and not desktop.absent
+    return (*recent, now) if powered_off and is_nobodys and memory.code is None else recent
+
+
+def _with_crashes(report: DesktopReport, memory: DesktopReport, desktop: Desktop, host: FleetHost) -> DesktopReport:
+    """Return a report with the error of a desktop that stopped too often; it stays until somebody starts it."""
+    if not is_off(report.state) or (memory.code != CRASHES_CODE and len(report.crashes) <= MOST_RESTARTS):
+        return report
+    count = max(len(report.crashes), MOST_RESTARTS + 1)
+    return replace(
+        report,
+        code=CRASHES_CODE,
+        error=f"{host.name}: it stopped by itself {count} times in {CRASH_SECONDS // 60} minutes",
+        hint=f"vgpuctl --host {shlex.quote(host.address)} events; then vgpuctl controller start-desktop {desktop.name}",
+    )
 
 
 def _is_ready(vm: HostVm, pool: Pool | None) -> bool:

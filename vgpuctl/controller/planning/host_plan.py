@@ -22,8 +22,9 @@ from vgpuctl.controller.model import (
     PoolKind,
     PoolState,
 )
+from vgpuctl.controller.planning.back_off import next_try
 from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
-from vgpuctl.controller.planning.phase import boot_failed, is_off, is_running, was_seen
+from vgpuctl.controller.planning.phase import CRASHES_CODE, boot_failed, is_off, is_running, was_seen
 from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
@@ -123,7 +124,7 @@ def plan_host(
         for view in views:
             pool = pools.get(view.desktop.pool_id)
             if view.desktop.id not in in_flight and view.desktop.not_before <= now:
-                action = _next_action(view, pool, host, images, incarnation)
+                action = _next_action(view, pool, host, images, incarnation, now)
                 ranked += [action] if action is not None else []
     busy = {view.desktop.id for view in views if view.desktop.id in in_flight}
     return HostPlan(
@@ -165,7 +166,12 @@ def _stays_off(view: DesktopView, pool: Pool | None) -> bool:
 
 
 def _next_action(
-    view: DesktopView, pool: Pool | None, host: FleetHost, images: Mapping[str, Image], incarnation: str
+    view: DesktopView,
+    pool: Pool | None,
+    host: FleetHost,
+    images: Mapping[str, Image],
+    incarnation: str,
+    now: float,
 ) -> Ranked | None:
     """Return a desktop's next action with its order; None: nothing is to do, or nothing may be done."""
     desktop, vm = view.desktop, view.vm
@@ -187,7 +193,7 @@ def _next_action(
     call = _Call(desktop, vm, wanted)
     if desktop.user is not None and pool.spec.kind is not PoolKind.FIXED:
         return _for_user(call, view, pool, images)
-    return _for_nobody(call, view, pool, images)
+    return _for_nobody(call, view, pool, images, now)
 
 
 class _Call(Value):
@@ -253,7 +259,7 @@ def _is_ended(report: DesktopReport, pool: Pool) -> bool:
     return pool.spec.kind is PoolKind.FLOATING and report.logged_off
 
 
-def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image]) -> Ranked | None:
+def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image], now: float) -> Ranked | None:
     """Return the next action about a desktop without a user, or about a VM of a fixed pool."""
     desktop, vm, report = call.desktop, call.vm, view.report
     mark, image = vm.mark, images.get(desktop.image_id)
@@ -275,9 +281,16 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
     running = is_running(vm.state)
     if running and not desktop.power_on:
         return _Order.REMOVE, call.act(StopVm)
-    if is_off(vm.state) and desktop.power_on and may_begin:
+    if is_off(vm.state) and desktop.power_on and may_begin and _may_start_again(report, now):
         return _Order.SPARE, call.act(StartVm)
     return None
+
+
+def _may_start_again(report: DesktopReport, now: float) -> bool:
+    """Return whether a desktop of nobody can be started: it did not stop by itself too often, or a moment ago."""
+    if report.code == CRASHES_CODE:
+        return False
+    return not report.crashes or next_try(len(report.crashes) - 1, report.crashes[-1]) <= now  # the first time at once
 
 
 def _within_limits(

@@ -19,6 +19,9 @@ BLOCKING_CODES = frozenset(
 )
 """What a host has contradicts the database: the controller touches nothing, and a person decides."""
 LOGGED_ON_CODE = "logged-on"
+CRASHES_CODE = "crashes"
+MOST_RESTARTS, CRASH_SECONDS = 3, 1200
+"""A desktop that nobody has is started again so often in so many seconds; then a person decides."""
 
 
 class PhaseWord(StrEnum):
@@ -119,7 +122,7 @@ def phase_of(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -
         return Phase(PhaseWord.UNKNOWN, f"{name} is silent{seen}")
     if is_lost(desktop):
         return Phase(PhaseWord.LOST, "its VM is gone, and nobody here deleted it")
-    if report is not None and report.code in BLOCKING_CODES:
+    if report is not None and report.code in (*BLOCKING_CODES, CRASHES_CODE):
         return Phase(PhaseWord.FAILED, _error_text(report))
     if desktop.errors >= FAILED_AFTER:
         return Phase(PhaseWord.FAILED, _error_text(report) or f"{desktop.errors} errors after each other")

@@ -27,6 +27,7 @@ from vgpuctl.controller.model import (
 from vgpuctl.controller.planning.back_off import error_times
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
+    CRASHES_CODE,
     FAILED_AFTER,
     boot_failed,
     is_lost,
@@ -120,6 +121,8 @@ def _why_pause(pool: Pool, desktops: Sequence[Desktop], now: float) -> str | Non
         failed_since = desktop.report.running_since if desktop.report is not None else None
         if failed_since is not None and boot_failed(desktop, pool, now):
             times += [now] if now - failed_since - 60 * pool.spec.boot_minutes < PAUSE_SECONDS else []
+        if desktop.report is not None and _has_crashed(desktop):
+            times += [at for at in desktop.report.crashes[-1:] if now - at < PAUSE_SECONDS]
         errors += len(times)
         if times and (last is None or desktop.not_before > last.not_before):
             last = desktop
@@ -173,7 +176,13 @@ def _counts_as_spare(desktop: Desktop, pool: Pool, now: float, hosts: Mapping[st
     host = hosts.get(desktop.host_id or "")
     if host is not None and (host.seen_at is None or now - host.seen_at > SPARE_SILENT_SECONDS):
         return False
-    return desktop.power_on and desktop.errors < FAILED_AFTER and not boot_failed(desktop, pool, now)
+    has_failed = desktop.errors >= FAILED_AFTER or boot_failed(desktop, pool, now) or _has_crashed(desktop)
+    return desktop.power_on and not has_failed
+
+
+def _has_crashed(desktop: Desktop) -> bool:
+    """Return whether a desktop stopped by itself too often; of three, the pool is paused."""
+    return desktop.report is not None and desktop.report.code == CRASHES_CODE
 
 
 def _new_desktops(

@@ -15,6 +15,19 @@ class DatabaseResult(Value):
     database: str
 
 
+class DemoEventResult(Value):
+    """What happened in the demonstration, and when by its own clock, such as `07:40`."""
+
+    time: str
+    text: str
+
+
+class DemoResult(Value):
+    """What happened in the demonstration, in order."""
+
+    events: tuple[DemoEventResult, ...]
+
+
 class FleetResult(Value):
     """The controller that answered, and what the caller may do there: `admin`, `operator` or `viewer`.
 

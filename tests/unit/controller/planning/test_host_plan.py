@@ -19,6 +19,7 @@ from tests.unit.controller.planning.fleets import (
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, ReadyWhen
 from vgpuctl.controller.planning.host_look import HostVm
 from vgpuctl.controller.planning.host_plan import DeleteVm, HostPlan, MakeVm, MarkVm, RefreshVm, StartVm, StopVm
+from vgpuctl.controller.planning.phase import phase_of
 from vgpuctl.value import replace
 
 POOL = pool_of()
@@ -226,6 +227,70 @@ def test_a_reboot_of_the_host_is_no_user_who_switches_off():
     assert (kinds(spare), spare.powered_off) == (["StartVm"], ())
     flying = plan_of([used()], [off], POOL, in_flight={"id-1"})
     assert (flying.actions, flying.powered_off) == ((), ())
+
+
+def crashing(row: Desktop, times: list[float], pool=POOL) -> list[tuple[float, HostPlan]]:
+    """Return the plans of a desktop that stops by itself at these times, and runs again two seconds after a start."""
+    report = ready_report(running_since=NOW)
+    plans: list[tuple[float, HostPlan]] = []
+    waits, state, runs_at = [*times], "running", None
+    for second in range(int(times[-1]) + 60):
+        if runs_at is not None and second >= runs_at:
+            state, runs_at = "running", None
+        if waits and state == "running" and second >= waits[0]:
+            state = "stopped"
+            waits.pop(0)
+        vm = vm_of(row, state=state, guest_users=None)
+        plan = plan_of([replace(row, report=report)], [vm], pool, now=NOW + second)
+        report = plan.reports[row.id]
+        runs_at = second + 2 if plan.actions and runs_at is None else runs_at
+        plans.append((second, plan))
+    return plans
+
+
+def starts(plans: list[tuple[float, HostPlan]]) -> list[float]:
+    seconds = [second for second, plan in plans if kinds(plan) == ["StartVm"]]
+    return [second for second in seconds if second - 1 not in seconds]
+
+
+@pytest.mark.parametrize("pool", [POOL, pool_of("dedicated"), pool_of("fixed", spare=0)])
+def test_what_stops_by_itself_is_started_three_times_later_each_time_and_has_failed_then(pool):
+    plans = crashing(desktop_of(), [10, 20, 40, 60, 61], pool)
+    assert starts(plans) == [10, 25, 50]
+    report = plans[-1][1].reports["id-1"]
+    assert (report.code, len(report.crashes), report.ready) == ("crashes", 4, False)
+    assert report.error == f"{HOST.name}: it stopped by itself 4 times in 20 minutes"
+    assert "vgpuctl controller start-desktop d-001" in (report.hint or "")
+    failed = desktop_of(report=report)
+    assert phase_of(failed, pool, HOST, NOW).word == "failed"
+    later = plan_of([failed], [vm_of(failed, state="stopped", guest_users=None)], pool, now=NOW + 9999)
+    assert (later.actions, later.reports["id-1"].code) == ((), "crashes"), "a person decides"
+    by_hand = plan_of([failed], [vm_of(failed)], pool, now=NOW + 100).reports["id-1"]
+    assert (by_hand.code, by_hand.ready) == (None, True)
+    refreshed = replace(failed, image_id=NEW_IMAGE.id)
+    rolled_out = plan_of([refreshed], [vm_of(refreshed, state="stopped", guest_users=None)], pool, now=NOW + 100)
+    assert kinds(rolled_out) == ["RefreshVm"]
+
+
+def test_what_stops_now_and_then_is_started_again_each_time():
+    plans = crashing(desktop_of(), [10, 500, 1000, 1500, 2000, 2500, 3000])
+    assert len(starts(plans)) == 7
+    assert plans[-1][1].reports["id-1"].code is None
+
+
+def test_what_an_action_or_a_reboot_left_off_did_not_stop_by_itself():
+    for row, host, more in (
+        (seen(desktop_of()), replace(HOST, boot_id="boot-2"), {}),
+        (seen(desktop_of(errors=1)), HOST, {}),
+        (seen(desktop_of(), code="busy"), HOST, {}),
+        (seen(desktop_of()), HOST, {"in_flight": {"id-1"}}),
+        (seen(desktop_of(power_on=False)), HOST, {}),
+        (used(), HOST, {}),
+    ):
+        off = vm_of(row, state="stopped", guest_users=None)
+        assert plan_of([row], [off], POOL, host, **more).reports["id-1"].crashes == (), row
+    off = vm_of(desktop_of(), state="stopped", guest_users=None)
+    assert plan_of([seen(desktop_of())], [off], POOL).reports["id-1"].crashes == (NOW,)
 
 
 def after(views: list[tuple[float, tuple[str, ...] | None]], desktop: Desktop = USED, pool=POOL) -> DesktopReport:

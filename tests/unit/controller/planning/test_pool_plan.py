@@ -147,6 +147,34 @@ def test_three_errors_in_twenty_minutes_pause_the_pool():
     assert tick(pool, late).pause == "3 errors in 20 minutes; the last one of d-001 was not ready in 15 minutes"
 
 
+def crashed(number: int, seconds_ago: float) -> Desktop:
+    times = tuple(NOW - seconds_ago - n for n in (30, 20, 10, 0))
+    text = "gpu01: it stopped by itself 4 times in 20 minutes"
+    report = ready_report(ready=False, state="stopped", code="crashes", error=text, crashes=times, running_since=None)
+    return desktop_of(number, report=report)
+
+
+def test_desktops_that_crash_are_replaced_and_three_of_them_pause_the_pool():
+    pool = pool_of(spare=2)
+    one = tick(pool, [crashed(1, 10), ready(2)])
+    assert ([new.name for new in one.create], one.retire, one.pause) == (["d-003"], (), None)
+    assert tick(pool, [crashed(1, 10), crashed(2, 20), ready(3), ready(4)]).pause is None
+    three = [crashed(1, 10), crashed(2, 20), crashed(3, 30)]
+    assert tick(pool, three).pause == (
+        "3 errors in 20 minutes; the last one of d-001: gpu01: it stopped by itself 4 times in 20 minutes"
+    )
+    assert tick(pool, [crashed(1, 10), crashed(2, 20), crashed(3, 1200)]).pause is None
+
+
+def test_a_new_image_whose_desktops_crash_is_rolled_out_no_further():
+    pool = pool_of(spare=4, maximum=5, max_unavailable=2, image=NEW_IMAGE.name)
+    failed = [replace(crashed(n, 10), image_id=NEW_IMAGE.id) for n in (1, 2)]
+    others = [ready(3), ready(4), ready(5, user="ada")]
+    assert tick(pool, [*failed, *others], NEW_IMAGE) == PoolChanges()
+    running = [desktop_of(n, image_id=NEW_IMAGE.id, report=ready_report(image=NEW_IMAGE.path)) for n in (1, 2)]
+    assert tick(pool, [*running, *others], NEW_IMAGE) == PoolChanges(move_image=("id-3", "id-4"))
+
+
 def test_waits_double_up_to_five_minutes():
     assert [wait_after(errors) for errors in (0, 1, 2, 3, 6, 7, 99)] == [0, 5, 10, 20, 160, 300, 300]
     assert error_times(failing(1, 3, 0)) == (NOW, NOW - 10, NOW - 15)
