@@ -14,9 +14,9 @@ from vgpuctl.agent.client import connect
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import Engine, connect_host
-from vgpuctl.controller.fleet import FleetCaller, FleetService
+from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.hosts.link import HostLink, check_address
-from vgpuctl.controller.model import Desktop, Role
+from vgpuctl.controller.model import Desktop, FleetCaller, Role
 from vgpuctl.errors import InvalidInput, Unreachable
 from vgpuctl.model.desktop import Fence, FleetRequest
 from vgpuctl.model.results.vms import VmRowResult

@@ -175,6 +175,12 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "add-token": Entry("controller", "Make an API token; its secret is shown once."),
     "list-tokens": Entry("controller", "List the API tokens."),
     "delete-token": Entry("controller", "Delete an API token."),
+    "backup": Entry("controller", "Write what the database has to one file."),
+    "restore": Entry("controller", "Restore a database from a backup."),
+    "show-restore": Entry("controller", "Compare a restored database with the hosts."),
+    "confirm-restore": Entry("controller", "Let hosts obey a restored database."),
+    "import-desktops": Entry("controller", "Add desktops that only the hosts know."),
+    "accept-desktop": Entry("controller", "Let a desktop be what its host says."),
     "list-events": Entry("controller", "Show who did what in the fleet."),
 }
 

@@ -20,7 +20,7 @@ from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results import TargetsResult
 from vgpuctl.model.results.advice import AdviceResult
-from vgpuctl.model.results.fleet import DatabaseResult
+from vgpuctl.model.results.fleet import BackupResult, DatabaseResult, RestoredDatabaseResult
 from vgpuctl.model.results.host import (
     AgentResult,
     CompletionResult,
@@ -42,6 +42,8 @@ DIAL = "agent-dial"
 _OTHERS: dict[str, object] = {
     "advise": QueryResult[WorkloadAdviceResult] | QueryResult[AdviceResult],
     "agent-run": QueryResult[AgentResult],
+    "controller-backup": QueryResult[BackupResult],
+    "controller-restore": QueryResult[RestoredDatabaseResult],
     "controller-run": QueryResult[AgentResult],
     "controller-upgrade-db": QueryResult[DatabaseResult],
     "events": QueryResult[tuple[Event, ...]],

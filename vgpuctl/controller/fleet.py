@@ -9,7 +9,6 @@ Size: one short method for each call.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import secrets
@@ -24,6 +23,7 @@ from vgpuctl.controller.hosts.link import check_address, facts_of
 from vgpuctl.controller.model import (
     ApiToken,
     Desktop,
+    FleetCaller,
     FleetEvent,
     FleetHost,
     FleetHostState,
@@ -36,6 +36,8 @@ from vgpuctl.controller.model import (
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.phase import PhaseWord, phase_of
 from vgpuctl.controller.planning.pool_spec import dump_pool, parse_pool
+from vgpuctl.controller.recovery import RecoveryCalls
+from vgpuctl.controller.times import time_text as _time_text
 from vgpuctl.errors import Busy, InvalidInput
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.outcome import Outcome, QueryResult
@@ -48,7 +50,7 @@ from vgpuctl.model.results.fleet import (
     FleetResult,
     PoolResult,
 )
-from vgpuctl.value import Value, replace
+from vgpuctl.value import replace
 from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
@@ -62,14 +64,7 @@ LEASE_SECONDS = 30.0
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetCaller(Value):
-    """Who asks: the name of a token, or of a user of this machine, and what he may do."""
-
-    name: str
-    role: Role
-
-
-class FleetService:
+class FleetService(RecoveryCalls):
     """The controller's calls. `connect`: makes the link to a host's agent."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
@@ -194,19 +189,28 @@ class FleetService:
         address: str,
         host_key: str | None = None,
         labels: Mapping[str, str] | None = None,
+        lost_controller: bool = False,
     ) -> Outcome[FleetHostResult]:
-        """Add a host: `local`, or ssh://USER@HOST[:PORT]. `host_key`: SHA256:...; without: of known_hosts."""
+        """Add a host: `local`, or ssh://USER@HOST[:PORT]. `host_key`: SHA256:...; without: of known_hosts.
+
+        `lost_controller`: it obeys a controller whose database is lost, and is held until an import is confirmed.
+        """
         rules_name(name)
         checked_labels = _check_labels(labels or {})
         link = self._connect(FleetHost(id="", name=name, address=check_address(address), host_key=host_key))
         try:
             seen = link.host().read_fleet()
-            if seen.incarnation not in (None, self._store.incarnation):
+            is_others = seen.incarnation not in (None, self._store.incarnation)
+            if is_others and not lost_controller:
                 raise Fenced(
                     f"{name} belongs to another database of controllers: {seen.incarnation}",
-                    hint="an admin of that one removes it first; root can: vgpuctl-agent's state has fleet.json",
+                    hint="an admin of that one removes it first; if that one is lost: add --lost-controller, then "
+                    "vgpuctl controller import-desktops",
                 )
-            host = self._store.hosts.add(name, address, link.host_key, checked_labels, facts_of(seen), caller.name)
+            held = f"it obeys a controller that is lost, {seen.incarnation}: vgpuctl controller import-desktops"
+            host = self._store.hosts.add(
+                name, address, link.host_key, checked_labels, facts_of(seen), caller.name, held if is_others else None
+            )
         finally:
             link.close()
         return Outcome(True, self._host_results((host,))[0])
@@ -217,7 +221,11 @@ class FleetService:
         link = self._connect(host if host_key is None else replace(host, host_key=host_key))
         try:
             seen = link.host().read_fleet()
-            lease = self._store.hosts.take_lease(host.id, self._store.holder, LEASE_SECONDS)
+            above = seen.epoch or 0 if seen.incarnation == self._store.incarnation else 0
+            is_own = seen.holder == self._store.holder
+            lease = self._store.hosts.take_lease(
+                host.id, self._store.holder, LEASE_SECONDS, above - 1 if is_own else above
+            )
             if lease is None:
                 raise Busy(
                     f"another controller has {name}, or had it until a moment ago", hint="try again in 30 seconds"
@@ -418,12 +426,6 @@ def _token_result(token: ApiToken, secret: str | None = None) -> ApiTokenResult:
 def _event_result(event: FleetEvent) -> FleetEventResult:
     about = (event.pool, event.desktop, event.host, event.user)
     return FleetEventResult(event.id, _time_text(event.at) or "", event.kind, event.text, event.actor, *about)
-
-
-def _time_text(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def rules_name(name: str) -> str:

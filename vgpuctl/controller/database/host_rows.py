@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.restored_rows import read_restored
 from vgpuctl.controller.database.rows import CONTROLLER, About, Rows, check_generation, columns_of, host_of
 from vgpuctl.controller.model import AgentFacts, FleetHost, FleetHostState, HostLease, Offer
+from vgpuctl.controller.planning.restored import RESTORED
 from vgpuctl.errors import Exists, NotFound, Refused
 from vgpuctl.value import replace
 
@@ -38,9 +40,10 @@ class HostRows(Rows):
             return _find(connection, name)
 
     def add(
-        self, name: str, address: str, host_key: str | None, labels: Mapping[str, str], facts: AgentFacts, actor: str
-    ) -> FleetHost:
-        """Add a host that has answered.
+        self, name: str, address: str, host_key: str | None, labels: Mapping[str, str], facts: AgentFacts, actor: str,
+        held: str | None = None,
+    ) -> FleetHost:  # fmt: skip
+        """Add a host that has answered. `held`: why nothing is changed there yet; else so in a restored database.
 
         Raises:
             Exists: a host has this name, or this machine is one already.
@@ -53,10 +56,12 @@ class HostRows(Rows):
             if same is not None:
                 text = "there is a host" if same == name else f"this machine is in the fleet as host {same}: not"
                 raise Exists(f"{text} {name}", hint=f"vgpuctl controller show-host {same}", host=same)
+            if held is None and read_restored(connection).begun_at is not None:
+                held = RESTORED
             new = FleetHost(
                 id=str(uuid.uuid4()), name=name, address=address, host_key=host_key, labels=dict(labels),
                 machine_id=facts.machine_id, boot_id=facts.boot_id, driver=facts.driver,
-                agent_version=facts.agent_version, seen_at=self._database.now(connection),
+                agent_version=facts.agent_version, held=held, seen_at=self._database.now(connection),
             )  # fmt: skip
             changed = {"labels": json.dumps(dict(labels)), "state": new.state.value}
             connection.execute(insert(host).values(**{**columns_of(new), **changed}))
@@ -167,8 +172,11 @@ class HostRows(Rows):
             connection.execute(delete(schema.host).where(schema.host.c.id == host.id))
             self._note(connection, "host-removed", name, actor, About(host=name))
 
-    def take_lease(self, host_id: str, holder: str, seconds: float) -> HostLease | None:
-        """Return the lease on a host: one's own, renewed, or one that nobody has any more; None: another has it."""
+    def take_lease(self, host_id: str, holder: str, seconds: float, above: int = 0) -> HostLease | None:
+        """Return the lease on a host: one's own, renewed, or one that nobody has any more; None: another has it.
+
+        `above`: its epoch becomes higher than this one.
+        """
         lease = schema.host_lease
         with self._database.write() as connection:
             now = self._database.now(connection)
@@ -178,7 +186,7 @@ class HostRows(Rows):
             if row is not None and row["holder"] != holder and row["expires_at"] > now:
                 return None
             is_new = row is None or row["holder"] != holder or row["expires_at"] <= now
-            epoch = (0 if row is None else row["epoch"]) + is_new
+            epoch = max((0 if row is None else row["epoch"]) + is_new, above + 1)
             new = HostLease(host_id, holder, epoch, now + seconds)
             self._database.insert_or_update(connection, lease, ("host_id",), columns_of(new))
             return new

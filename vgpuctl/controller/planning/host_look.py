@@ -8,10 +8,17 @@ holds for one assignment: it ends where the mark in the VM's record changes.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, Pool, PoolKind, ReadyWhen
-from vgpuctl.controller.planning.phase import BLOCKING_CODES, LOGGED_ON_CODE, is_off, is_running, was_seen
+from vgpuctl.controller.planning.phase import (
+    BLOCKING_CODES,
+    LOGGED_ON_CODE,
+    RECORD_CODES,
+    is_off,
+    is_running,
+    was_seen,
+)
 from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.value import Value, replace
 
@@ -61,16 +68,18 @@ def view_desktop(
     now: float,
     *,
     in_flight: bool,
+    former_incarnations: Collection[str] = (),
 ) -> DesktopView:
     """Return what the host has of a desktop; `vms`: those of its list with its uuid, its name, or its id in a mark.
 
-    `in_flight`: an operation about it runs: what is seen now is not the end of it.
+    `in_flight`: an operation about it runs: what is seen now is not the end of it. `former_incarnations`: those that
+    the database was restored from.
     """
     named, own = [vm for vm in vms if vm.name == desktop.name], [vm for vm in vms if vm.uuid == desktop.id]
     marked = [vm for vm in vms if vm.mark is not None and vm.mark.id == desktop.id]
     if in_flight and own and own[0].mark is None:
         return DesktopView(desktop, None, None)  # it is being made, and is marked in a moment
-    error = _contradiction(desktop, own, marked, incarnation)
+    error = _contradiction(desktop, own, marked, incarnation, former_incarnations)
     if error is not None:
         vm = next(iter(own or marked))
         return DesktopView(desktop, None, _contradicted(desktop, vm, host, error, now))
@@ -84,17 +93,27 @@ def view_desktop(
         return DesktopView(desktop, None, _contradicted(desktop, None, host, error, now))
     report = desktop.report
     if report is not None and report.code in BLOCKING_CODES:
-        report = replace(report, code=None, error=None, hint=None, seen_at=now)
+        report = replace(report, code=None, error=None, hint=None, seen_at=now, record_generation=None)
         return DesktopView(desktop, None, report)
     return DesktopView(desktop, None, None)
 
 
+def names_another(desktop: Desktop, mark: DesktopMark) -> bool:
+    """Return whether a VM's record names another person than the row."""
+    return mark.user is not None and mark.user != desktop.user
+
+
 def _contradiction(
-    desktop: Desktop, own: Sequence[HostVm], marked: Sequence[HostVm], incarnation: str
+    desktop: Desktop,
+    own: Sequence[HostVm],
+    marked: Sequence[HostVm],
+    incarnation: str,
+    former_incarnations: Collection[str],
 ) -> tuple[str, str] | None:
     """Return code and text where the host's VM is not the one that the database means; None: it is, or there is none.
 
     A mark with the row's generation and another user, or a newer one, is of another history: the database was restored.
+    Where it is known to be, a mark of a former incarnation may be newer; it must not name another person.
     """
     if len(own) > 1 or any(vm.uuid != desktop.id for vm in marked):
         names = ", ".join(sorted({vm.name for vm in (*own, *marked)}))
@@ -104,12 +123,15 @@ def _contradiction(
     mark = own[0].mark
     if mark is None or mark.id != desktop.id:
         return "not-marked", f"the VM {own[0].name} has this desktop's uuid, and is not marked as a desktop of a pool"
+    if mark.incarnation != incarnation and mark.incarnation in former_incarnations:
+        text = f"the VM is {mark.user}'s, and in the restored database {desktop.user or 'nobody'}'s"
+        return ("other-user", text) if names_another(desktop, mark) else None
     if mark.incarnation != incarnation:
         return "other-controller", f"the VM {own[0].name} belongs to another controller's database ({mark.incarnation})"
     if mark.generation > desktop.generation:
         text = f"the VM's generation {mark.generation} is newer than the database's {desktop.generation}"
         return "record-newer", f"{text}: was the database restored?"
-    if mark.generation == desktop.generation and mark.user is not None and mark.user != desktop.user:
+    if mark.generation == desktop.generation and names_another(desktop, mark):
         return "other-user", f"the VM is {mark.user}'s, and in the database {desktop.user or 'nobody'}'s"
     return None
 
@@ -121,6 +143,10 @@ def _contradicted(
     former = desktop.report or DesktopReport(False)
     code, text = error
     mark = vm.mark if vm is not None else None
+    hint = f"vgpuctl --host {shlex.quote(host.address)} show-vm {vm.name if vm is not None else desktop.name}"
+    record = mark if code in RECORD_CODES else None
+    if record is not None:
+        hint += f"; if the host is right: vgpuctl controller accept-desktop {desktop.name}"
     return replace(
         former,
         exists=vm is not None or (former.exists and was_seen(desktop)),
@@ -129,9 +155,11 @@ def _contradicted(
         ready=False,
         code=code,
         error=text,
-        hint=f"vgpuctl --host {shlex.quote(host.address)} show-vm {vm.name if vm is not None else desktop.name}",
+        hint=hint,
         seen_at=now,
         boot_id=host.boot_id,
+        record_user=None if record is None else record.user,
+        record_generation=None if record is None else record.generation,
     )
 
 

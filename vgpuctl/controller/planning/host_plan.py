@@ -24,6 +24,7 @@ from vgpuctl.controller.model import (
 )
 from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
 from vgpuctl.controller.planning.phase import boot_failed, is_off, is_running, was_seen
+from vgpuctl.controller.planning.restored import raised_generation
 from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
@@ -69,13 +70,15 @@ class HostPlan(Value):
 
     `powered_off`: ids of assigned desktops that were switched off in the guest, or after a log-off; they stay off until
     their users open them, so the database's `power_on` becomes False. `strays`: names of VMs that have this database's
-    mark and no row on this host.
+    mark and no row on this host. `raised`: the generations that rows need, by id, so that records of a former
+    incarnation are not newer.
     """
 
     actions: tuple[HostAction, ...] = ()
     reports: Mapping[str, DesktopReport] = EMPTY_MAPPING
     powered_off: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
+    raised: Mapping[str, int] = EMPTY_MAPPING
 
 
 class _Order:
@@ -97,11 +100,12 @@ def plan_host(
     incarnation: str,
     in_flight: Collection[str],
     room: int,
+    former_incarnations: Collection[str] = (),
 ) -> HostPlan:
     """Plan a host's next actions. `vms`: its complete list; `pools`, `images`: by id.
 
     `in_flight`: ids of desktops about which an operation is queued or runs on the host; `room`: how many operations may
-    be in flight there at a time.
+    be in flight there at a time. `former_incarnations`: those that the database was restored from.
     """
     own = [desktop for desktop in desktops if desktop.host_id == host.id]
     related = _related(own, vms)
@@ -114,15 +118,18 @@ def plan_host(
             incarnation,
             now,
             in_flight=desktop.id in in_flight,
+            former_incarnations=former_incarnations,
         )
         for desktop in own
     ]
     views = [replace(view, powered_off=_stays_off(view, pools.get(view.desktop.pool_id))) for view in views]
     ranked: list[Ranked] = []
+    raised = _raised(views, pools, former_incarnations) if host.held is None else {}
     if host.held is None:
         for view in views:
             pool = pools.get(view.desktop.pool_id)
-            if view.desktop.id not in in_flight and view.desktop.not_before <= now:
+            is_due = view.desktop.id not in in_flight and view.desktop.not_before <= now
+            if is_due and view.desktop.id not in raised:
                 action = _next_action(view, pool, host, images, incarnation)
                 ranked += [action] if action is not None else []
     busy = {view.desktop.id for view in views if view.desktop.id in in_flight}
@@ -131,7 +138,20 @@ def plan_host(
         {view.desktop.id: view.report for view in views if view.report is not None},
         tuple(view.desktop.id for view in views if view.powered_off),
         _strays(own, vms, incarnation),
+        raised,
     )
+
+
+def _raised(
+    views: Sequence[DesktopView], pools: Mapping[str, Pool], former_incarnations: Collection[str]
+) -> Mapping[str, int]:
+    raised: dict[str, int] = {}
+    for view in views:
+        mark = view.vm.mark if view.vm is not None else None
+        if mark is not None:
+            generation = raised_generation(view.desktop, mark, pools.get(view.desktop.pool_id), former_incarnations)
+            raised |= {} if generation is None else {view.desktop.id: generation}
+    return raised
 
 
 def _related(desktops: Sequence[Desktop], vms: Sequence[HostVm]) -> dict[str, list[HostVm]]:
@@ -235,7 +255,7 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
     if is_old or is_strangers:
         clean = replace(wanted, dirty=False, user=None)
         return (_Order.USER, call.act(RefreshVm, clean)) if may_begin and has_image else None
-    if (mark.generation, mark.user, mark.dirty) != (desktop.generation, desktop.user, True):
+    if mark != replace(wanted, pool=mark.pool):
         return _Order.USER, call.act(MarkVm, wanted)
     running = is_running(vm.state)
     keeps = pool.spec.kind is PoolKind.DEDICATED
@@ -262,7 +282,7 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
     clean = replace(call.wanted, dirty=False, user=None)
     may_begin = pool.state is PoolState.ACTIVE
     if pool.spec.kind is PoolKind.FIXED:
-        if (mark.generation, mark.dirty, mark.user) != (clean.generation, False, None):
+        if mark != replace(clean, pool=mark.pool):
             return _Order.REFRESH, call.act(MarkVm, clean)
     elif report.dirty and not mark.dirty and mark.generation == desktop.generation:
         return _Order.USER, call.act(MarkVm, replace(clean, dirty=True))
@@ -270,8 +290,16 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
         return None  # somebody uses a desktop that is nobody's: it is refreshed after him
     elif mark.dirty or mark.generation != desktop.generation:
         return (_Order.REFRESH, call.act(RefreshVm, clean)) if may_begin and image is not None else None
+    elif mark.incarnation != clean.incarnation:
+        return _Order.REFRESH, call.act(MarkVm, clean)
     if image is not None and vm.image not in (None, image.path) and may_begin:
         return _Order.REFRESH, call.act(RefreshVm, clean)
+    return _power(call, may_begin=may_begin)
+
+
+def _power(call: _Call, *, may_begin: bool) -> Ranked | None:
+    """Return the start or stop of a desktop without a user."""
+    desktop, vm = call.desktop, call.vm
     running = is_running(vm.state)
     if running and not desktop.power_on:
         return _Order.REMOVE, call.act(StopVm)

@@ -18,6 +18,9 @@ BLOCKING_CODES = frozenset(
     ("record-newer", "other-controller", "other-user", "not-marked", "duplicate-uuid", "name-taken")
 )
 """What a host has contradicts the database: the controller touches nothing, and a person decides."""
+NEWER_CODE = "record-newer"
+RECORD_CODES = frozenset((NEWER_CODE, "other-user"))
+"""Those of them where the host's record says more than the row; `accept-desktop` makes the row follow it."""
 LOGGED_ON_CODE = "logged-on"
 
 
