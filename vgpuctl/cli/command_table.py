@@ -151,7 +151,7 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "list-hosts": Entry("controller", "List the hosts."),
     "show-host": Entry("controller", "Show one host and what it has room for."),
     "cordon-host": Entry("controller", "Make no new desktops on a host."),
-    "drain-host": Entry("controller", "The same, and desktops without a user leave it."),
+    "drain-host": Entry("controller", "The same, and desktops leave it, or stop there."),
     "uncordon-host": Entry("controller", "Make desktops on a host again."),
     "label-host": Entry("controller", "Set a host's labels, by which pools choose hosts."),
     "accept-host": Entry("controller", "Let a held host go on as it is now."),

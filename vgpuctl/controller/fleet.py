@@ -20,6 +20,7 @@ from vgpuctl.agent.protocol import Fenced
 from vgpuctl.config import labels as label_rules
 from vgpuctl.config import rules
 from vgpuctl.controller.hosts.link import check_address, facts_of
+from vgpuctl.controller.maintenance import MaintenanceCalls
 from vgpuctl.controller.model import (
     ApiToken,
     Desktop,
@@ -34,7 +35,7 @@ from vgpuctl.controller.model import (
     Role,
 )
 from vgpuctl.controller.planning import pool_rules
-from vgpuctl.controller.planning.phase import PhaseWord, phase_of
+from vgpuctl.controller.planning.phase import PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_spec import dump_pool, parse_pool
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
@@ -64,7 +65,7 @@ LEASE_SECONDS = 30.0
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetService(RecoveryCalls):
+class FleetService(RecoveryCalls, MaintenanceCalls):
     """The controller's calls. `connect`: makes the link to a host's agent."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
@@ -238,15 +239,9 @@ class FleetService(RecoveryCalls):
 
     def cordon_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
         """Make no new desktops on a host."""
-        return self._change_host(caller, name, FleetHostState.CORDONED)
-
-    def drain_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
-        """Make no new desktops on a host; those without a user go to other hosts."""
-        return self._change_host(caller, name, FleetHostState.DRAINING)
-
-    def uncordon_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
-        """Make desktops on a host again."""
-        return self._change_host(caller, name, FleetHostState.ACTIVE)
+        before = self._store.hosts.find(name)
+        host = self._store.hosts.change(name, caller.name, state=FleetHostState.CORDONED)
+        return Outcome(host.generation != before.generation, self._host_results((host,))[0])
 
     def label_host(self, caller: FleetCaller, name: str, labels: Mapping[str, str]) -> Outcome[FleetHostResult]:
         """Set all labels of a host; pools choose hosts by them."""
@@ -337,11 +332,6 @@ class FleetService(RecoveryCalls):
         pool = self._store.pools.set_state(name, state, reason, caller.name)
         return Outcome(pool.generation != before.generation, self._pool_result(pool))
 
-    def _change_host(self, caller: FleetCaller, name: str, state: FleetHostState) -> Outcome[FleetHostResult]:
-        before = self._store.hosts.find(name)
-        host = self._store.hosts.change(name, caller.name, state=state)
-        return Outcome(host.generation != before.generation, self._host_results((host,))[0])
-
     def _pool_result(self, pool: Pool) -> PoolResult:
         spec, now = pool.spec, self._store.now()
         hosts = {host.id: host for host in self._store.hosts.list()}
@@ -380,10 +370,17 @@ class FleetService(RecoveryCalls):
                     labels=host.labels, desktops=counts.get(host.id, 0), machine_id=host.machine_id,
                     host_key=host.host_key, agent_version=host.agent_version, driver=host.driver,
                     holder=lease.holder if lease is not None and lease.expires_at > now else None,
-                    seen=_time_text(host.seen_at), offers=offers.get(host.id, {}), generation=host.generation,
+                    seen=_time_text(host.seen_at),
+                    running=self._running_on(host), offers=offers.get(host.id, {}), generation=host.generation,
                 )
             )  # fmt: skip
         return tuple(results)
+
+    def _running_on(self, host: FleetHost) -> int | None:
+        if host.state is not FleetHostState.MAINTENANCE:
+            return None
+        reports = (desktop.report for desktop in self._store.desktops.of_host(host.id))
+        return sum(report is not None and report.exists and is_running(report.state) for report in reports)
 
     def _image_result(self, image: Image) -> FleetImageResult:
         pools = tuple(pool.name for pool in self._store.pools.list() if pool.image_id == image.id)

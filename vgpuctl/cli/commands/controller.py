@@ -164,12 +164,13 @@ def changed_desktop(data: Any) -> Page:
 
 def _host_page(data: FleetHostResult) -> Page:
     return _pairs(
-        data, "name", "address", "state", "held", "problem", "labels", "desktops", "machine_id", "host_key",
+        data, "name", "address", "state", "held", "problem", "labels", "desktops", "running", "machine_id", "host_key",
         "agent_version", "driver", "holder", "seen", "offers",
     )  # fmt: skip
 
 
-def _changed_host(data: Any) -> Page:
+def changed_host(data: Any) -> Page:
+    """Return the page of a host that was changed."""
     host: FleetHostResult = data.data
     return Page([f"host {host.name}: {'held: ' + host.held if host.held else host.state}"])
 
@@ -350,7 +351,7 @@ def show_fleet(settings: Settings, where: Where) -> int:
 
 
 @make_command(
-    "add-host", table=CONTROLLER_COMMANDS, page=_changed_host,
+    "add-host", table=CONTROLLER_COMMANDS, page=changed_host,
     examples=(
         ("vgpuctl controller add-host gpu01 local", "the agent of this machine"),
         ("vgpuctl controller add-host gpu02 ssh://fleet@gpu02 --label site=berlin", "another one, whose key is known"),
@@ -426,25 +427,19 @@ def _host_command(name: str, help_text: str, example: str, question: str | None 
     function.__doc__ = help_text
     with_options = click.argument("name_", metavar="HOST")(at_controller(click.pass_obj(function)))
     decorate = make_command(
-        name, table=CONTROLLER_COMMANDS, page=_changed_host, examples=((f"vgpuctl controller {name} gpu01", example),)
+        name, table=CONTROLLER_COMMANDS, page=changed_host, examples=((f"vgpuctl controller {name} gpu01", example),)
     )
     return decorate(with_options)
 
 
 cordon_host = _host_command("cordon-host", "Make no new desktops on a host; those there stay.", "before work on it")
-drain_host = _host_command(
-    "drain-host",
-    "Make no new desktops on a host, and delete those without a user there: they are made elsewhere.",
-    "desktops with a user stay until they are released",
-)
-uncordon_host = _host_command("uncordon-host", "Make desktops on a host again.", "after cordon-host or drain-host")
 remove_host = _host_command(
     "remove-host", "Remove a host without desktops from the fleet.", "after drain-host", "Remove host {}?"
 )
 
 
 @make_command(
-    "accept-host", table=CONTROLLER_COMMANDS, page=_changed_host,
+    "accept-host", table=CONTROLLER_COMMANDS, page=changed_host,
     examples=(("vgpuctl controller accept-host gpu01", "after you have looked why it is held"),),
 )  # fmt: skip
 @click.argument("name", metavar="HOST")
@@ -462,7 +457,7 @@ def accept_host(settings: Settings, name: str, host_key: str | None, where: Wher
 
 
 @make_command(
-    "label-host", table=CONTROLLER_COMMANDS, page=_changed_host,
+    "label-host", table=CONTROLLER_COMMANDS, page=changed_host,
     examples=(("vgpuctl controller label-host gpu01 site=berlin rack=7", "these are all of its labels then"),),
 )  # fmt: skip
 @click.argument("name", metavar="HOST")
@@ -778,10 +773,10 @@ def list_events(settings: Settings, after: int | None, limit: int | None, where:
 _COMMANDS: dict[str, click.Command] = {
     str(one.name): one
     for one in (
-        run_controller, upgrade_db, show_fleet, add_host, list_hosts, show_host, cordon_host, drain_host, uncordon_host,
-        label_host, accept_host, remove_host, ensure_image, list_images, delete_image, ensure_pool, list_pools,
-        show_pool, pause_pool, resume_pool, delete_pool, list_desktops, show_desktop, assign, release, start_desktop,
-        stop_desktop, delete_desktop, add_token, list_tokens, delete_token, list_events,
+        run_controller, upgrade_db, show_fleet, add_host, list_hosts, show_host, cordon_host, label_host, accept_host,
+        remove_host, ensure_image, list_images, delete_image, ensure_pool, list_pools, show_pool, pause_pool,
+        resume_pool, delete_pool, list_desktops, show_desktop, assign, release, start_desktop, stop_desktop,
+        delete_desktop, add_token, list_tokens, delete_token, list_events,
     )
 }  # fmt: skip
 
@@ -789,9 +784,9 @@ _COMMANDS: dict[str, click.Command] = {
 def _load(name: str) -> click.Command:
     if name in _COMMANDS:
         return _COMMANDS[name]
-    from vgpuctl.cli.commands import controller_recovery
+    from vgpuctl.cli.commands import controller_maintenance, controller_recovery
 
-    return controller_recovery.COMMANDS[name]
+    return {**controller_recovery.COMMANDS, **controller_maintenance.COMMANDS}[name]
 
 
 command = LazyGroup(

@@ -25,7 +25,7 @@ from vgpuctl.controller.database.rows import (
     report_columns,
     row_of_desktop,
 )
-from vgpuctl.controller.model import Desktop, DesktopReport, Pool, PoolChanges, PoolKind, PoolState
+from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, Pool, PoolChanges, PoolKind, PoolState
 from vgpuctl.controller.planning.back_off import next_try
 from vgpuctl.controller.planning.phase import FAILED_AFTER, SILENT_SECONDS, was_seen
 from vgpuctl.controller.planning.restored import record_of
@@ -447,7 +447,9 @@ def _takeable(pool_id: str, now: float) -> Select[tuple[object, ...]]:
             table.c.power_on.is_(True)
             & (table.c.reported_generation == table.c.generation)
             & (table.c.errors < FAILED_AFTER),
-            host.c.held.is_(None) & (host.c.seen_at >= now - SILENT_SECONDS),
+            host.c.held.is_(None)
+            & (host.c.state != FleetHostState.MAINTENANCE.value)
+            & (host.c.seen_at >= now - SILENT_SECONDS),
         )
         .order_by(table.c.created_at, table.c.name)
         .limit(1)

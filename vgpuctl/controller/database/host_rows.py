@@ -100,6 +100,37 @@ class HostRows(Rows):
             self._note(connection, "host-changed", f"{name}: {after.state}", actor, About(host=name))
             return after
 
+    def begin_maintenance(self, name: str, minutes: int | None, actor: str) -> tuple[FleetHost, bool]:
+        """Have a host's desktops stopped; return it, and whether something changed.
+
+        `minutes`: so long those with users wait until nobody is logged on; None: as long as it takes.
+
+        Raises:
+            NotFound: there is none.
+        """
+        with self._write() as connection:
+            before = _find(connection, name, lock=True)
+            stop_at = None if minutes is None else self._database.now(connection) + 60 * minutes
+            is_same = before.state is FleetHostState.MAINTENANCE
+            if is_same and stop_at is None and _stop_at(connection, before.id) is None:
+                return before, False
+            self._changes.touch(before.id)
+            key = _stop_key(before.id)
+            connection.execute(delete(schema.meta).where(schema.meta.c.key == key))
+            if stop_at is not None:
+                connection.execute(insert(schema.meta).values(key=key, value=repr(stop_at)))
+            after = replace(before, state=FleetHostState.MAINTENANCE, generation=before.generation + 1)
+            values = {"state": after.state.value, "generation": after.generation}
+            connection.execute(update(schema.host).where(schema.host.c.id == before.id).values(**values))
+            when = {None: "when nobody is logged on", 0: "now"}.get(minutes, f"in {minutes} minutes at the latest")
+            self._note(connection, "host-maintenance", f"{name}: desktops stop {when}", actor, About(host=name))
+            return after, True
+
+    def stop_at(self, host_id: str) -> float | None:
+        """Return when all desktops of a host in maintenance stop, whoever is logged on; None: never."""
+        with self._database.read() as connection:
+            return _stop_at(connection, host_id)
+
     def hold(self, host_id: str, reason: str | None, actor: str = CONTROLLER) -> None:
         """Hold a host, so that nothing is changed there, or let it go (None)."""
         with self._write() as connection:
@@ -170,6 +201,7 @@ class HostRows(Rows):
                     desktops=list(desktops),
                 )
             connection.execute(delete(schema.host).where(schema.host.c.id == host.id))
+            connection.execute(delete(schema.meta).where(schema.meta.c.key == _stop_key(host.id)))
             self._note(connection, "host-removed", name, actor, About(host=name))
 
     def take_lease(self, host_id: str, holder: str, seconds: float, above: int = 0) -> HostLease | None:
@@ -250,6 +282,15 @@ class HostRows(Rows):
         with self._database.read() as connection:
             rows = connection.execute(select(column, func.count()).where(column.is_not(None)).group_by(column))
             return {row[0]: row[1] for row in rows}
+
+
+def _stop_key(host_id: str) -> str:
+    return f"stop-at {host_id}"
+
+
+def _stop_at(connection: Connection, host_id: str) -> float | None:
+    text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == _stop_key(host_id))).scalar()
+    return None if text is None else float(text)
 
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> FleetHost:

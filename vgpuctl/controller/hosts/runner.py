@@ -20,7 +20,18 @@ from vgpuctl.agent.protocol import Fenced, FenceLost
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
 from vgpuctl.controller.hosts.link import HostLink, facts_of
-from vgpuctl.controller.model import Desktop, FleetHost, HostLease, Image, Offer, Pool, PoolKind, ReadyWhen, Restored
+from vgpuctl.controller.model import (
+    Desktop,
+    FleetHost,
+    FleetHostState,
+    HostLease,
+    Image,
+    Offer,
+    Pool,
+    PoolKind,
+    ReadyWhen,
+    Restored,
+)
 from vgpuctl.controller.planning.host_look import HostVm
 from vgpuctl.controller.planning.host_plan import HostAction, HostPlan, MakeVm, plan_host
 from vgpuctl.controller.planning.phase import NEWER_CODE
@@ -120,13 +131,15 @@ class HostRunner(threading.Thread):
         vms = self._look(link, desktops, pools)
         if self._seen is not None:
             known = facts_of(self._seen) if host.held is None else None
+            if known is not None and host.state is FleetHostState.MAINTENANCE:
+                known = replace(known, driver=host.driver)  # a new one counts when uncordon-host has checked it
             self._store.hosts.note_seen(host.id, known, link.host_key)
         self._offer(link, host)
         with self._lock:
             running = frozenset(self._running)
         plan = plan_host(
             host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS,
-            restored.former,
+            restored.former, self._store.hosts.stop_at(host.id),
         )  # fmt: skip
         if waits:
             plan = HostPlan(reports=plan.reports)
@@ -196,7 +209,12 @@ class HostRunner(threading.Thread):
         if host.machine_id is not None and seen.machine_id != host.machine_id:
             text = f"it is another machine: its id is {seen.machine_id}, not {host.machine_id}"
             self._store.hosts.hold(host.id, text)
-        elif host.driver is not None and seen.driver is not None and seen.driver != host.driver:
+        elif (
+            host.state is not FleetHostState.MAINTENANCE
+            and host.driver is not None
+            and seen.driver is not None
+            and seen.driver != host.driver
+        ):
             text = f"its GPU driver is {seen.driver}, not {host.driver}: check it against the images' guest drivers"
             self._store.hosts.hold(host.id, text)
         adopt = seen.incarnation in restored.former and seen.machine_id == host.machine_id
@@ -244,6 +262,7 @@ class HostRunner(threading.Thread):
         vms: list[HostVm] = []
         for row in link.host().list_vms().data:
             vm = HostVm(row.name, row.uuid, str(row.state), row.generation, row.desktop, row.image, row.guest_users)
+            vm = replace(vm, driver=row.driver, should_run=row.should_run is True)
             desktop = rows.get(row.uuid)
             pool = None if desktop is None else pools.get(desktop.pool_id)
             if desktop is not None and pool is not None and vm.state == "running" and probes < MAX_PROBES:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Sequence
 
-from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, FleetHostState, Pool, PoolKind, ReadyWhen
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
     LOGGED_ON_CODE,
@@ -32,7 +32,7 @@ class HostVm(Value):
     `generation`: of the VM's record, for `if_generation`. `mark`: of its record, None: it has none. `image`: the file
     that its first disk was made from. `guest_users`: as the helper in the guest reports; None without one, or while the
     guest does not run. `guest_answers`: the guest's agent or helper does; `port_open`: the pool's port is; False: not
-    asked.
+    asked. `driver`: NVIDIA's in the guest. `should_run`: its host's agent starts it after a boot.
     """
 
     name: str
@@ -45,6 +45,8 @@ class HostVm(Value):
     address: str | None = None
     guest_answers: bool = False
     port_open: bool = False
+    driver: str | None = None
+    should_run: bool = False
 
 
 class DesktopView(Value):
@@ -181,7 +183,9 @@ def _seen(
     unmarked = not mark.dirty and mark.user is None and (stray or memory.logged_on_seen)
     since = memory.running_since
     ended = since is not None and is_off(vm.state) and not in_flight
-    powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors
+    is_floating = pool is not None and pool.spec.kind is PoolKind.FLOATING
+    may_be_user = host.state is not FleetHostState.MAINTENANCE or (is_floating and memory.logged_on_seen)
+    powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors and may_be_user
     running_since = now if running and since is None else None if ended else since
     logged_on, empty_since, logged_off = _log_off(vm, memory, mark, powered_off, now)
     report = DesktopReport(
@@ -200,6 +204,7 @@ def _seen(
         logged_on_seen=logged_on or unmarked,
         empty_since=empty_since,
         logged_off=logged_off,
+        driver=vm.driver or memory.driver,
     )
     return DesktopView(desktop, vm, _with_error(report, desktop, vm, stray or unmarked), powered_off)
 

@@ -50,7 +50,9 @@ class StartVm(HostAction):
 
 
 class StopVm(HostAction):
-    """Shut the guest down, and stop the VM if it does not."""
+    """Shut the guest down. `force`: stop the VM if it does not."""
+
+    force: bool = False
 
 
 class RefreshVm(HostAction):
@@ -101,11 +103,13 @@ def plan_host(
     in_flight: Collection[str],
     room: int,
     former_incarnations: Collection[str] = (),
+    stop_at: float | None = None,
 ) -> HostPlan:
     """Plan a host's next actions. `vms`: its complete list; `pools`, `images`: by id.
 
     `in_flight`: ids of desktops about which an operation is queued or runs on the host; `room`: how many operations may
     be in flight there at a time. `former_incarnations`: those that the database was restored from.
+    `stop_at`: when all desktops of a host in maintenance stop, whoever is logged on; None: never.
     """
     own = [desktop for desktop in desktops if desktop.host_id == host.id]
     related = _related(own, vms)
@@ -130,7 +134,8 @@ def plan_host(
             pool = pools.get(view.desktop.pool_id)
             is_due = view.desktop.id not in in_flight and view.desktop.not_before <= now
             if is_due and view.desktop.id not in raised:
-                action = _next_action(view, pool, host, images, incarnation)
+                may_stop = stop_at is not None and stop_at <= now
+                action = _next_action(view, pool, host, images, incarnation, may_stop=may_stop)
                 ranked += [action] if action is not None else []
     busy = {view.desktop.id for view in views if view.desktop.id in in_flight}
     return HostPlan(
@@ -185,7 +190,13 @@ def _stays_off(view: DesktopView, pool: Pool | None) -> bool:
 
 
 def _next_action(
-    view: DesktopView, pool: Pool | None, host: FleetHost, images: Mapping[str, Image], incarnation: str
+    view: DesktopView,
+    pool: Pool | None,
+    host: FleetHost,
+    images: Mapping[str, Image],
+    incarnation: str,
+    *,
+    may_stop: bool,
 ) -> Ranked | None:
     """Return a desktop's next action with its order; None: nothing is to do, or nothing may be done."""
     desktop, vm = view.desktop, view.vm
@@ -205,6 +216,8 @@ def _next_action(
     if pool is None or (host.state is FleetHostState.DRAINING and desktop.user is None):
         return None
     call = _Call(desktop, vm, wanted)
+    if host.state is FleetHostState.MAINTENANCE:
+        return _for_maintenance(call, view, pool, images, may_stop=may_stop)
     if desktop.user is not None and pool.spec.kind is not PoolKind.FIXED:
         return _for_user(call, view, pool, images)
     return _for_nobody(call, view, pool, images)
@@ -265,6 +278,29 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
         return _Order.REMOVE, call.act(StopVm)
     if is_off(vm.state) and desktop.power_on and not view.powered_off and not _is_ended(report, pool) and may_begin:
         return _Order.USER, call.act(StartVm)
+    return None
+
+
+def _for_maintenance(
+    call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image], *, may_stop: bool
+) -> Ranked | None:
+    """Return the stop of a desktop of a host that is to be changed; nothing is made or started there.
+
+    A desktop with a user stops when nobody is logged on, as far as that is known, or when it must (`may_stop`); what a
+    VM of a fixed pool does is not known. A stop also notes that the host's agent does not start it after a boot.
+    """
+    desktop, vm, report = call.desktop, call.vm, view.report
+    is_fixed = pool.spec.kind is PoolKind.FIXED
+    is_used = desktop.user is not None or is_fixed
+    is_empty = report is not None and (
+        report.logged_off or (report.guest_users == () and not report.logged_on_seen and not is_fixed)
+    )
+    if is_used and not is_empty and not may_stop:
+        marking = None if desktop.user is None else _for_user(call, view, pool, images)
+        return marking if marking is not None and isinstance(marking[1], MarkVm) else None
+    if is_running(vm.state) or vm.should_run:
+        stop = StopVm(desktop, call.wanted, vm.name, vm.generation, force=may_stop or not is_used)
+        return _Order.REMOVE, stop
     return None
 
 

@@ -141,6 +141,7 @@ class FleetHostResult(Value):
     """A host. `held`: why the controller changes nothing there; null if it does. `problem`: why it cannot be reached.
 
     `holder`: the controller that has it now. `offers`: how many more vGPUs of each profile it said it can make.
+    `running`: how many desktops still run there; null unless its state is maintenance.
     """
 
     name: str
@@ -156,6 +157,7 @@ class FleetHostResult(Value):
     driver: str | None
     holder: str | None
     seen: str | None
+    running: int | None
     offers: Mapping[str, int]
     generation: int
 
