@@ -186,7 +186,8 @@ def _seen(
     is_floating = pool is not None and pool.spec.kind is PoolKind.FLOATING
     may_be_user = host.state is not FleetHostState.MAINTENANCE or (is_floating and memory.logged_on_seen)
     powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors and may_be_user
-    running_since = now if running and since is None else None if ended else since
+    is_done = ended or (is_off(vm.state) and not desktop.power_on)  # the stop that the controller wanted
+    running_since = now if running and since is None else None if is_done else since
     logged_on, empty_since, logged_off = _log_off(vm, memory, mark, powered_off, now)
     report = DesktopReport(
         True,

@@ -87,6 +87,16 @@ def test_the_stop_is_not_the_users() -> None:
     assert report.logged_off, "a floating desktop's user gets another one"
 
 
+def test_a_stop_that_is_seen_while_it_runs_is_not_the_users_later() -> None:
+    desktop = replace(used(), power_on=False)
+    vm = vm_of(desktop, state="stopped", guest_users=None)
+    during = plan_of([desktop], [vm], pool_of("dedicated"), in_flight=(desktop.id,)).reports[desktop.id]
+    opened = replace(desktop, power_on=True, report=during)
+    plan_after = plan_of([opened], [vm], pool_of("dedicated"))
+    assert plan_after.powered_off == ()
+    assert [type(action).__name__ for action in plan_after.actions] == ["StartVm"]
+
+
 def test_the_drivers_of_guests_are_those_that_they_said_and_those_that_they_are_given() -> None:
     image = Image("image-1", "office", "1", "/images/office-1.qcow2", "linux")
     pool = replace(pool_of(), image_id="image-1")
