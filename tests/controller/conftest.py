@@ -66,6 +66,10 @@ class Server:
         """Return the URL of a database."""
         return f"postgresql://fleet@/{name}?host={self._directory}"
 
+    def program(self, name: str) -> Path:
+        """Return one of its programs."""
+        return self._programs / name
+
     def run(self, statement: str) -> None:
         """Run a statement of an admin."""
         with psycopg.connect(f"dbname=postgres user=fleet host={self._directory}", autocommit=True) as connection:

@@ -18,9 +18,9 @@ from vgpuctl.agent.protocol import Fenced
 from vgpuctl.controller.clock import SteppedClock
 from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.engine import Engine, connect_host
-from vgpuctl.controller.fleet import FleetCaller, FleetService
+from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.hosts.link import HostLink, check_address
-from vgpuctl.controller.model import Desktop, Role
+from vgpuctl.controller.model import Desktop, FleetCaller, Role
 from vgpuctl.errors import InvalidInput, Unreachable
 from vgpuctl.model.desktop import Fence, FleetRequest
 from vgpuctl.model.results.vms import VmRowResult

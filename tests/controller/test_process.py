@@ -7,9 +7,11 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +80,16 @@ class Controller:
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
-    import socket
+    with running_controller(tmp_path / "controller") as one:
+        yield one
 
+
+@contextmanager
+def running_controller(directory: Path) -> Iterator[Controller]:
+    """Run a controller with its files in a directory."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    one = Controller(tmp_path / "controller", port)
+    one = Controller(directory, port)
     one.start("--listen", f"127.0.0.1:{port}")
     try:
         yield one

@@ -17,8 +17,8 @@ from tests.controller.conftest import add_host, add_image, add_pool, wait_until
 from tests.controller.thin_host import ThinHosts
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import Engine
-from vgpuctl.controller.fleet import FleetCaller, FleetService
-from vgpuctl.controller.model import Role
+from vgpuctl.controller.fleet import FleetService
+from vgpuctl.controller.model import FleetCaller, Role
 from vgpuctl.errors import NoCapacity
 
 HOSTS, POOLS, DESKTOPS = 50, 10, 100

@@ -28,7 +28,7 @@ VGPUS_PER_GPU = 10
 
 
 class ThinVm(Value):
-    """A row of `list_vms`, as far as a controller reads it. `times_listed`: how often it was listed since it was started."""
+    """A row of `list_vms`, as far as a controller reads it. `times_listed`: how often since its start."""
 
     name: str
     uuid: str

@@ -153,8 +153,8 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "list-hosts": Entry("controller", "List the hosts."),
     "show-host": Entry("controller", "Show one host and what it has room for."),
     "cordon-host": Entry("controller", "Make no new desktops on a host."),
-    "drain-host": Entry("controller", "The same, and desktops without a user leave it."),
-    "uncordon-host": Entry("controller", "Make desktops on a host again."),
+    "drain-host": Entry("controller_maintenance", "The same, and desktops leave it, or stop there."),
+    "uncordon-host": Entry("controller_maintenance", "Make desktops on a host again."),
     "label-host": Entry("controller", "Set a host's labels, by which pools choose hosts."),
     "accept-host": Entry("controller", "Let a held host go on as it is now."),
     "remove-host": Entry("controller", "Remove a host without desktops."),
@@ -177,6 +177,12 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "add-token": Entry("controller", "Make an API token; its secret is shown once."),
     "list-tokens": Entry("controller", "List the API tokens."),
     "delete-token": Entry("controller", "Delete an API token."),
+    "backup": Entry("controller_recovery", "Write what the database has to one file."),
+    "restore": Entry("controller_recovery", "Restore a database from a backup."),
+    "show-restore": Entry("controller_recovery", "Compare a restored database with the hosts."),
+    "confirm-restore": Entry("controller_recovery", "Let hosts obey a restored database."),
+    "import-desktops": Entry("controller_recovery", "Add desktops that only the hosts know."),
+    "accept-desktop": Entry("controller_recovery", "Let a desktop be what its host says."),
     "list-events": Entry("controller", "Show who did what in the fleet."),
 }
 

@@ -20,7 +20,7 @@ from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results import TargetsResult
 from vgpuctl.model.results.advice import AdviceResult
-from vgpuctl.model.results.fleet import DatabaseResult, DemoResult
+from vgpuctl.model.results.fleet import BackupResult, DatabaseResult, DemoResult, RestoredDatabaseResult
 from vgpuctl.model.results.host import (
     AgentResult,
     CompletionResult,
@@ -43,8 +43,10 @@ DIAL = "agent-dial"
 _OTHERS: dict[str, object] = {
     "advise": QueryResult[WorkloadAdviceResult] | QueryResult[AdviceResult],
     "agent-run": QueryResult[AgentResult],
+    "controller-backup": QueryResult[BackupResult],
     "controller-demo": QueryResult[DemoResult],
     "controller-doctor": Outcome[DoctorResult],
+    "controller-restore": QueryResult[RestoredDatabaseResult],
     "controller-run": QueryResult[AgentResult],
     "controller-upgrade-db": QueryResult[DatabaseResult],
     "events": QueryResult[tuple[Event, ...]],

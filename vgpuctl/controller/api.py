@@ -27,9 +27,9 @@ from vgpuctl.controller import openapi
 from vgpuctl.controller.database.access_rows import KnownAnswer
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import Engine
-from vgpuctl.controller.fleet import FleetCaller, FleetService, digest_of
+from vgpuctl.controller.fleet import FleetService, digest_of
 from vgpuctl.controller.metrics import metrics_text
-from vgpuctl.controller.model import Role
+from vgpuctl.controller.model import FleetCaller, Role
 from vgpuctl.controller.routes import API, CALLS, FleetCall
 from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, VgpuctlError, explain_exception
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value

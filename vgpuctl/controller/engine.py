@@ -20,7 +20,7 @@ from vgpuctl.controller.hosts.runner import LEASE_SECONDS, HostRunner
 from vgpuctl.controller.model import Desktop, FleetHost, Offer, Pool, PoolChanges, PoolState
 from vgpuctl.controller.planning.host_choice import choose_host
 from vgpuctl.controller.planning.pool_plan import plan_pool
-from vgpuctl.errors import VgpuctlError
+from vgpuctl.errors import Refused, VgpuctlError
 from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.controller")
@@ -45,11 +45,17 @@ def connect_host(host: FleetHost) -> HostLink:
 
 
 class Engine:
-    """All that runs by itself. `connect`: makes the link to a host's agent."""
+    """All that runs by itself. `connect`: makes the link to a host's agent; `on_failure`: ends this controller."""
 
-    def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink] = connect_host) -> None:
+    def __init__(
+        self,
+        store: Store,
+        connect: Callable[[FleetHost], HostLink] = connect_host,
+        on_failure: Callable[[], object] = lambda: None,
+    ) -> None:
         self._store = store
         self._clock = store.clock
+        self._on_failure = on_failure
         self._connect = connect
         self._runners: dict[str, HostRunner] = {}
         self._stopping = threading.Event()
@@ -58,6 +64,8 @@ class Engine:
             for work in (self._tick, self._renew)
         ]
         self.ticked_at = self._clock.monotonic()
+        self.failure: VgpuctlError | None = None
+        """Why this controller cannot go on; then `on_failure` was called."""
 
     def start(self) -> None:
         """Begin."""
@@ -105,18 +113,27 @@ class Engine:
         return run
 
     def _renew(self) -> None:
-        """Keep the leases of this controller."""
+        """Keep the leases of this controller, as long as the database is the one that it knows."""
         self._pause(LEASE_SECONDS / 3)
-        if not self._stopping.is_set():
-            self._store.hosts.renew_leases(self._store.holder, LEASE_SECONDS)
+        if self._stopping.is_set():
+            return
+        try:
+            self._store.check()
+        except Refused as error:
+            self.failure = error
+            self._stopping.set()
+            self._on_failure()
+            return
+        self._store.hosts.renew_leases(self._store.holder, LEASE_SECONDS)
 
     def _tick(self) -> None:
         """Give each pool what it needs, find hosts for new desktops, and have each host's loop look."""
         number = self._store.changes.wait(-1, 0.0)
         self._watch_hosts()
-        for pool in self._store.pools.list():
-            self._tick_pool(pool)
-        self._place()
+        if self._store.restored.state().begun_at is None:
+            for pool in self._store.pools.list():
+                self._tick_pool(pool)
+            self._place()
         hosts = self._store.changes.take_hosts()
         for host_id, runner in self._runners.items():
             if host_id in hosts:

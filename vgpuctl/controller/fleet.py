@@ -9,7 +9,6 @@ Size: one short method for each call.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import secrets
@@ -21,9 +20,11 @@ from vgpuctl.agent.protocol import Fenced
 from vgpuctl.config import labels as label_rules
 from vgpuctl.config import rules
 from vgpuctl.controller.hosts.link import check_address, facts_of
+from vgpuctl.controller.maintenance import MaintenanceCalls
 from vgpuctl.controller.model import (
     ApiToken,
     Desktop,
+    FleetCaller,
     FleetEvent,
     FleetHost,
     FleetHostState,
@@ -34,8 +35,10 @@ from vgpuctl.controller.model import (
     Role,
 )
 from vgpuctl.controller.planning import pool_rules
-from vgpuctl.controller.planning.phase import PhaseWord, phase_of
+from vgpuctl.controller.planning.phase import PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_spec import dump_pool, parse_pool
+from vgpuctl.controller.recovery import RecoveryCalls
+from vgpuctl.controller.times import time_text as _time_text
 from vgpuctl.errors import Busy, InvalidInput
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.outcome import Outcome, QueryResult
@@ -48,7 +51,7 @@ from vgpuctl.model.results.fleet import (
     FleetResult,
     PoolResult,
 )
-from vgpuctl.value import Value, replace
+from vgpuctl.value import replace
 from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
@@ -62,14 +65,7 @@ LEASE_SECONDS = 30.0
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetCaller(Value):
-    """Who asks: the name of a token, or of a user of this machine, and what he may do."""
-
-    name: str
-    role: Role
-
-
-class FleetService:
+class FleetService(RecoveryCalls, MaintenanceCalls):
     """The controller's calls. `connect`: makes the link to a host's agent."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
@@ -194,19 +190,28 @@ class FleetService:
         address: str,
         host_key: str | None = None,
         labels: Mapping[str, str] | None = None,
+        lost_controller: bool = False,
     ) -> Outcome[FleetHostResult]:
-        """Add a host: `local`, or ssh://USER@HOST[:PORT]. `host_key`: SHA256:...; without: of known_hosts."""
+        """Add a host: `local`, or ssh://USER@HOST[:PORT]. `host_key`: SHA256:...; without: of known_hosts.
+
+        `lost_controller`: it obeys a controller whose database is lost, and is held until an import is confirmed.
+        """
         rules_name(name)
         checked_labels = _check_labels(labels or {})
         link = self._connect(FleetHost(id="", name=name, address=check_address(address), host_key=host_key))
         try:
             seen = link.host().read_fleet()
-            if seen.incarnation not in (None, self._store.incarnation):
+            is_others = seen.incarnation not in (None, self._store.incarnation)
+            if is_others and not lost_controller:
                 raise Fenced(
                     f"{name} belongs to another database of controllers: {seen.incarnation}",
-                    hint="an admin of that one removes it first; root can: vgpuctl-agent's state has fleet.json",
+                    hint="an admin of that one removes it first; if that one is lost: add --lost-controller, then "
+                    "vgpuctl controller import-desktops",
                 )
-            host = self._store.hosts.add(name, address, link.host_key, checked_labels, facts_of(seen), caller.name)
+            held = f"it obeys a controller that is lost, {seen.incarnation}: vgpuctl controller import-desktops"
+            host = self._store.hosts.add(
+                name, address, link.host_key, checked_labels, facts_of(seen), caller.name, held if is_others else None
+            )
         finally:
             link.close()
         return Outcome(True, self._host_results((host,))[0])
@@ -217,7 +222,11 @@ class FleetService:
         link = self._connect(host if host_key is None else replace(host, host_key=host_key))
         try:
             seen = link.host().read_fleet()
-            lease = self._store.hosts.take_lease(host.id, self._store.holder, LEASE_SECONDS)
+            above = seen.epoch or 0 if seen.incarnation == self._store.incarnation else 0
+            is_own = seen.holder == self._store.holder
+            lease = self._store.hosts.take_lease(
+                host.id, self._store.holder, LEASE_SECONDS, above - 1 if is_own else above
+            )
             if lease is None:
                 raise Busy(
                     f"another controller has {name}, or had it until a moment ago", hint="try again in 30 seconds"
@@ -230,15 +239,9 @@ class FleetService:
 
     def cordon_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
         """Make no new desktops on a host."""
-        return self._change_host(caller, name, FleetHostState.CORDONED)
-
-    def drain_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
-        """Make no new desktops on a host; those without a user go to other hosts."""
-        return self._change_host(caller, name, FleetHostState.DRAINING)
-
-    def uncordon_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
-        """Make desktops on a host again."""
-        return self._change_host(caller, name, FleetHostState.ACTIVE)
+        before = self._store.hosts.find(name)
+        host = self._store.hosts.change(name, caller.name, state=FleetHostState.CORDONED)
+        return Outcome(host.generation != before.generation, self._host_results((host,))[0])
 
     def label_host(self, caller: FleetCaller, name: str, labels: Mapping[str, str]) -> Outcome[FleetHostResult]:
         """Set all labels of a host; pools choose hosts by them."""
@@ -329,11 +332,6 @@ class FleetService:
         pool = self._store.pools.set_state(name, state, reason, caller.name)
         return Outcome(pool.generation != before.generation, self._pool_result(pool))
 
-    def _change_host(self, caller: FleetCaller, name: str, state: FleetHostState) -> Outcome[FleetHostResult]:
-        before = self._store.hosts.find(name)
-        host = self._store.hosts.change(name, caller.name, state=state)
-        return Outcome(host.generation != before.generation, self._host_results((host,))[0])
-
     def _pool_result(self, pool: Pool) -> PoolResult:
         spec, now = pool.spec, self._store.now()
         hosts = {host.id: host for host in self._store.hosts.list()}
@@ -372,10 +370,17 @@ class FleetService:
                     labels=host.labels, desktops=counts.get(host.id, 0), machine_id=host.machine_id,
                     host_key=host.host_key, agent_version=host.agent_version, driver=host.driver,
                     holder=lease.holder if lease is not None and lease.expires_at > now else None,
-                    seen=_time_text(host.seen_at), offers=offers.get(host.id, {}), generation=host.generation,
+                    seen=_time_text(host.seen_at),
+                    running=self._running_on(host), offers=offers.get(host.id, {}), generation=host.generation,
                 )
             )  # fmt: skip
         return tuple(results)
+
+    def _running_on(self, host: FleetHost) -> int | None:
+        if host.state is not FleetHostState.MAINTENANCE:
+            return None
+        reports = (desktop.report for desktop in self._store.desktops.of_host(host.id))
+        return sum(report is not None and report.exists and is_running(report.state) for report in reports)
 
     def _image_result(self, image: Image) -> FleetImageResult:
         pools = tuple(pool.name for pool in self._store.pools.list() if pool.image_id == image.id)
@@ -418,12 +423,6 @@ def _token_result(token: ApiToken, secret: str | None = None) -> ApiTokenResult:
 def _event_result(event: FleetEvent) -> FleetEventResult:
     about = (event.pool, event.desktop, event.host, event.user)
     return FleetEventResult(event.id, _time_text(event.at) or "", event.kind, event.text, event.actor, *about)
-
-
-def _time_text(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def rules_name(name: str) -> str:

@@ -97,7 +97,7 @@ def run(*, database: str | None, state: str | None, path: str | None, listen: Li
     url = database_url(database, directory)
     if database is None:
         with contextlib.suppress(FileExistsError):
-            _make_directory(directory)
+            make_directory(directory)
         upgrade(url)  # a database of one's own needs no command to begin
     store = open_store(url, alone=True)
     try:
@@ -123,7 +123,7 @@ def bind(path: str) -> Iterator[socket.socket]:
             if not stat.S_ISSOCK(os.lstat(path).st_mode):
                 raise Refused(f"{path} is not a socket", hint=f"ls -l {path}; then remove it", path=path)
             os.unlink(path)
-        _make_directory(Path(path).parent)
+        make_directory(Path(path).parent)
         listening.bind(path)
         listening.listen(BACKLOG)
     except OSError as error:
@@ -140,7 +140,12 @@ def bind(path: str) -> Iterator[socket.socket]:
             os.unlink(path)
 
 
-def _make_directory(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
+    """Make a directory for this user alone, if there is none.
+
+    Raises:
+        FileFailed: it cannot be made.
+    """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -160,7 +165,7 @@ async def _serve(store: Store, listening: socket.socket, listen: Listen | None) 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    engine = Engine(store)
+    engine = Engine(store, on_failure=lambda: loop.call_soon_threadsafe(stop.set))
     api = ControllerApi(store, FleetService(store, connect_host), engine)
     servers = [make_server(_through_socket(api.app), _OwnProtocol)]
     sockets = [listening]
@@ -184,6 +189,8 @@ async def _serve(store: Store, listening: socket.socket, listen: Listen | None) 
     await asyncio.to_thread(engine.stop)
     api.close()
     await asyncio.gather(*serving)
+    if engine.failure is not None:
+        raise engine.failure
 
 
 def _through_socket(app: Any) -> Any:

@@ -50,11 +50,15 @@ class PoolState(StrEnum):
 
 
 class FleetHostState(StrEnum):
-    """`cordoned`: no new desktops. `draining`: none, and those without a user leave."""
+    """`cordoned`: no new desktops. `draining`: none, and those without a user leave.
+
+    `maintenance`: none, and those there are stopped, so that the host can be changed and booted; they stay there.
+    """
 
     ACTIVE = "active"
     CORDONED = "cordoned"
     DRAINING = "draining"
+    MAINTENANCE = "maintenance"
 
 
 class HostChoice(StrEnum):
@@ -213,7 +217,9 @@ class DesktopReport(Value):
     `running_since`: since when it is seen running; None: it does not run. `boot_id`: of the host's boot in which it was
     seen. `logged_on_seen`: a log-on was seen since its user was let in; `empty_since`: since when nobody is logged on
     after that; `logged_off`: that was seen twice, 30 s apart. `crashes`: when it stopped by itself while
-    nobody had it, in the last 20 minutes. `planning.host_look` keeps them.
+    nobody had it, in the last 20 minutes. `planning.host_look` keeps them. `record_user`, `record_generation`: of the
+    mark that contradicts the row; the generation is None where none does. `driver`: NVIDIA's in the guest, as it last
+    said.
     """
 
     exists: bool
@@ -235,6 +241,9 @@ class DesktopReport(Value):
     empty_since: float | None = None
     logged_off: bool = False
     crashes: tuple[float, ...] = ()
+    record_user: str | None = None
+    record_generation: int | None = None
+    driver: str | None = None
 
 
 class Desktop(Value):
@@ -306,6 +315,21 @@ class FleetEvent(Value):
     user: str | None = None
 
 
+class Restored(Value):
+    """Where a database's content came from, if it was restored or imported.
+
+    `former`: the incarnations that had the desktops before; hosts that obey one of them are adopted. `begun_at`: when
+    it was restored or imported, as long as nobody has confirmed that; None: nothing waits for that. `source`: for
+    people. `imported_pools`: ids of pools of which only the hosts' records are known: they are paused until their specs
+    are given.
+    """
+
+    former: tuple[str, ...] = ()
+    begun_at: float | None = None
+    source: str = ""
+    imported_pools: tuple[str, ...] = ()
+
+
 class ApiToken(Value):
     """An API token. Only the digest of its secret is kept. `expires_at` None: never."""
 
@@ -313,3 +337,10 @@ class ApiToken(Value):
     role: Role
     created_at: float
     expires_at: float | None = None
+
+
+class FleetCaller(Value):
+    """Who asks: the name of a token, or of a user of this machine, and what he may do."""
+
+    name: str
+    role: Role

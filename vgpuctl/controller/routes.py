@@ -13,8 +13,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from vgpuctl.controller.fleet import FleetCaller, FleetService
-from vgpuctl.controller.model import Role
+from vgpuctl.controller.fleet import FleetService
+from vgpuctl.controller.model import FleetCaller, Role
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.call_table import Parameter
 from vgpuctl.model.outcome import AnyResult
@@ -86,6 +86,8 @@ class FleetCall(Value):
 
     def on(self, fleet: FleetService, caller: FleetCaller, arguments: Mapping[str, Any]) -> AnyResult:
         """Make the call. `arguments`: from `read`, and those in the path."""
+        if self.changes:
+            fleet.refuse_unconfirmed(self.name)
         result: AnyResult = self._function(fleet, caller, **arguments)
         return result
 
@@ -132,6 +134,10 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("list-tokens", "GET", "/tokens", Role.ADMIN),
         FleetCall("add-token", "POST", "/tokens", Role.ADMIN),
         FleetCall("delete-token", "DELETE", "/tokens/{name}", Role.ADMIN),
+        FleetCall("show-restore", "GET", "/restore", Role.VIEWER),
+        FleetCall("confirm-restore", "POST", "/restore/confirm", Role.ADMIN),
+        FleetCall("import-desktops", "POST", "/restore/import", Role.ADMIN),
+        FleetCall("accept-desktop", "POST", "/desktops/{name}/accept", Role.ADMIN),
         FleetCall("list-events", "GET", "/events", Role.VIEWER),
     )
 }

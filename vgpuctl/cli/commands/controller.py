@@ -155,7 +155,8 @@ def _desktop_page(data: DesktopResult) -> Page:
     )  # fmt: skip
 
 
-def _changed_desktop(data: Any) -> Page:
+def changed_desktop(data: Any) -> Page:
+    """Return the page of a desktop that was changed."""
     desktop: DesktopResult = data.data
     who = "" if desktop.user is None else f", of {desktop.user}"
     where = "" if desktop.address is None else f", at {desktop.address}"
@@ -164,12 +165,13 @@ def _changed_desktop(data: Any) -> Page:
 
 def _host_page(data: FleetHostResult) -> Page:
     return _pairs(
-        data, "name", "address", "state", "held", "problem", "labels", "desktops", "machine_id", "host_key",
+        data, "name", "address", "state", "held", "problem", "labels", "desktops", "running", "machine_id", "host_key",
         "agent_version", "driver", "holder", "seen", "offers",
     )  # fmt: skip
 
 
-def _changed_host(data: Any) -> Page:
+def changed_host(data: Any) -> Page:
+    """Return the page of a host that was changed."""
     host: FleetHostResult = data.data
     return Page([f"host {host.name}: {'held: ' + host.held if host.held else host.state}"])
 
@@ -194,7 +196,7 @@ def _run_page(data: AgentResult) -> Page:
     return Page(stderr_lines=[f"the controller at {data.socket} has ended"])
 
 
-def _connect(settings: Settings, address: str | None, token_file: str | None) -> FleetClient:
+def connect(settings: Settings, address: str | None, token_file: str | None) -> FleetClient:
     """Return the controller that the options or the environment name.
 
     Raises:
@@ -215,22 +217,27 @@ def _connect(settings: Settings, address: str | None, token_file: str | None) ->
     return client.connect(address or os.environ.get(URL_VARIABLE) or None, token)
 
 
-def _call(settings: Settings, where: Where, call: str, /, **arguments: Any) -> int:
+def make_call(settings: Settings, where: Where, call: str, /, **arguments: Any) -> int:
     """Make a call of the controller's API, and print its result."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        return run.CommandOutput(_connect(settings, *where).call(call, **arguments))
+        return run.CommandOutput(connect(settings, *where).call(call, **arguments))
 
     return run.perform(settings, f"controller-{call}", work)
 
 
-def _confirmed(settings: Settings, question: str) -> None:
+def confirm(settings: Settings, question: str, details: tuple[str, ...] = ()) -> None:
+    """Return normally if the user, or --yes, says yes.
+
+    Raises:
+        NeedsConfirmation: the answer is no, or there is no user to ask.
+    """
     from vgpuctl.cli import progress
 
-    progress.ConfirmationPrompt(settings)(question, ())
+    progress.ConfirmationPrompt(settings)(question, details)
 
 
-def _at_controller(function: _Command) -> _Command:
+def at_controller(function: _Command) -> _Command:
     """Add the options that say which controller is asked; the command gets them as `where`."""
     from functools import wraps
 
@@ -337,15 +344,15 @@ def upgrade_db(settings: Settings, database: str | None, state: str | None) -> i
     "show-fleet", table=CONTROLLER_COMMANDS, page=_fleet_page,
     examples=(("vgpuctl controller show-fleet", "whether a token works, and what it allows"),),
 )  # fmt: skip
-@_at_controller
+@at_controller
 @click.pass_obj
 def show_fleet(settings: Settings, where: Where) -> int:
     """Show which controller answers, and what you may do there."""
-    return _call(settings, where, "show-fleet")
+    return make_call(settings, where, "show-fleet")
 
 
 @make_command(
-    "add-host", table=CONTROLLER_COMMANDS, page=_changed_host,
+    "add-host", table=CONTROLLER_COMMANDS, page=changed_host,
     examples=(
         ("vgpuctl controller add-host gpu01 local", "the agent of this machine"),
         ("vgpuctl controller add-host gpu02 ssh://fleet@gpu02 --label site=berlin", "another one, whose key is known"),
@@ -355,7 +362,10 @@ def show_fleet(settings: Settings, where: Where) -> int:
 @click.argument("address", metavar="local|ssh://USER@HOST[:PORT]")
 @click.option("--host-key", metavar="SHA256:...", help="The host's SSH key; without it, the one in known_hosts.")
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Pools choose hosts by labels; repeatable.")
-@_at_controller
+@click.option(
+    "--lost-controller", is_flag=True, help="It obeys a controller whose database is lost; see import-desktops."
+)
+@at_controller
 @click.pass_obj
 def add_host(
     settings: Settings,
@@ -363,10 +373,14 @@ def add_host(
     address: str,
     host_key: str | None,
     labels: tuple[str, ...],
+    lost_controller: bool,
     where: Where,
 ) -> int:
     """Add a host to the fleet. Its agent must answer; its account has fleet in the host's agent: accounts:."""
-    return _call(settings, where, "add-host", name=name, address=address, host_key=host_key, labels=_labels(labels))
+    return make_call(
+        settings, where, "add-host", name=name, address=address, host_key=host_key, labels=_labels(labels),
+        lost_controller=lost_controller or None,
+    )  # fmt: skip
 
 
 def _labels(texts: tuple[str, ...]) -> dict[str, str]:
@@ -379,11 +393,11 @@ def _labels(texts: tuple[str, ...]) -> dict[str, str]:
     "list-hosts", table=CONTROLLER_COMMANDS, listing=HOSTS,
     examples=(("vgpuctl controller list-hosts -o wide", "with versions, and the controller that has each"),),
 )  # fmt: skip
-@_at_controller
+@at_controller
 @click.pass_obj
 def list_hosts(settings: Settings, where: Where) -> int:
     """List the hosts of the fleet."""
-    return _call(settings, where, "list-hosts")
+    return make_call(settings, where, "list-hosts")
 
 
 @make_command(
@@ -391,11 +405,11 @@ def list_hosts(settings: Settings, where: Where) -> int:
     examples=(("vgpuctl controller show-host gpu01", "its key, and how many more vGPUs of each profile it has"),),
 )  # fmt: skip
 @click.argument("name", metavar="HOST")
-@_at_controller
+@at_controller
 @click.pass_obj
 def show_host(settings: Settings, name: str, where: Where) -> int:
     """Show one host."""
-    return _call(settings, where, "show-host", name=name)
+    return make_call(settings, where, "show-host", name=name)
 
 
 def _host_command(name: str, help_text: str, example: str, question: str | None = None) -> click.Command:
@@ -403,63 +417,57 @@ def _host_command(name: str, help_text: str, example: str, question: str | None 
 
     def function(settings: Settings, name_: str, where: Where) -> int:
         if question is None:
-            return _call(settings, where, name, name=name_)
+            return make_call(settings, where, name, name=name_)
 
         def work(guard: SignalGuard) -> run.CommandOutput:
-            _confirmed(settings, question.format(name_))
-            return run.CommandOutput(_connect(settings, *where).call(name, name=name_))
+            confirm(settings, question.format(name_))
+            return run.CommandOutput(connect(settings, *where).call(name, name=name_))
 
         return run.perform(settings, f"controller-{name}", work)
 
     function.__doc__ = help_text
-    with_options = click.argument("name_", metavar="HOST")(_at_controller(click.pass_obj(function)))
+    with_options = click.argument("name_", metavar="HOST")(at_controller(click.pass_obj(function)))
     decorate = make_command(
-        name, table=CONTROLLER_COMMANDS, page=_changed_host, examples=((f"vgpuctl controller {name} gpu01", example),)
+        name, table=CONTROLLER_COMMANDS, page=changed_host, examples=((f"vgpuctl controller {name} gpu01", example),)
     )
     return decorate(with_options)
 
 
 cordon_host = _host_command("cordon-host", "Make no new desktops on a host; those there stay.", "before work on it")
-drain_host = _host_command(
-    "drain-host",
-    "Make no new desktops on a host, and delete those without a user there: they are made elsewhere.",
-    "desktops with a user stay until they are released",
-)
-uncordon_host = _host_command("uncordon-host", "Make desktops on a host again.", "after cordon-host or drain-host")
 remove_host = _host_command(
     "remove-host", "Remove a host without desktops from the fleet.", "after drain-host", "Remove host {}?"
 )
 
 
 @make_command(
-    "accept-host", table=CONTROLLER_COMMANDS, page=_changed_host,
+    "accept-host", table=CONTROLLER_COMMANDS, page=changed_host,
     examples=(("vgpuctl controller accept-host gpu01", "after you have looked why it is held"),),
 )  # fmt: skip
 @click.argument("name", metavar="HOST")
 @click.option("--host-key", metavar="SHA256:...", help="Its new SSH key, where that is why it is held.")
-@_at_controller
+@at_controller
 @click.pass_obj
 def accept_host(settings: Settings, name: str, host_key: str | None, where: Where) -> int:
     """Let a held host go on as it is now: it is another machine, has another driver or key, or lost its fence."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        _confirmed(settings, f"Host {name} is trusted as it is now. Accept it?")
-        return run.CommandOutput(_connect(settings, *where).call("accept-host", name=name, host_key=host_key))
+        confirm(settings, f"Host {name} is trusted as it is now. Accept it?")
+        return run.CommandOutput(connect(settings, *where).call("accept-host", name=name, host_key=host_key))
 
     return run.perform(settings, "controller-accept-host", work)
 
 
 @make_command(
-    "label-host", table=CONTROLLER_COMMANDS, page=_changed_host,
+    "label-host", table=CONTROLLER_COMMANDS, page=changed_host,
     examples=(("vgpuctl controller label-host gpu01 site=berlin rack=7", "these are all of its labels then"),),
 )  # fmt: skip
 @click.argument("name", metavar="HOST")
 @click.argument("labels", nargs=-1, metavar="[KEY=VALUE]...")
-@_at_controller
+@at_controller
 @click.pass_obj
 def label_host(settings: Settings, name: str, labels: tuple[str, ...], where: Where) -> int:
     """Set all labels of a host; without any, it has none."""
-    return _call(settings, where, "label-host", name=name, labels=_labels(labels))
+    return make_call(settings, where, "label-host", name=name, labels=_labels(labels))
 
 
 @make_command(
@@ -472,7 +480,7 @@ def label_host(settings: Settings, name: str, labels: tuple[str, ...], where: Wh
 @click.option("--os", metavar="TEXT", default="linux", help="linux, windows11 or another word for people. [linux]")
 @click.option("--sha256", metavar="DIGITS", help="The file's checksum, for people.")
 @click.option("--retired", is_flag=True, help="No pool may begin to use it.")
-@_at_controller
+@at_controller
 @click.pass_obj
 def ensure_image(
     settings: Settings, name: str, path: str, version: str, os: str, sha256: str | None, retired: bool,
@@ -482,7 +490,7 @@ def ensure_image(
 
     vgpuctl copies no image to hosts yet: bring it there before a pool uses it.
     """
-    return _call(
+    return make_call(
         settings, where, "ensure-image", name=name, path=path, version=version, os=os, sha256=sha256, retired=retired
     )
 
@@ -491,11 +499,11 @@ def ensure_image(
     "list-images", table=CONTROLLER_COMMANDS, listing=IMAGES,
     examples=(("vgpuctl controller list-images", "and which pools use them"),),
 )  # fmt: skip
-@_at_controller
+@at_controller
 @click.pass_obj
 def list_images(settings: Settings, where: Where) -> int:
     """List the images of the fleet."""
-    return _call(settings, where, "list-images")
+    return make_call(settings, where, "list-images")
 
 
 @make_command(
@@ -503,11 +511,11 @@ def list_images(settings: Settings, where: Where) -> int:
     examples=(("vgpuctl controller delete-image office-10", "its file stays"),),
 )  # fmt: skip
 @click.argument("name", metavar="IMAGE")
-@_at_controller
+@at_controller
 @click.pass_obj
 def delete_image(settings: Settings, name: str, where: Where) -> int:
     """Forget an image that no pool and no desktop uses."""
-    return _call(settings, where, "delete-image", name=name)
+    return make_call(settings, where, "delete-image", name=name)
 
 
 @make_command(
@@ -524,7 +532,7 @@ def delete_image(settings: Settings, name: str, where: Where) -> int:
     type=click.Path(dir_okay=False, allow_dash=True),
     help="The pool spec; - reads standard input.",
 )
-@_at_controller
+@at_controller
 @click.pass_obj
 def ensure_pool(settings: Settings, name: str, file: str, where: Where) -> int:
     """Create a pool, or change it to match a spec file."""
@@ -533,7 +541,7 @@ def ensure_pool(settings: Settings, name: str, file: str, where: Where) -> int:
         from vgpuctl.library.text_file import read_text
 
         text = read_text(file, "spec")
-        return run.CommandOutput(_connect(settings, *where).call("ensure-pool", name=name, text=text, file=file))
+        return run.CommandOutput(connect(settings, *where).call("ensure-pool", name=name, text=text, file=file))
 
     return run.perform(settings, "controller-ensure-pool", work)
 
@@ -542,11 +550,11 @@ def ensure_pool(settings: Settings, name: str, file: str, where: Where) -> int:
     "list-pools", table=CONTROLLER_COMMANDS, listing=POOLS,
     examples=(("vgpuctl controller list-pools", "how many desktops are ready, and how many have users"),),
 )  # fmt: skip
-@_at_controller
+@at_controller
 @click.pass_obj
 def list_pools(settings: Settings, where: Where) -> int:
     """List the pools."""
-    return _call(settings, where, "list-pools")
+    return make_call(settings, where, "list-pools")
 
 
 @make_command(
@@ -554,11 +562,11 @@ def list_pools(settings: Settings, where: Where) -> int:
     examples=(("vgpuctl controller show-pool office", "with its spec"),),
 )  # fmt: skip
 @click.argument("name", metavar="POOL")
-@_at_controller
+@at_controller
 @click.pass_obj
 def show_pool(settings: Settings, name: str, where: Where) -> int:
     """Show one pool, what its desktops do, and its spec."""
-    return _call(settings, where, "show-pool", name=name)
+    return make_call(settings, where, "show-pool", name=name)
 
 
 @make_command(
@@ -567,11 +575,11 @@ def show_pool(settings: Settings, name: str, where: Where) -> int:
 )  # fmt: skip
 @click.argument("name", metavar="POOL")
 @click.option("--reason", metavar="TEXT", help="Shown to who asks for a desktop.")
-@_at_controller
+@at_controller
 @click.pass_obj
 def pause_pool(settings: Settings, name: str, reason: str | None, where: Where) -> int:
     """Make, start and refresh nothing for a pool, until resume-pool."""
-    return _call(settings, where, "pause-pool", name=name, reason=reason)
+    return make_call(settings, where, "pause-pool", name=name, reason=reason)
 
 
 @make_command(
@@ -579,11 +587,11 @@ def pause_pool(settings: Settings, name: str, reason: str | None, where: Where) 
     examples=(("vgpuctl controller resume-pool office", "also after errors paused it"),),
 )  # fmt: skip
 @click.argument("name", metavar="POOL")
-@_at_controller
+@at_controller
 @click.pass_obj
 def resume_pool(settings: Settings, name: str, where: Where) -> int:
     """Let a paused pool go on; errors before that no longer count."""
-    return _call(settings, where, "resume-pool", name=name)
+    return make_call(settings, where, "resume-pool", name=name)
 
 
 @make_command(
@@ -591,15 +599,15 @@ def resume_pool(settings: Settings, name: str, where: Where) -> int:
     examples=(("vgpuctl controller delete-pool office --yes", "also desktops that users have"),),
 )  # fmt: skip
 @click.argument("name", metavar="POOL")
-@_at_controller
+@at_controller
 @click.pass_obj
 def delete_pool(settings: Settings, name: str, where: Where) -> int:
     """Delete a pool with all its desktops and their disks, also those that users have."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        client = _connect(settings, *where)
+        client = connect(settings, *where)
         pool: PoolResult = client.call("show-pool", name=name).data
-        _confirmed(
+        confirm(
             settings, f"Delete pool {name} with {pool.desktops} desktops and their disks; {pool.assigned} have users?"
         )
         return run.CommandOutput(client.call("delete-pool", name=name))
@@ -617,7 +625,7 @@ def delete_pool(settings: Settings, name: str, where: Where) -> int:
 @click.option("--pool", metavar="POOL", help="Only those of this pool.")
 @click.option("--on", "host", metavar="HOST", help="Only those on this host.")
 @click.option("--user", metavar="USER", help="Only those of this user.")
-@_at_controller
+@at_controller
 @click.pass_obj
 def list_desktops(settings: Settings, pool: str | None, host: str | None, user: str | None, where: Where) -> int:
     """List desktops with what they do.
@@ -629,7 +637,7 @@ def list_desktops(settings: Settings, pool: str | None, host: str | None, user: 
     def work(guard: SignalGuard) -> run.CommandOutput:
         from vgpuctl.model.outcome import QueryResult
 
-        client = _connect(settings, *where)
+        client = connect(settings, *where)
         rows: list[DesktopResult] = []
         while True:
             after = rows[-1].name if rows else None
@@ -646,27 +654,27 @@ def list_desktops(settings: Settings, pool: str | None, host: str | None, user: 
     examples=(("vgpuctl controller show-desktop office-001", "with what failed last"),),
 )  # fmt: skip
 @click.argument("name", metavar="DESKTOP")
-@_at_controller
+@at_controller
 @click.pass_obj
 def show_desktop(settings: Settings, name: str, where: Where) -> int:
     """Show one desktop."""
-    return _call(settings, where, "show-desktop", name=name)
+    return make_call(settings, where, "show-desktop", name=name)
 
 
 @make_command(
-    "assign", table=CONTROLLER_COMMANDS, page=_changed_desktop,
+    "assign", table=CONTROLLER_COMMANDS, page=changed_desktop,
     examples=(("vgpuctl controller assign office ada", "the same again shows the address of ada's desktop"),),
 )  # fmt: skip
 @click.argument("pool", metavar="POOL")
 @click.argument("user", metavar="USER")
-@_at_controller
+@at_controller
 @click.pass_obj
 def assign(settings: Settings, pool: str, user: str, where: Where) -> int:
     """Give a user a desktop of a pool, his own if he has one; one that is off is started.
 
     Its address is shown once its host has confirmed the user: run the command again.
     """
-    return _call(settings, where, "assign", pool=pool, user=user)
+    return make_call(settings, where, "assign", pool=pool, user=user)
 
 
 def _desktop_command(name: str, help_text: str, example: str, question: str | None = None) -> click.Command:
@@ -674,22 +682,22 @@ def _desktop_command(name: str, help_text: str, example: str, question: str | No
 
     def function(settings: Settings, name_: str, where: Where) -> int:
         if question is None:
-            return _call(settings, where, name, name=name_)
+            return make_call(settings, where, name, name=name_)
 
         def work(guard: SignalGuard) -> run.CommandOutput:
-            client = _connect(settings, *where)
+            client = connect(settings, *where)
             desktop: DesktopResult = client.call("show-desktop", name=name_).data
-            _confirmed(settings, question.format(name_, "nobody" if desktop.user is None else desktop.user))
+            confirm(settings, question.format(name_, "nobody" if desktop.user is None else desktop.user))
             return run.CommandOutput(client.call(name, name=name_))
 
         return run.perform(settings, f"controller-{name}", work)
 
     function.__doc__ = help_text
-    with_options = click.argument("name_", metavar="DESKTOP")(_at_controller(click.pass_obj(function)))
+    with_options = click.argument("name_", metavar="DESKTOP")(at_controller(click.pass_obj(function)))
     decorate = make_command(
         name,
         table=CONTROLLER_COMMANDS,
-        page=_changed_desktop,
+        page=changed_desktop,
         examples=((f"vgpuctl controller {name} office-001", example),),
     )
     return decorate(with_options)
@@ -720,22 +728,22 @@ delete_desktop = _desktop_command(
 @click.argument("name", metavar="NAME")
 @click.option("--role", type=click.Choice(("admin", "operator", "viewer")), help="What it allows. [viewer]")
 @click.option("--days", metavar="N", type=click.IntRange(1, 3650), help="It expires after so many days.")
-@_at_controller
+@at_controller
 @click.pass_obj
 def add_token(settings: Settings, name: str, role: str | None, days: int | None, where: Where) -> int:
     """Make an API token. viewer: look. operator: pools and desktops too. admin: everything."""
-    return _call(settings, where, "add-token", name=name, role=role, days=days)
+    return make_call(settings, where, "add-token", name=name, role=role, days=days)
 
 
 @make_command(
     "list-tokens", table=CONTROLLER_COMMANDS, listing=TOKENS,
     examples=(("vgpuctl controller list-tokens", "without their secrets, which nobody can read"),),
 )  # fmt: skip
-@_at_controller
+@at_controller
 @click.pass_obj
 def list_tokens(settings: Settings, where: Where) -> int:
     """List the API tokens."""
-    return _call(settings, where, "list-tokens")
+    return make_call(settings, where, "list-tokens")
 
 
 @make_command(
@@ -743,11 +751,11 @@ def list_tokens(settings: Settings, where: Where) -> int:
     examples=(("vgpuctl controller delete-token ansible", "it opens nothing any more"),),
 )  # fmt: skip
 @click.argument("name", metavar="TOKEN")
-@_at_controller
+@at_controller
 @click.pass_obj
 def delete_token(settings: Settings, name: str, where: Where) -> int:
     """Delete an API token."""
-    return _call(settings, where, "delete-token", name=name)
+    return make_call(settings, where, "delete-token", name=name)
 
 
 @make_command(
@@ -756,20 +764,20 @@ def delete_token(settings: Settings, name: str, where: Where) -> int:
 )  # fmt: skip
 @click.option("--after", metavar="ID", type=click.IntRange(0), help="Only those after this one.")
 @click.option("--limit", metavar="N", type=click.IntRange(1, 1000), help="So many at most. [200]")
-@_at_controller
+@at_controller
 @click.pass_obj
 def list_events(settings: Settings, after: int | None, limit: int | None, where: Where) -> int:
     """Show the fleet's journal: who did what, and what failed."""
-    return _call(settings, where, "list-events", after=after, limit=limit)
+    return make_call(settings, where, "list-events", after=after, limit=limit)
 
 
 _COMMANDS: dict[str, click.Command] = {
     str(one.name): one
     for one in (
-        run_controller, upgrade_db, show_fleet, add_host, list_hosts, show_host, cordon_host, drain_host, uncordon_host,
-        label_host, accept_host, remove_host, ensure_image, list_images, delete_image, ensure_pool, list_pools,
-        show_pool, pause_pool, resume_pool, delete_pool, list_desktops, show_desktop, assign, release, start_desktop,
-        stop_desktop, delete_desktop, add_token, list_tokens, delete_token, list_events,
+        run_controller, upgrade_db, show_fleet, add_host, list_hosts, show_host, cordon_host, label_host, accept_host,
+        remove_host, ensure_image, list_images, delete_image, ensure_pool, list_pools, show_pool, pause_pool,
+        resume_pool, delete_pool, list_desktops, show_desktop, assign, release, start_desktop, stop_desktop,
+        delete_desktop, add_token, list_tokens, delete_token, list_events,
     )
 }  # fmt: skip
 
@@ -779,7 +787,7 @@ def _load(name: str) -> click.Command:
     module = CONTROLLER_COMMANDS[name].module
     if module == "controller":
         return _COMMANDS[name]
-    loaded: click.Command = import_module(f"vgpuctl.cli.commands.{module}").command
+    loaded: click.Command = import_module(f"vgpuctl.cli.commands.{module}").COMMANDS[name]
     return loaded
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--once", is_flag=True, help="Only tell what happens in an hour, and end.")
 @click.pass_obj
-def command(settings: Settings, once: bool) -> int:
+def demo(settings: Settings, once: bool) -> int:
     """Run the real controller with the real agents of four simulated hosts, without root and without GPUs.
 
     With --once users come and go, a new image is rolled out and a host dies; time goes on faster while nothing is to
@@ -58,3 +58,6 @@ def command(settings: Settings, once: bool) -> int:
         return run.CommandOutput(QueryResult(DemoResult(tuple(events))))
 
     return run.perform(settings, "controller-demo", work)
+
+
+COMMANDS: dict[str, click.Command] = {"demo": demo}

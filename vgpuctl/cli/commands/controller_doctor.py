@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--tls-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="As of controller run.")
 @click.option("--tls-key", metavar="FILE", type=click.Path(dir_okay=False), help="As of controller run.")
 @click.pass_obj
-def command(
+def doctor(
     settings: Settings,
     ids: tuple[str, ...],
     database: str | None,
@@ -62,3 +62,6 @@ def command(
         return run.CommandOutput(Outcome(False, data), status=CHECK_FAILED_STATUS if data.verdict == "fail" else 0)
 
     return run.perform(settings, "controller-doctor", work)
+
+
+COMMANDS: dict[str, click.Command] = {"doctor": doctor}

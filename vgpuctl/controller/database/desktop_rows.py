@@ -26,9 +26,10 @@ from vgpuctl.controller.database.rows import (
     report_columns,
     row_of_desktop,
 )
-from vgpuctl.controller.model import Desktop, DesktopReport, Pool, PoolChanges, PoolKind, PoolState
+from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, Pool, PoolChanges, PoolKind, PoolState
 from vgpuctl.controller.planning.back_off import next_try
 from vgpuctl.controller.planning.phase import CRASHES_CODE, FAILED_AFTER, SILENT_SECONDS, was_seen
+from vgpuctl.controller.planning.restored import record_of
 from vgpuctl.errors import InvalidInput, NoCapacity, NotAllowed, NotFound, Refused
 from vgpuctl.value import replace
 
@@ -202,6 +203,41 @@ class DesktopRows(Rows):
             words = "should run" if on else "should be off"
             self._note(connection, "power", f"{name} {words}", actor, About(desktop=name, user=desktop.user))
             return replace(desktop, power_on=on), True
+
+    def raise_generation(self, desktop_id: str, generation: int) -> None:
+        """Have a row of a restored database follow its VM's record."""
+        table = schema.desktop
+        with self._write() as connection:
+            older = (table.c.id == desktop_id) & (table.c.generation < generation)
+            connection.execute(update(table).where(older).values(generation=generation))
+
+    def accept_record(self, name: str, actor: str) -> Desktop:
+        """Have a row follow its VM's record, which contradicts it: an admin has decided so.
+
+        Raises:
+            NotFound: there is none of this name. Refused: no record contradicts it.
+        """
+        with self._write() as connection:
+            before = _find(connection, name, lock=True)
+            record = record_of(before.report)
+            if record is None:
+                raise Refused(
+                    f"the record of {name} on its host does not contradict the database, as far as that is known",
+                    hint=f"vgpuctl controller show-desktop {name}",
+                    desktop=name,
+                )
+            user, generation = record
+            now = self._database.now(connection)
+            desktop = replace(
+                before, user=user, generation=generation + (user is None), handed_out=False, errors=0, not_before=0.0,
+                assigned_at=None if user is None else now, lease_until=None, absent=False,
+                report=replace(before.report or DesktopReport(True), code=None, error=None, hint=None,
+                               record_user=None, record_generation=None),
+            )  # fmt: skip
+            self._set(connection, desktop, **row_of_desktop(desktop))
+            text = f"{name} is {user or 'nobody'}'s, as its host says, and not {before.user or 'nobody'}'s"
+            self._note(connection, "record-accepted", text, actor, About(desktop=name, user=user))
+            return desktop
 
     def note_off(self, desktop_id: str) -> None:
         """Note that a desktop's user switched it off: it stays off until he opens it."""
@@ -446,7 +482,9 @@ def _takeable(pool_id: str, now: float) -> Select[tuple[object, ...]]:
             table.c.power_on.is_(True)
             & (table.c.reported_generation == table.c.generation)
             & (table.c.errors < FAILED_AFTER),
-            host.c.held.is_(None) & (host.c.seen_at >= now - SILENT_SECONDS),
+            host.c.held.is_(None)
+            & (host.c.state != FleetHostState.MAINTENANCE.value)
+            & (host.c.seen_at >= now - SILENT_SECONDS),
         )
         .order_by(table.c.created_at, table.c.name)
         .limit(1)

@@ -82,6 +82,17 @@ class Database:
         with self._transaction() as connection:
             yield connection
 
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """Yield a connection in a transaction in which all tables are as they were at its beginning.
+
+        Raises:
+            DatabaseUnreachable: it does not answer.
+        """
+        options = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        with self._transaction(**options) as connection:
+            yield connection
+
     def now(self, connection: Connection) -> float:
         """Return the database's time."""
         if self.is_sqlite:
@@ -147,9 +158,9 @@ class Database:
         )
 
     @contextmanager
-    def _transaction(self, *, immediate: bool = False) -> Iterator[Connection]:
+    def _transaction(self, **options: Any) -> Iterator[Connection]:
         try:
-            with self.engine.connect().execution_options(immediate=immediate) as connection, connection.begin():
+            with self.engine.connect().execution_options(**options) as connection, connection.begin():
                 yield connection
         except IntegrityError:
             raise

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.restored_rows import read_restored
 from vgpuctl.controller.database.rows import CONTROLLER, About, Rows, check_generation, columns_of, host_of
 from vgpuctl.controller.model import AgentFacts, FleetHost, FleetHostState, HostLease, Offer
+from vgpuctl.controller.planning.restored import RESTORED
 from vgpuctl.errors import Exists, NotFound, Refused
 from vgpuctl.value import replace
 
@@ -38,9 +40,10 @@ class HostRows(Rows):
             return _find(connection, name)
 
     def add(
-        self, name: str, address: str, host_key: str | None, labels: Mapping[str, str], facts: AgentFacts, actor: str
-    ) -> FleetHost:
-        """Add a host that has answered.
+        self, name: str, address: str, host_key: str | None, labels: Mapping[str, str], facts: AgentFacts, actor: str,
+        held: str | None = None,
+    ) -> FleetHost:  # fmt: skip
+        """Add a host that has answered. `held`: why nothing is changed there yet; else so in a restored database.
 
         Raises:
             Exists: a host has this name, or this machine is one already.
@@ -53,10 +56,12 @@ class HostRows(Rows):
             if same is not None:
                 text = "there is a host" if same == name else f"this machine is in the fleet as host {same}: not"
                 raise Exists(f"{text} {name}", hint=f"vgpuctl controller show-host {same}", host=same)
+            if held is None and read_restored(connection).begun_at is not None:
+                held = RESTORED
             new = FleetHost(
                 id=str(uuid.uuid4()), name=name, address=address, host_key=host_key, labels=dict(labels),
                 machine_id=facts.machine_id, boot_id=facts.boot_id, driver=facts.driver,
-                agent_version=facts.agent_version, seen_at=self._database.now(connection),
+                agent_version=facts.agent_version, held=held, seen_at=self._database.now(connection),
             )  # fmt: skip
             changed = {"labels": json.dumps(dict(labels)), "state": new.state.value}
             connection.execute(insert(host).values(**{**columns_of(new), **changed}))
@@ -94,6 +99,37 @@ class HostRows(Rows):
             )
             self._note(connection, "host-changed", f"{name}: {after.state}", actor, About(host=name))
             return after
+
+    def begin_maintenance(self, name: str, minutes: int | None, actor: str) -> tuple[FleetHost, bool]:
+        """Have a host's desktops stopped; return it, and whether something changed.
+
+        `minutes`: so long those with users wait until nobody is logged on; None: as long as it takes.
+
+        Raises:
+            NotFound: there is none.
+        """
+        with self._write() as connection:
+            before = _find(connection, name, lock=True)
+            stop_at = None if minutes is None else self._database.now(connection) + 60 * minutes
+            is_same = before.state is FleetHostState.MAINTENANCE
+            if is_same and stop_at is None and _stop_at(connection, before.id) is None:
+                return before, False
+            self._changes.touch(before.id)
+            key = _stop_key(before.id)
+            connection.execute(delete(schema.meta).where(schema.meta.c.key == key))
+            if stop_at is not None:
+                connection.execute(insert(schema.meta).values(key=key, value=repr(stop_at)))
+            after = replace(before, state=FleetHostState.MAINTENANCE, generation=before.generation + 1)
+            values = {"state": after.state.value, "generation": after.generation}
+            connection.execute(update(schema.host).where(schema.host.c.id == before.id).values(**values))
+            when = {None: "when nobody is logged on", 0: "now"}.get(minutes, f"in {minutes} minutes at the latest")
+            self._note(connection, "host-maintenance", f"{name}: desktops stop {when}", actor, About(host=name))
+            return after, True
+
+    def stop_at(self, host_id: str) -> float | None:
+        """Return when all desktops of a host in maintenance stop, whoever is logged on; None: never."""
+        with self._database.read() as connection:
+            return _stop_at(connection, host_id)
 
     def hold(self, host_id: str, reason: str | None, actor: str = CONTROLLER) -> None:
         """Hold a host, so that nothing is changed there, or let it go (None)."""
@@ -165,19 +201,22 @@ class HostRows(Rows):
                     desktops=list(desktops),
                 )
             connection.execute(delete(schema.host).where(schema.host.c.id == host.id))
+            connection.execute(delete(schema.meta).where(schema.meta.c.key == _stop_key(host.id)))
             self._note(connection, "host-removed", name, actor, About(host=name))
 
-    def take_lease(self, host_id: str, holder: str, seconds: float) -> HostLease | None:
+    def take_lease(self, host_id: str, holder: str, seconds: float, above: int = 0) -> HostLease | None:
         """Return the lease on a host: one's own, or one that nobody has any more; None: another has it.
 
         It lasts for so many seconds; one's own is renewed when half of them are over, so that a look costs no write.
+        `above`: its epoch becomes higher than this one.
         """
         lease = schema.host_lease
         with self._database.read() as connection:
             row = connection.execute(select(lease).where(lease.c.host_id == host_id)).mappings().first()
             now = self._database.now(connection)
-            if row is not None and row["holder"] == holder and row["expires_at"] > now + seconds / 2:
-                return HostLease(**row)
+            own = HostLease(**row) if row is not None and row["holder"] == holder else None
+            if own is not None and own.expires_at > now + seconds / 2 and own.epoch > above:
+                return own
         with self._database.write() as connection:
             now = self._database.now(connection)
             row = (
@@ -188,7 +227,7 @@ class HostRows(Rows):
             if row is not None and row["holder"] != holder and row["expires_at"] > now:
                 return None
             is_new = row is None or row["holder"] != holder or row["expires_at"] <= now
-            epoch = (0 if row is None else row["epoch"]) + is_new
+            epoch = max((0 if row is None else row["epoch"]) + is_new, above + 1)
             new = HostLease(host_id, holder, epoch, now + seconds)
             self._database.insert_or_update(connection, lease, ("host_id",), columns_of(new))
             return new
@@ -252,6 +291,15 @@ class HostRows(Rows):
         with self._database.read() as connection:
             rows = connection.execute(select(column, func.count()).where(column.is_not(None)).group_by(column))
             return {row[0]: row[1] for row in rows}
+
+
+def _stop_key(host_id: str) -> str:
+    return f"stop-at {host_id}"
+
+
+def _stop_at(connection: Connection, host_id: str) -> float | None:
+    text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == _stop_key(host_id))).scalar()
+    return None if text is None else float(text)
 
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> FleetHost:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 
 from sqlalchemy import Connection, RowMapping, Table, delete, insert, select, update
 
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.restored_rows import read_restored, write_restored
 from vgpuctl.controller.database.rows import (
     CONTROLLER,
     About,
@@ -122,19 +124,16 @@ class PoolRows(Rows):
             pools = {row["name"]: pool_of(row) for row in others}
             before = pools.pop(name, None)
             check_generation(f"pool {name}", 0 if before is None else before.generation, if_generation)
-            if before is not None and (before.spec, before.image_id) == (spec, image.id):
+            if (
+                before is not None
+                and (before.spec, before.image_id) == (spec, image.id)
+                and not _waits_for_spec(connection, before)
+            ):
                 return before, Change(changed=False, created=False)
             problem = image_problem(spec, image) if before is None or before.image_id != image.id else None
             if problem is not None:
                 raise InvalidInput(f"image: {problem}", hint="vgpuctl controller list-images", image=image.name)
-            for other in pools.values():
-                shared = names_overlap(spec, other.spec)
-                if shared is not None:
-                    raise InvalidInput(
-                        f"names: {shared} could be a desktop of this pool and of pool {other.name}",
-                        hint=f"begin them with something else, such as {name}-{{:03}}",
-                        pool=other.name,
-                    )
+            _refuse_shared_names(name, spec, pools.values())
             if before is None:
                 new = Pool(id=str(uuid.uuid4()), name=name, spec=spec, image_id=image.id)
                 connection.execute(insert(schema.pool).values(**_pool_row(new)))
@@ -142,12 +141,18 @@ class PoolRows(Rows):
                 return new, Change(changed=True, created=True)
             if before.state is PoolState.DRAINING:
                 raise Refused(f"pool {name} is being deleted", hint=f"vgpuctl controller show-pool {name}")
-            if before.spec.kind is not spec.kind:
+            was_imported = _waits_for_spec(connection, before)
+            if before.spec.kind is not spec.kind and not was_imported:
                 raise Refused(
                     f"pool {name} is {before.spec.kind}: its kind cannot change",
                     hint=f"vgpuctl controller delete-pool {name}; then make it again",
                 )
             after = replace(before, spec=spec, image_id=image.id, generation=before.generation + 1)
+            if was_imported:
+                restored = read_restored(connection, lock=True)
+                left = tuple(one for one in restored.imported_pools if one != before.id)
+                write_restored(self._database, connection, replace(restored, imported_pools=left))
+                after = replace(after, reason=f"imported: vgpuctl controller resume-pool {name}")
             connection.execute(update(schema.pool).where(schema.pool.c.id == before.id).values(**_pool_row(after)))
             self._note(connection, "pool-changed", _summary(after), actor, About(pool=name))
             return after, Change(changed=True, created=False)
@@ -164,6 +169,13 @@ class PoolRows(Rows):
             before = pool_of(_require(connection, schema.pool, name, "pool"))
             if before.state is PoolState.DRAINING:
                 raise Refused(f"pool {name} is being deleted", hint=f"vgpuctl controller show-pool {name}")
+            if state is PoolState.ACTIVE and _waits_for_spec(connection, before):
+                raise Refused(
+                    f"pool {name} was imported from records on hosts, which do not say what it should be",
+                    hint=f"vgpuctl controller show-pool {name}; write its spec, then: vgpuctl controller ensure-pool "
+                    f"{name} -f FILE",
+                    pool=name,
+                )
             after = replace(before, state=state, reason=reason, paused_by_errors=False)
             if after != before:
                 after = replace(after, generation=before.generation + 1)
@@ -219,6 +231,26 @@ class PoolRows(Rows):
             connection.execute(delete(schema.pool).where(schema.pool.c.id == pool_id))
             self._note(connection, "pool-deleted", row["name"], CONTROLLER, About(pool=row["name"]))
             return True
+
+
+def _refuse_shared_names(name: str, spec: PoolSpec, others: Iterable[Pool]) -> None:
+    """Refuse names of desktops that another pool could give, too.
+
+    Raises:
+        InvalidInput: there is such a pool.
+    """
+    for other in others:
+        shared = names_overlap(spec, other.spec)
+        if shared is not None:
+            raise InvalidInput(
+                f"names: {shared} could be a desktop of this pool and of pool {other.name}",
+                hint=f"begin them with something else, such as {name}-{{:03}}",
+                pool=other.name,
+            )
+
+
+def _waits_for_spec(connection: Connection, pool: Pool) -> bool:
+    return pool.id in read_restored(connection).imported_pools
 
 
 def _summary(pool: Pool) -> str:

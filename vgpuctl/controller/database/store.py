@@ -8,6 +8,7 @@ store.pools.list()
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import uuid
@@ -25,10 +26,10 @@ from vgpuctl.controller.database.desktop_rows import DesktopRows
 from vgpuctl.controller.database.engine import LOWEST_POSTGRESQL, Database
 from vgpuctl.controller.database.host_rows import HostRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
+from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.rows import Changes
 from vgpuctl.errors import HostCannot, Refused
 
-_INCARNATION = "incarnation"
 _UPGRADE = "vgpuctl controller upgrade-db"
 
 
@@ -42,6 +43,12 @@ class DatabaseOlder(Refused):
     """The database has to be upgraded before this program can use it."""
 
     code = "database-older"
+
+
+class DatabaseReplaced(Refused):
+    """The database was restored while this controller ran: it is another one now."""
+
+    code = "database-replaced"
 
 
 class Store:
@@ -65,11 +72,30 @@ class Store:
         self.tokens = TokenRows(*parts)
         self.journal = JournalRows(*parts)
         self.answers = AnswerRows(*parts)
+        self.restored = RestoredRows(*parts)
 
     def now(self) -> float:
         """Return the database's time, in seconds since 1970."""
         with self.database.read() as connection:
             return self.database.now(connection)
+
+    def check(self) -> None:
+        """Check that the database is still the one that was opened.
+
+        Raises:
+            DatabaseNewer, DatabaseOlder: its tables are those of another version now.
+            DatabaseReplaced: it was restored.
+        """
+        with self.database.read() as connection:
+            current, newest = versions(connection)
+            if current is None or current != newest:
+                raise version_error(self.database, current)
+            incarnation = read_incarnation(connection)
+        if incarnation != self.incarnation:
+            raise DatabaseReplaced(
+                f"the database {self.database.name} was restored: it was {self.incarnation}, and is {incarnation}",
+                hint="start the controller again, then vgpuctl controller confirm-restore",
+            )
 
     def close(self) -> None:
         """Close all connections."""
@@ -90,12 +116,11 @@ def open_store(url: str, *, alone: bool = False, clock: ControllerClock | None =
         if alone:
             database.take_alone()
         with database.read() as connection:
-            _check_version(database, connection)
-            current, newest = _versions(connection)
+            check_server(database, connection)
+            current, newest = versions(connection)
             if current is None or current != newest:
-                raise _version_error(database, current)
-            statement = select(schema.meta.c.value).where(schema.meta.c.key == _INCARNATION)
-            incarnation = str(connection.execute(statement).scalar_one())
+                raise version_error(database, current)
+            incarnation = read_incarnation(connection)
     except BaseException:
         database.close()
         raise
@@ -111,49 +136,58 @@ def upgrade(url: str) -> bool:
     database = Database(url)
     try:
         with database.write() as connection:
-            _check_version(database, connection)
-            current, newest = _versions(connection)
+            check_server(database, connection)
+            current, newest = versions(connection)
             if current == newest:
                 return False
-            if current is not None and not _is_known(current):
-                raise _version_error(database, current)
-            _migrate(connection)
-            known = select(schema.meta.c.value).where(schema.meta.c.key == _INCARNATION)
+            if current is not None and not is_known(current):
+                raise version_error(database, current)
+            migrate(connection)
+            known = select(schema.meta.c.value).where(schema.meta.c.key == INCARNATION)
             if connection.execute(known).first() is None:
-                connection.execute(insert(schema.meta).values(key=_INCARNATION, value=uuid.uuid4().hex))
+                connection.execute(insert(schema.meta).values(key=INCARNATION, value=uuid.uuid4().hex))
             return True
     finally:
         database.close()
 
 
+def read_incarnation(connection: Connection) -> str:
+    """Return the incarnation of a database with tables."""
+    return str(connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == INCARNATION)).scalar_one())
+
+
+@functools.cache
 def _script() -> tuple[Config, ScriptDirectory]:
     config = Config()
     config.set_main_option("script_location", "vgpuctl.controller.database:migrations")
     return config, ScriptDirectory.from_config(config)
 
 
-def _versions(connection: Connection) -> tuple[str | None, str | None]:
+def versions(connection: Connection) -> tuple[str | None, str | None]:
     """Return the version of a database's tables, None for none, and this program's."""
     return MigrationContext.configure(connection).get_current_revision(), _script()[1].get_current_head()
 
 
-def _is_known(version: str) -> bool:
+def is_known(version: str) -> bool:
+    """Return whether this program knows tables of a version."""
     return any(one.revision == version for one in _script()[1].walk_revisions())
 
 
-def _migrate(connection: Connection) -> None:
+def migrate(connection: Connection, version: str = "head") -> None:
+    """Bring the tables of a database to a version; one without tables gets them."""
     config, script = _script()
 
     def steps(current: object, _: object) -> object:
-        return script._upgrade_revs("head", current)  # type: ignore[arg-type]
+        return script._upgrade_revs(version, current)  # type: ignore[arg-type]
 
-    with EnvironmentContext(config, script, fn=steps, destination_rev="head") as environment:
+    with EnvironmentContext(config, script, fn=steps, destination_rev=version) as environment:
         environment.configure(connection=connection, target_metadata=schema.metadata, render_as_batch=True)
         environment.run_migrations()
 
 
-def _version_error(database: Database, current: str | None) -> Refused:
-    if current is not None and not _is_known(current):
+def version_error(database: Database, current: str | None) -> Refused:
+    """Return the error for a database whose tables are of another version; None: it has none."""
+    if current is not None and not is_known(current):
         return DatabaseNewer(
             f"a newer vgpuctl made the database {database.name}: its tables are of version {current}",
             hint="install that version of vgpuctl here, too",
@@ -163,7 +197,12 @@ def _version_error(database: Database, current: str | None) -> Refused:
     return DatabaseOlder(f"the database {database.name} {what}", hint=_UPGRADE, version=current)
 
 
-def _check_version(database: Database, connection: Connection) -> None:
+def check_server(database: Database, connection: Connection) -> None:
+    """Refuse a PostgreSQL that is too old.
+
+    Raises:
+        HostCannot: it is.
+    """
     version = connection.dialect.server_version_info
     major = LOWEST_POSTGRESQL if database.is_sqlite or version is None else int(version[0])
     if major < LOWEST_POSTGRESQL:

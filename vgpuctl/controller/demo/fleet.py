@@ -11,8 +11,8 @@ from vgpuctl.controller import main
 from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.demo.hosts import IMAGES, PROFILE, DemoHost, demo_hosts
 from vgpuctl.controller.engine import connect_host
-from vgpuctl.controller.fleet import FleetCaller, FleetService
-from vgpuctl.controller.model import Role
+from vgpuctl.controller.fleet import FleetService
+from vgpuctl.controller.model import FleetCaller, Role
 from vgpuctl.model.controller_service import DATABASE_FILE, URL_VARIABLE
 
 CALLER = FleetCaller("demo", Role.ADMIN)

@@ -18,7 +18,7 @@ from vgpuctl.controller.planning.host_plan import (
     StopVm,
 )
 from vgpuctl.controller.planning.pool_vm import desktop_vm
-from vgpuctl.errors import NotFound
+from vgpuctl.errors import NotFound, Temporary
 from vgpuctl.model.desktop import Fence, FleetRequest
 
 
@@ -35,8 +35,8 @@ def carry_out(link: HostLink, fence: Fence, action: HostAction, pool: Pool, imag
             marking.mark_desktop(desktop.id)
         case StartVm():
             host.start_vm(desktop.id)
-        case StopVm():
-            host.stop_vm(desktop.id)
+        case StopVm(force=force):
+            _stop(host, desktop.id, force=force)
         case MakeVm():
             marking.create_vm(start=desktop.power_on, **vm_fields(desktop, pool, image))
         case RefreshVm():
@@ -46,6 +46,15 @@ def carry_out(link: HostLink, fence: Fence, action: HostAction, pool: Pool, imag
                 host.start_vm(desktop.id)
         case DeleteVm():
             _delete(host, desktop.id)
+
+
+def _stop(host: AgentHost, desktop_id: str, *, force: bool) -> None:
+    try:
+        host.stop_vm(desktop_id)
+    except Temporary:
+        if not force:
+            raise
+        host.stop_vm(desktop_id, force=True)  # its guest does not shut down
 
 
 def _delete(host: AgentHost, desktop_id: str) -> None:

@@ -19,9 +19,20 @@ from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
 from vgpuctl.controller.hosts.guests import GuestQuestion, ask_guest
 from vgpuctl.controller.hosts.link import HostLink, facts_of
-from vgpuctl.controller.model import Desktop, FleetHost, HostLease, Image, Offer, Pool
+from vgpuctl.controller.model import (
+    Desktop,
+    FleetHost,
+    FleetHostState,
+    HostLease,
+    Image,
+    Offer,
+    Pool,
+    Restored,
+)
 from vgpuctl.controller.planning.host_look import HostVm
 from vgpuctl.controller.planning.host_plan import HostAction, HostPlan, MakeVm, plan_host
+from vgpuctl.controller.planning.phase import NEWER_CODE
+from vgpuctl.controller.planning.restored import how_to_go_on
 from vgpuctl.errors import HostKeyRefused, NoCapacity, Temporary, VgpuctlError, explain_exception
 from vgpuctl.model.desktop import Fence, FleetStatus
 from vgpuctl.value import replace
@@ -103,15 +114,16 @@ class HostRunner(threading.Thread):
 
     def _turn(self, host: FleetHost) -> float:
         """Look, plan, begin; return how long the next turn can wait."""
+        self._store.check()
         lease = self._store.hosts.take_lease(host.id, self._store.holder, LEASE_SECONDS)
         if lease is None:
             self._drop_link()
             return OTHERS_SECONDS
         link = self._open(host)
-        if self._lease is None or self._lease.epoch != lease.epoch:
-            self._announce(host, link, lease)
+        restored = self._store.restored.state()
+        waits = restored.begun_at is not None
+        if self._meet(host, link, lease, restored):
             host = self._store.hosts.find_id(host.id) or host
-        fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
         desktops = self._store.desktops.of_host(host.id)
         pools = {pool.id: pool for pool in self._store.pools.list()}
         images = {image.id: image for image in self._store.images.list()}
@@ -120,17 +132,24 @@ class HostRunner(threading.Thread):
         vms = self._look(link, desktops, pools)
         if self._seen is not None:
             known = facts_of(self._seen) if host.held is None else None
+            if known is not None and host.state is FleetHostState.MAINTENANCE:
+                known = replace(known, driver=host.driver)  # a new one counts when uncordon-host has checked it
             self._store.hosts.note_seen(host.id, known, link.host_key)
         self._offer(link, host)
         plan = plan_host(
-            host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS
-        )
+            host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS,
+            restored.former, self._store.hosts.stop_at(host.id),
+        )  # fmt: skip
+        if waits:
+            plan = HostPlan(reports=plan.reports)
         reports = {name: replace(report, boot_id=host.boot_id) for name, report in plan.reports.items()}
         if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports, desktops):
             self._lease = None
             return 0.0
-        for desktop_id in plan.powered_off:
-            self._store.desktops.note_off(desktop_id)
+        if self._hold_if_newer(host, desktops, plan):
+            return 0.0
+        self._store_plan(plan)
+        fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
         for action in plan.actions:
             image = images.get(action.desktop.image_id)
             pool = pools.get(action.desktop.pool_id)
@@ -138,14 +157,49 @@ class HostRunner(threading.Thread):
                 self._begin(link, fence, action, pool, image)
         return BUSY_SECONDS if plan.actions or running or _in_motion(desktops, plan) else IDLE_SECONDS
 
+    def _store_plan(self, plan: HostPlan) -> None:
+        """Store what a plan says of rows."""
+        for desktop_id in plan.powered_off:
+            self._store.desktops.note_off(desktop_id)
+        for desktop_id, generation in plan.raised.items():
+            self._store.desktops.raise_generation(desktop_id, generation)
+        if plan.raised:
+            self._wake.set()
+
+    def _hold_if_newer(self, host: FleetHost, desktops: Sequence[Desktop], plan: HostPlan) -> bool:
+        """Hold a host that has newer records than the database: only an older copy of it is behind its hosts."""
+        for desktop in desktops:
+            report, before = plan.reports.get(desktop.id), desktop.report
+            is_newer = report is not None and report.code == NEWER_CODE
+            if is_newer and (before is None or before.code != NEWER_CODE):
+                text = f"the record of {desktop.name} on {host.name} is newer than the database"
+                self._store.hosts.hold(host.id, f"{text}: {how_to_go_on(host.name)}")
+                return True
+        return False
+
     def _open(self, host: FleetHost) -> HostLink:
         if self._link is None:
             self._link = self._connect(host)
             self._lease = None
         return self._link
 
-    def _announce(self, host: FleetHost, link: HostLink, lease: HostLease) -> None:
+    def _meet(self, host: FleetHost, link: HostLink, lease: HostLease, restored: Restored) -> bool:
+        """Have the host obey this controller, unless it does; return whether that was new.
+
+        Before a restore is confirmed, nothing is announced: the host obeys whom it obeyed, and is only looked at.
+        """
+        if restored.begun_at is not None:
+            self._lease, self._seen = None, link.host().read_fleet()
+            return False
+        if self._lease is not None and self._lease.epoch == lease.epoch:
+            return False
+        self._announce(host, link, lease, restored)
+        return True
+
+    def _announce(self, host: FleetHost, link: HostLink, lease: HostLease, restored: Restored) -> None:
         """Check that the host is the machine that it was, and have it obey this controller.
+
+        One that obeys a former incarnation of the database is adopted: an admin has confirmed the restore.
 
         Raises:
             VgpuctlError: it cannot be reached, or obeys another one; an admin decides then.
@@ -154,17 +208,37 @@ class HostRunner(threading.Thread):
         if host.machine_id is not None and seen.machine_id != host.machine_id:
             text = f"it is another machine: its id is {seen.machine_id}, not {host.machine_id}"
             self._store.hosts.hold(host.id, text)
-        elif host.driver is not None and seen.driver is not None and seen.driver != host.driver:
+        elif (
+            host.state is not FleetHostState.MAINTENANCE
+            and host.driver is not None
+            and seen.driver is not None
+            and seen.driver != host.driver
+        ):
             text = f"its GPU driver is {seen.driver}, not {host.driver}: check it against the images' guest drivers"
             self._store.hosts.hold(host.id, text)
+        adopt = seen.incarnation in restored.former and seen.machine_id == host.machine_id
         try:
-            link.host().announce_fleet(Fence(self._store.incarnation, lease.epoch, lease.holder))
+            link.host().announce_fleet(Fence(self._store.incarnation, lease.epoch, lease.holder), adopt=adopt)
         except (Fenced, FenceLost) as error:
-            if isinstance(error, FenceLost) or error.facts.get("reason") in ("incarnation", "former"):
-                self._store.hosts.hold(host.id, error.message)
+            if self._is_for_admin(error, lease):
+                self._store.hosts.hold(host.id, f"{error.message}: {how_to_go_on(host.name)}")
             raise
+        if adopt:
+            self._store.hosts.hold(host.id, None)
         self._lease = lease
         self._follow(link)
+
+    def _is_for_admin(self, error: Fenced | FenceLost, lease: HostLease) -> bool:
+        """Return whether a refusal does not end by itself, as that of a lease does which another controller took.
+
+        A host whose epoch is above that of the database's own lease obeys a copy of the database, or the database is
+        an older copy.
+        """
+        if isinstance(error, FenceLost) or error.facts.get("reason") in ("incarnation", "former"):
+            return True
+        own = self._store.hosts.take_lease(self.host_id, lease.holder, LEASE_SECONDS)
+        epoch = error.facts.get("epoch")
+        return own is not None and own.epoch == lease.epoch and isinstance(epoch, int) and epoch >= own.epoch
 
     def _follow(self, link: HostLink) -> None:
         """Follow the agent's events in a thread; each begins a turn."""
@@ -187,6 +261,7 @@ class HostRunner(threading.Thread):
         questions: list[GuestQuestion] = []
         for row in link.host().list_vms().data:
             vm = HostVm(row.name, row.uuid, str(row.state), row.generation, row.desktop, row.image, row.guest_users)
+            vm = replace(vm, driver=row.driver, should_run=row.should_run is True)
             desktop = rows.get(row.uuid)
             pool = None if desktop is None else pools.get(desktop.pool_id)
             if desktop is not None and pool is not None and vm.state == "running":

@@ -8,15 +8,16 @@ holds for one assignment: it ends where the mark in the VM's record changes.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, FleetHostState, Pool, PoolKind, ReadyWhen
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
     CRASH_SECONDS,
     CRASHES_CODE,
     LOGGED_ON_CODE,
     MOST_RESTARTS,
+    RECORD_CODES,
     is_off,
     is_running,
     was_seen,
@@ -34,7 +35,7 @@ class HostVm(Value):
     `generation`: of the VM's record, for `if_generation`. `mark`: of its record, None: it has none. `image`: the file
     that its first disk was made from. `guest_users`: as the helper in the guest reports; None without one, or while the
     guest does not run. `guest_answers`: the guest's agent or helper does; `port_open`: the pool's port is; False: not
-    asked.
+    asked. `driver`: NVIDIA's in the guest. `should_run`: its host's agent starts it after a boot.
     """
 
     name: str
@@ -47,6 +48,8 @@ class HostVm(Value):
     address: str | None = None
     guest_answers: bool = False
     port_open: bool = False
+    driver: str | None = None
+    should_run: bool = False
 
 
 class DesktopView(Value):
@@ -70,16 +73,18 @@ def view_desktop(
     now: float,
     *,
     in_flight: bool,
+    former_incarnations: Collection[str] = (),
 ) -> DesktopView:
     """Return what the host has of a desktop; `vms`: those of its list with its uuid, its name, or its id in a mark.
 
-    `in_flight`: an operation about it runs: what is seen now is not the end of it.
+    `in_flight`: an operation about it runs: what is seen now is not the end of it. `former_incarnations`: those that
+    the database was restored from.
     """
     named, own = [vm for vm in vms if vm.name == desktop.name], [vm for vm in vms if vm.uuid == desktop.id]
     marked = [vm for vm in vms if vm.mark is not None and vm.mark.id == desktop.id]
     if in_flight and own and own[0].mark is None:
         return DesktopView(desktop, None, None)  # it is being made, and is marked in a moment
-    error = _contradiction(desktop, own, marked, incarnation)
+    error = _contradiction(desktop, own, marked, incarnation, former_incarnations)
     if error is not None:
         vm = next(iter(own or marked))
         return DesktopView(desktop, None, _contradicted(desktop, vm, host, error, now))
@@ -93,17 +98,27 @@ def view_desktop(
         return DesktopView(desktop, None, _contradicted(desktop, None, host, error, now))
     report = desktop.report
     if report is not None and report.code in BLOCKING_CODES:
-        report = replace(report, code=None, error=None, hint=None, seen_at=now)
+        report = replace(report, code=None, error=None, hint=None, seen_at=now, record_generation=None)
         return DesktopView(desktop, None, report)
     return DesktopView(desktop, None, None)
 
 
+def names_another(desktop: Desktop, mark: DesktopMark) -> bool:
+    """Return whether a VM's record names another person than the row."""
+    return mark.user is not None and mark.user != desktop.user
+
+
 def _contradiction(
-    desktop: Desktop, own: Sequence[HostVm], marked: Sequence[HostVm], incarnation: str
+    desktop: Desktop,
+    own: Sequence[HostVm],
+    marked: Sequence[HostVm],
+    incarnation: str,
+    former_incarnations: Collection[str],
 ) -> tuple[str, str] | None:
     """Return code and text where the host's VM is not the one that the database means; None: it is, or there is none.
 
     A mark with the row's generation and another user, or a newer one, is of another history: the database was restored.
+    Where it is known to be, a mark of a former incarnation may be newer; it must not name another person.
     """
     if len(own) > 1 or any(vm.uuid != desktop.id for vm in marked):
         names = ", ".join(sorted({vm.name for vm in (*own, *marked)}))
@@ -113,12 +128,15 @@ def _contradiction(
     mark = own[0].mark
     if mark is None or mark.id != desktop.id:
         return "not-marked", f"the VM {own[0].name} has this desktop's uuid, and is not marked as a desktop of a pool"
+    if mark.incarnation != incarnation and mark.incarnation in former_incarnations:
+        text = f"the VM is {mark.user}'s, and in the restored database {desktop.user or 'nobody'}'s"
+        return ("other-user", text) if names_another(desktop, mark) else None
     if mark.incarnation != incarnation:
         return "other-controller", f"the VM {own[0].name} belongs to another controller's database ({mark.incarnation})"
     if mark.generation > desktop.generation:
         text = f"the VM's generation {mark.generation} is newer than the database's {desktop.generation}"
         return "record-newer", f"{text}: was the database restored?"
-    if mark.generation == desktop.generation and mark.user is not None and mark.user != desktop.user:
+    if mark.generation == desktop.generation and names_another(desktop, mark):
         return "other-user", f"the VM is {mark.user}'s, and in the database {desktop.user or 'nobody'}'s"
     return None
 
@@ -130,6 +148,10 @@ def _contradicted(
     former = desktop.report or DesktopReport(False)
     code, text = error
     mark = vm.mark if vm is not None else None
+    hint = f"vgpuctl --host {shlex.quote(host.address)} show-vm {vm.name if vm is not None else desktop.name}"
+    record = mark if code in RECORD_CODES else None
+    if record is not None:
+        hint += f"; if the host is right: vgpuctl controller accept-desktop {desktop.name}"
     return replace(
         former,
         exists=vm is not None or (former.exists and was_seen(desktop)),
@@ -138,9 +160,11 @@ def _contradicted(
         ready=False,
         code=code,
         error=text,
-        hint=f"vgpuctl --host {shlex.quote(host.address)} show-vm {vm.name if vm is not None else desktop.name}",
+        hint=hint,
         seen_at=now,
         boot_id=host.boot_id,
+        record_user=None if record is None else record.user,
+        record_generation=None if record is None else record.generation,
     )
 
 
@@ -162,8 +186,11 @@ def _seen(
     unmarked = not mark.dirty and mark.user is None and (stray or memory.logged_on_seen)
     since = memory.running_since
     ended = since is not None and is_off(vm.state) and not in_flight
-    powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors
-    running_since = now if running and since is None else None if ended else since
+    is_floating = pool is not None and pool.spec.kind is PoolKind.FLOATING
+    may_be_user = host.state is not FleetHostState.MAINTENANCE or (is_floating and memory.logged_on_seen)
+    powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors and may_be_user
+    is_done = ended or (is_off(vm.state) and not desktop.power_on)  # the stop that the controller wanted
+    running_since = now if running and since is None else None if is_done else since
     logged_on, empty_since, logged_off = _log_off(vm, memory, mark, powered_off, now)
     report = DesktopReport(
         True,
@@ -182,6 +209,7 @@ def _seen(
         empty_since=empty_since,
         logged_off=logged_off,
         crashes=_crashes(desktop, memory, mark, powered_off, now),
+        driver=vm.driver or memory.driver,
     )
     report = _with_error(report, desktop, vm, stray or unmarked)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)

@@ -4,6 +4,8 @@
 Only an absent row leads to a deletion. A VM without a row is left alone: the database may be an older one. Where the
 host's VM contradicts the row, nothing is touched, and the report says why. Each call is planned again at the next look,
 so every action here must be one that is safe to repeat.
+
+Size: what a host does next, case by case.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from vgpuctl.controller.model import (
 from vgpuctl.controller.planning.back_off import next_try
 from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
 from vgpuctl.controller.planning.phase import CRASHES_CODE, boot_failed, is_off, is_running, was_seen
+from vgpuctl.controller.planning.restored import raised_generation
 from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
@@ -50,7 +53,9 @@ class StartVm(HostAction):
 
 
 class StopVm(HostAction):
-    """Shut the guest down, and stop the VM if it does not."""
+    """Shut the guest down. `force`: stop the VM if it does not."""
+
+    force: bool = False
 
 
 class RefreshVm(HostAction):
@@ -70,13 +75,15 @@ class HostPlan(Value):
 
     `powered_off`: ids of assigned desktops that were switched off in the guest, or after a log-off; they stay off until
     their users open them, so the database's `power_on` becomes False. `strays`: names of VMs that have this database's
-    mark and no row on this host.
+    mark and no row on this host. `raised`: the generations that rows need, by id, so that records of a former
+    incarnation are not newer.
     """
 
     actions: tuple[HostAction, ...] = ()
     reports: Mapping[str, DesktopReport] = EMPTY_MAPPING
     powered_off: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
+    raised: Mapping[str, int] = EMPTY_MAPPING
 
 
 class _Order:
@@ -98,41 +105,71 @@ def plan_host(
     incarnation: str,
     in_flight: Collection[str],
     room: int,
+    former_incarnations: Collection[str] = (),
+    stop_at: float | None = None,
 ) -> HostPlan:
     """Plan a host's next actions. `vms`: its complete list; `pools`, `images`: by id.
 
     `in_flight`: ids of desktops about which an operation is queued or runs on the host; `room`: how many operations may
-    be in flight there at a time.
+    be in flight there at a time. `former_incarnations`: those that the database was restored from.
+    `stop_at`: when all desktops of a host in maintenance stop, whoever is logged on; None: never.
     """
     own = [desktop for desktop in desktops if desktop.host_id == host.id]
-    related = _related(own, vms)
-    views = [
-        view_desktop(
-            desktop,
-            related[desktop.id],
-            pools.get(desktop.pool_id),
-            host,
-            incarnation,
-            now,
-            in_flight=desktop.id in in_flight,
-        )
-        for desktop in own
+    views = _views(own, vms, pools, host, incarnation, now, in_flight, former_incarnations)
+    raised = _raised(views, pools, former_incarnations) if host.held is None else {}
+    may_stop = stop_at is not None and stop_at <= now
+    due = [
+        view
+        for view in views
+        if host.held is None and view.desktop.not_before <= now and view.desktop.id not in {*in_flight, *raised}
     ]
-    views = [replace(view, powered_off=_stays_off(view, pools.get(view.desktop.pool_id))) for view in views]
-    ranked: list[Ranked] = []
-    if host.held is None:
-        for view in views:
-            pool = pools.get(view.desktop.pool_id)
-            if view.desktop.id not in in_flight and view.desktop.not_before <= now:
-                action = _next_action(view, pool, host, images, incarnation, now)
-                ranked += [action] if action is not None else []
+    actions = (
+        _next_action(view, pools.get(view.desktop.pool_id), host, images, incarnation, now, may_stop=may_stop)
+        for view in due
+    )
+    ranked = [action for action in actions if action is not None]
     busy = {view.desktop.id for view in views if view.desktop.id in in_flight}
     return HostPlan(
         _within_limits(ranked, views, pools, busy, max(0, room - len(in_flight)), now),
         {view.desktop.id: view.report for view in views if view.report is not None},
         tuple(view.desktop.id for view in views if view.powered_off),
         _strays(own, vms, incarnation),
+        raised,
     )
+
+
+def _views(
+    own: Sequence[Desktop],
+    vms: Sequence[HostVm],
+    pools: Mapping[str, Pool],
+    host: FleetHost,
+    incarnation: str,
+    now: float,
+    in_flight: Collection[str],
+    former: Collection[str],
+) -> list[DesktopView]:
+    """Return each desktop of a host with its VM."""
+    related = _related(own, vms)
+    views = []
+    for desktop in own:
+        pool, is_busy = pools.get(desktop.pool_id), desktop.id in in_flight
+        view = view_desktop(
+            desktop, related[desktop.id], pool, host, incarnation, now, in_flight=is_busy, former_incarnations=former
+        )
+        views.append(replace(view, powered_off=_stays_off(view, pool)))
+    return views
+
+
+def _raised(
+    views: Sequence[DesktopView], pools: Mapping[str, Pool], former_incarnations: Collection[str]
+) -> Mapping[str, int]:
+    raised: dict[str, int] = {}
+    for view in views:
+        mark = view.vm.mark if view.vm is not None else None
+        if mark is not None:
+            generation = raised_generation(view.desktop, mark, pools.get(view.desktop.pool_id), former_incarnations)
+            raised |= {} if generation is None else {view.desktop.id: generation}
+    return raised
 
 
 def _related(desktops: Sequence[Desktop], vms: Sequence[HostVm]) -> dict[str, list[HostVm]]:
@@ -172,6 +209,8 @@ def _next_action(
     images: Mapping[str, Image],
     incarnation: str,
     now: float,
+    *,
+    may_stop: bool,
 ) -> Ranked | None:
     """Return a desktop's next action with its order; None: nothing is to do, or nothing may be done."""
     desktop, vm = view.desktop, view.vm
@@ -191,6 +230,8 @@ def _next_action(
     if pool is None or (host.state is FleetHostState.DRAINING and desktop.user is None):
         return None
     call = _Call(desktop, vm, wanted)
+    if host.state is FleetHostState.MAINTENANCE:
+        return _for_maintenance(call, view, pool, images, may_stop=may_stop)
     if desktop.user is not None and pool.spec.kind is not PoolKind.FIXED:
         return _for_user(call, view, pool, images)
     return _for_nobody(call, view, pool, images, now)
@@ -241,7 +282,7 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
     if is_old or is_strangers:
         clean = replace(wanted, dirty=False, user=None)
         return (_Order.USER, call.act(RefreshVm, clean)) if may_begin and has_image else None
-    if (mark.generation, mark.user, mark.dirty) != (desktop.generation, desktop.user, True):
+    if mark != replace(wanted, pool=mark.pool):
         return _Order.USER, call.act(MarkVm, wanted)
     running = is_running(vm.state)
     keeps = pool.spec.kind is PoolKind.DEDICATED
@@ -251,6 +292,29 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
         return _Order.REMOVE, call.act(StopVm)
     if is_off(vm.state) and desktop.power_on and not view.powered_off and not _is_ended(report, pool) and may_begin:
         return _Order.USER, call.act(StartVm)
+    return None
+
+
+def _for_maintenance(
+    call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image], *, may_stop: bool
+) -> Ranked | None:
+    """Return the stop of a desktop of a host that is to be changed; nothing is made or started there.
+
+    A desktop with a user stops when nobody is logged on, as far as that is known, or when it must (`may_stop`); what a
+    VM of a fixed pool does is not known. A stop also notes that the host's agent does not start it after a boot.
+    """
+    desktop, vm, report = call.desktop, call.vm, view.report
+    is_fixed = pool.spec.kind is PoolKind.FIXED
+    is_used = desktop.user is not None or is_fixed
+    is_empty = report is not None and (
+        report.logged_off or (report.guest_users == () and not report.logged_on_seen and not is_fixed)
+    )
+    if is_used and not is_empty and not may_stop:
+        marking = None if desktop.user is None else _for_user(call, view, pool, images)
+        return marking if marking is not None and isinstance(marking[1], MarkVm) else None
+    if is_running(vm.state) or vm.should_run:
+        stop = StopVm(desktop, call.wanted, vm.name, vm.generation, force=may_stop or not is_used)
+        return _Order.REMOVE, stop
     return None
 
 
@@ -268,7 +332,7 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
     clean = replace(call.wanted, dirty=False, user=None)
     may_begin = pool.state is PoolState.ACTIVE
     if pool.spec.kind is PoolKind.FIXED:
-        if (mark.generation, mark.dirty, mark.user) != (clean.generation, False, None):
+        if mark != replace(clean, pool=mark.pool):
             return _Order.REFRESH, call.act(MarkVm, clean)
     elif report.dirty and not mark.dirty and mark.generation == desktop.generation:
         return _Order.USER, call.act(MarkVm, replace(clean, dirty=True))
@@ -276,12 +340,20 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
         return None  # somebody uses a desktop that is nobody's: it is refreshed after him
     elif mark.dirty or mark.generation != desktop.generation:
         return (_Order.REFRESH, call.act(RefreshVm, clean)) if may_begin and image is not None else None
+    elif mark.incarnation != clean.incarnation:
+        return _Order.REFRESH, call.act(MarkVm, clean)
     if image is not None and vm.image not in (None, image.path) and may_begin:
         return _Order.REFRESH, call.act(RefreshVm, clean)
+    return _power(call, may_begin=may_begin, may_start=_may_start_again(report, now))
+
+
+def _power(call: _Call, *, may_begin: bool, may_start: bool) -> Ranked | None:
+    """Return the start or stop of a desktop without a user."""
+    desktop, vm = call.desktop, call.vm
     running = is_running(vm.state)
     if running and not desktop.power_on:
         return _Order.REMOVE, call.act(StopVm)
-    if is_off(vm.state) and desktop.power_on and may_begin and _may_start_again(report, now):
+    if is_off(vm.state) and desktop.power_on and may_begin and may_start:
         return _Order.SPARE, call.act(StartVm)
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, Pool, PoolKind, PoolState
+from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, FleetHostState, Pool, PoolKind, PoolState
 from vgpuctl.model.vm import VmState
 from vgpuctl.value import Value
 
@@ -18,6 +18,9 @@ BLOCKING_CODES = frozenset(
     ("record-newer", "other-controller", "other-user", "not-marked", "duplicate-uuid", "name-taken")
 )
 """What a host has contradicts the database: the controller touches nothing, and a person decides."""
+NEWER_CODE = "record-newer"
+RECORD_CODES = frozenset((NEWER_CODE, "other-user"))
+"""Those of them where the host's record says more than the row; `accept-desktop` makes the row follow it."""
 LOGGED_ON_CODE = "logged-on"
 CRASHES_CODE = "crashes"
 MOST_RESTARTS, CRASH_SECONDS = 3, 1200
@@ -105,7 +108,9 @@ def is_assignable(desktop: Desktop, pool: Pool, host: FleetHost | None, now: flo
         return False
     if pool.state is not PoolState.ACTIVE or pool.spec.kind is PoolKind.FIXED or desktop.user is not None:
         return False
-    return phase_of(desktop, pool, host, now).word is PhaseWord.READY and host is not None and host.held is None
+    if host is None or host.held is not None or host.state is FleetHostState.MAINTENANCE:
+        return False
+    return phase_of(desktop, pool, host, now).word is PhaseWord.READY
 
 
 def phase_of(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -> Phase:
@@ -130,17 +135,17 @@ def phase_of(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -
     if report is None or not report.exists:
         return Phase(PhaseWord.WAITING, waits) if waits else Phase(PhaseWord.MAKING)
     if desktop.user is not None:
-        return _phase_of_used(desktop, report, pool, now)
+        return _phase_of_used(desktop, report, pool, _maintenance_text(host), now)
     if needs_refresh(desktop, report, pool.spec.kind):
         waits = waits or (_error_text(report) if report.code == LOGGED_ON_CODE else "")
         return Phase(PhaseWord.DIRTY, waits) if waits else Phase(PhaseWord.REFRESHING)
     return _phase_of_power(desktop, report, pool, waits, now)
 
 
-def _phase_of_used(desktop: Desktop, report: DesktopReport, pool: Pool, now: float) -> Phase:
+def _phase_of_used(desktop: Desktop, report: DesktopReport, pool: Pool, waits: str, now: float) -> Phase:
     if not desktop.handed_out or report.generation != desktop.generation:
         return Phase(PhaseWord.ASSIGNED, "its host has not confirmed it yet")
-    power = _phase_of_power(desktop, report, pool, "", now)
+    power = _phase_of_power(desktop, report, pool, waits, now)
     if power.word is not PhaseWord.READY:
         return power
     if report.guest_users:
@@ -172,11 +177,18 @@ def _why_not_begun(desktop: Desktop, pool: Pool, host: FleetHost | None, now: fl
         return f"the pool {pool.name} is {pool.state}" + (f": {pool.reason}" if pool.reason else "")
     if host is not None and host.held is not None:
         return f"nothing is changed on {host.name}: {host.held}"
+    if _maintenance_text(host):
+        return _maintenance_text(host)
     if desktop.not_before > now:
         text = f"it tries again in {max(1, round(desktop.not_before - now))} s"
         error = _error_text(desktop.report)
         return f"{text}: {error}" if error else text
     return ""
+
+
+def _maintenance_text(host: FleetHost | None) -> str:
+    is_there = host is not None and host.state is FleetHostState.MAINTENANCE
+    return f"{host.name} is in maintenance" if host is not None and is_there else ""
 
 
 def _error_text(report: DesktopReport | None) -> str:

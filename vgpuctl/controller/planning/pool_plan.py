@@ -174,6 +174,8 @@ def _rank(desktop: Desktop, pool: Pool, now: float) -> tuple[int, tuple[tuple[in
 def _counts_as_spare(desktop: Desktop, pool: Pool, now: float, hosts: Mapping[str, FleetHost]) -> bool:
     """Return whether a desktop without a user is one that can take a user now, or soon."""
     host = hosts.get(desktop.host_id or "")
+    if host is not None and host.state is FleetHostState.MAINTENANCE:
+        return False
     if host is not None and (host.seen_at is None or now - host.seen_at > SPARE_SILENT_SECONDS):
         return False
     has_failed = desktop.errors >= FAILED_AFTER or boot_failed(desktop, pool, now) or _has_crashed(desktop)

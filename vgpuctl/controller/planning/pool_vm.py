@@ -19,6 +19,7 @@ from vgpuctl.config.shape import Key, Shape
 from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.config.vm_spec import VM_SHAPE, fill_number
 from vgpuctl.controller.model import Desktop, Image, PoolSpec
+from vgpuctl.model.autostart import AUTOSTART_ENABLED, AUTOSTART_LAST_STATE
 from vgpuctl.model.names import normalize_pci
 from vgpuctl.value import replace
 
@@ -43,6 +44,8 @@ def _vm_key(key: Key) -> Key:
 def _find_shared(fields: Mapping[str, object]) -> tuple[Problem, ...]:
     """Check `vm:` for what only one desktop could have; works on unchecked values too."""
     problems: list[Problem] = []
+    if fields.get("autostart") == AUTOSTART_ENABLED:
+        problems.append(Problem(("autostart",), "a desktop that should be off would run after a boot: use last-state"))
     for name in ("disk", "networks", "gpu", "not_gpu"):
         value = fields.get(name)
         for text in value if isinstance(value, list | tuple) else (value,):
@@ -113,7 +116,13 @@ def image_problem(spec: PoolSpec, image: Image) -> str | None:
 
 def desktop_vm(desktop: Desktop, spec: PoolSpec, image: Image) -> dict[str, Any]:
     """Return the VM spec of a desktop, for `ensure_vm`: of its pool, with its own name, MAC address, profile, image."""
-    fields: dict[str, Any] = {"os": image.os, **spec.vm, "name": desktop.name, "image": image.path}
+    fields: dict[str, Any] = {
+        "os": image.os,
+        "autostart": AUTOSTART_LAST_STATE,
+        **spec.vm,
+        "name": desktop.name,
+        "image": image.path,
+    }
     if desktop.profile is not None and spec.profiles:
         fields["profile"] = desktop.profile
     texts = fields.get("networks", FIELDS["networks"].default)

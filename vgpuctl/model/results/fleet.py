@@ -44,6 +44,62 @@ class FleetResult(Value):
     desktops: int
 
 
+class BackupResult(Value):
+    """A backup file. `version`: of its tables; `incarnation`: of the database; `rows`: how many each table has."""
+
+    file: str
+    version: str
+    incarnation: str
+    taken: str
+    rows: Mapping[str, int]
+
+
+class RestoredDatabaseResult(Value):
+    """A restored database: its new incarnation, and the former one, whose desktops the hosts have."""
+
+    database: str
+    incarnation: str
+    former: str
+    rows: Mapping[str, int]
+
+
+class UnsettledDesktopResult(Value):
+    """What a host has of a desktop, where the database says something else. `user`: whose it is on the host."""
+
+    desktop: str
+    host: str
+    user: str | None
+    why: str
+
+
+class FleetRestoreResult(Value):
+    """A database that was restored or imported. `waits`: nobody has confirmed that yet. `source`: null: it was not.
+
+    `former`: the incarnations that it came from. `kept`: desktops that nobody gets, because their VM is another
+    person's than the database says. `unknown`: VMs of the former incarnations that the database does not have.
+    `silent`: hosts that did not answer, and why. `pools_without_spec`: imported pools, which wait for their specs.
+    """
+
+    waits: bool
+    source: str | None
+    begun: str | None
+    incarnation: str
+    former: tuple[str, ...]
+    kept: tuple[UnsettledDesktopResult, ...]
+    unknown: tuple[UnsettledDesktopResult, ...]
+    silent: Mapping[str, str]
+    pools_without_spec: tuple[str, ...]
+
+
+class ImportedDesktopsResult(Value):
+    """What was added from records on hosts. `problems`: what could not be added, and why."""
+
+    desktops: tuple[str, ...]
+    pools: tuple[str, ...]
+    images: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
 class PoolResult(Value):
     """A pool. `spec`: as its spec file has it. `counts`: desktops by phase. `generation`: the ETag of its URL.
 
@@ -98,6 +154,7 @@ class FleetHostResult(Value):
     """A host. `held`: why the controller changes nothing there; null if it does. `problem`: why it cannot be reached.
 
     `holder`: the controller that has it now. `offers`: how many more vGPUs of each profile it said it can make.
+    `running`: how many desktops still run there; null unless its state is maintenance.
     """
 
     name: str
@@ -113,6 +170,7 @@ class FleetHostResult(Value):
     driver: str | None
     holder: str | None
     seen: str | None
+    running: int | None
     offers: Mapping[str, int]
     generation: int
 

@@ -210,7 +210,8 @@ class VmRowResult(Value):
     the user of the host agent who made it, null if root did. `generation`: grows with each change that vgpuctl makes of
     its record or definition, null without a record. `image`: the image that its first disk is a clone or a full copy
     of, null without one. `license`, `guest_sharing`: as in `VmResult`. `driver`, `guest_users`: NVIDIA's driver in
-    the running guest and who is logged on there, as its helper reports; null without a helper. `adoptable`: another
+    the running guest and who is logged on there, as its helper reports; null without a helper. `should_run`: as in
+    `VmResult`. `adoptable`: another
     program made it with a vGPU, VF or whole GPU, and the adopt command would probably take it over. `desktop`: the mark
     of a pool's desktop in its record, null for other VMs.
 
@@ -233,6 +234,7 @@ class VmRowResult(Value):
     guest_sharing: str | None
     driver: str | None
     guest_users: tuple[str, ...] | None
+    should_run: bool | None
     adoptable: bool | None
     desktop: DesktopMark | None
     vgpus: tuple[VgpuResult, ...]

@@ -131,7 +131,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         display=vm.has_display,
         reserve=vm.record.reserve if vm.record else None,
         image=image_of(vm),
-        should_run=vm.record.should_run if vm.record and keeps_last_state(vm.record) else None,
+        should_run=_should_run(vm),
         planned=planned_texts(vm.record),
         libvirt_autostart=None,
         guest_software=None,
@@ -226,6 +226,10 @@ def image_of(vm: Vm) -> str | None:
     return next((d.image for d in vm.record.data_disks() if d.image is not None), None) if vm.record else None
 
 
+def _should_run(vm: Vm) -> bool | None:
+    return vm.record.should_run if vm.record and keeps_last_state(vm.record) else None
+
+
 def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmRowResult:
     """Return one VM's result for list-vms. `report`: of the helper in its guest."""
     users = None if report is None else report.users
@@ -246,6 +250,7 @@ def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmR
         guest_sharing=_recorded_value(vm, "guest_sharing"),
         driver=None if report is None else report.driver,
         guest_users=None if users is None else tuple(user.user for user in users),
+        should_run=_should_run(vm),
         adoptable=is_adoptable(snapshot, vm),
         desktop=vm.record.desktop if vm.record else None,
         vgpus=_vgpus_of(snapshot, vm),

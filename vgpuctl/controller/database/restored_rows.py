@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the database was restored or imported, and whether an admin has confirmed that."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.engine import Database
+from vgpuctl.controller.database.rows import (
+    About,
+    Rows,
+    columns_of,
+    desktop_of,
+    pool_of,
+    read_text,
+    row_of_desktop,
+    text_of,
+)
+from vgpuctl.controller.model import Restored
+from vgpuctl.controller.planning.import_plan import ImportPlan
+from vgpuctl.controller.planning.restored import RESTORED, doubted
+from vgpuctl.errors import Refused
+from vgpuctl.value import replace
+
+INCARNATION, RESTORED_KEY = "incarnation", "restored"
+"""The keys in the table `meta`."""
+
+
+class RestoredRows(Rows):
+    """What is known of a restore or an import."""
+
+    def state(self) -> Restored:
+        """Return where the database's content came from."""
+        with self._database.read() as connection:
+            return read_restored(connection)
+
+    def confirm(self, actor: str) -> Restored:
+        """Let the fleet go on after a restore or an import.
+
+        Raises:
+            Refused: nothing waits for that.
+        """
+        with self._write() as connection:
+            before = read_restored(connection, lock=True)
+            if before.begun_at is None:
+                raise Refused(
+                    "the database was not restored, or that is confirmed already", hint="vgpuctl controller list-events"
+                )
+            after = replace(before, begun_at=None)
+            write_restored(self._database, connection, after)
+            held = schema.host.c.held == RESTORED
+            for host_id in connection.execute(select(schema.host.c.id)).scalars():
+                self._changes.touch(host_id)
+            connection.execute(update(schema.host).where(held).values(held=None))
+            self._note(connection, "restore-confirmed", before.source, actor, About())
+            return after
+
+    def add_import(self, plan: ImportPlan, actor: str) -> Restored:
+        """Add what hosts' records say of desktops, and wait until an admin confirms it."""
+        with self._write() as connection:
+            now = self._database.now(connection)
+            for image in plan.images:
+                connection.execute(insert(schema.image).values(**columns_of(image)))
+            for pool in plan.pools:
+                row = {**columns_of(pool), "spec": text_of(pool.spec), "state": pool.state.value}
+                connection.execute(insert(schema.pool).values(**row))
+            for desktop in plan.desktops:
+                new = replace(desktop, created_at=now, assigned_at=None if desktop.user is None else now)
+                connection.execute(insert(schema.desktop).values(**row_of_desktop(new)))
+            before = read_restored(connection, lock=True)
+            after = Restored(
+                tuple(sorted({*before.former, *plan.former})),
+                now,
+                f"{len(plan.desktops)} desktops from the records of their VMs",
+                (*before.imported_pools, *(pool.id for pool in plan.pools)),
+            )
+            begin_restored(self._database, connection, after)
+            self._note(connection, "desktops-imported", after.source, actor, About())
+            return after
+
+
+def read_restored(connection: Connection, *, lock: bool = False) -> Restored:
+    """Return what the database says of its restore."""
+    statement = select(schema.meta.c.value).where(schema.meta.c.key == RESTORED_KEY)
+    text = connection.execute(statement.with_for_update(key_share=True) if lock else statement).scalar()
+    restored: Restored = Restored() if text is None else read_text(Restored, text)
+    return restored
+
+
+def write_restored(database: Database, connection: Connection, restored: Restored) -> None:
+    """Store where the database's content came from."""
+    row = {"key": RESTORED_KEY, "value": text_of(restored)}
+    database.insert_or_update(connection, schema.meta, ("key",), row)
+
+
+def begin_restored(database: Database, connection: Connection, restored: Restored) -> None:
+    """Have all hosts held until the restore is confirmed; those held for another reason stay so afterwards."""
+    write_restored(database, connection, restored)
+    connection.execute(update(schema.host).where(schema.host.c.held.is_(None)).values(held=RESTORED))
+
+
+def doubt_all(connection: Connection) -> None:
+    """Have nothing count that hosts said before the restore: their desktops, their leases, their offers."""
+    pools = {row["id"]: pool_of(row) for row in connection.execute(select(schema.pool)).mappings()}
+    for desktop in map(desktop_of, connection.execute(select(schema.desktop)).mappings().all()):
+        row = row_of_desktop(doubted(desktop, pools[desktop.pool_id]))
+        connection.execute(update(schema.desktop).where(schema.desktop.c.id == desktop.id).values(**row))
+    for table in (schema.host_lease, schema.host_offer, schema.answer):
+        connection.execute(delete(table))
