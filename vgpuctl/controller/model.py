@@ -213,7 +213,8 @@ class DesktopReport(Value):
     `running_since`: since when it is seen running; None: it does not run. `boot_id`: of the host's boot in which it was
     seen. `logged_on_seen`: a log-on was seen since its user was let in; `empty_since`: since when nobody is logged on
     after that; `logged_off`: that was seen twice, 30 s apart. `crashes`: when it stopped by itself while
-    nobody had it, in the last 20 minutes. `planning.host_look` keeps them.
+    nobody had it, in the last 20 minutes. `superseded`: its user got another one while its host was silent.
+    `planning.host_look` keeps these.
     """
 
     exists: bool
@@ -235,6 +236,7 @@ class DesktopReport(Value):
     empty_since: float | None = None
     logged_off: bool = False
     crashes: tuple[float, ...] = ()
+    superseded: bool = False
 
 
 class Desktop(Value):

@@ -116,9 +116,6 @@ class HostRunner(threading.Thread):
         with self._lock:  # before the look: of a call that ends meanwhile, the list may not have what it did
             running = frozenset(self._running)
         vms = self._look(link, desktops, pools)
-        if self._seen is not None:
-            known = facts_of(self._seen) if host.held is None else None
-            self._store.hosts.note_seen(host.id, known, link.host_key)
         self._offer(link, host)
         plan = plan_host(
             host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS
@@ -127,6 +124,9 @@ class HostRunner(threading.Thread):
         if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports, desktops):
             self._lease = None
             return 0.0
+        if self._seen is not None:  # after its reports, so that they are those of a host that answers
+            known = facts_of(self._seen) if host.held is None else None
+            self._store.hosts.note_seen(host.id, known, link.host_key)
         for desktop_id in plan.powered_off:
             self._store.desktops.note_off(desktop_id)
         for action in plan.actions:

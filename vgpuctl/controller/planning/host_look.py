@@ -182,6 +182,7 @@ def _seen(
         empty_since=empty_since,
         logged_off=logged_off,
         crashes=_crashes(desktop, memory, mark, powered_off, now),
+        superseded=former is not None and former.superseded and desktop.user is not None,
     )
     report = _with_error(report, desktop, vm, stray or unmarked)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)
