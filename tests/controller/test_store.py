@@ -266,6 +266,45 @@ def test_a_desktop_of_a_host_that_is_held_or_silent_is_nobodys(store: Store) -> 
         store.desktops.assign("office", "ada", "test")
 
 
+def silence(store: Store, *host_ids: str, seconds: float = 46.0) -> None:
+    """Have these hosts not answered for so long."""
+    with store.database.write() as connection:
+        seen_at = store.database.now(connection) - seconds
+        connection.execute(schema.host.update().where(schema.host.c.id.in_(host_ids)).values(seen_at=seen_at))
+
+
+@pytest.mark.parametrize("kind", ["floating", "dedicated"])
+def test_who_asks_again_while_his_host_is_silent(store: Store, kind: str) -> None:
+    pool, host_id, epoch = with_desktops(store, 2, kind=kind)
+    first, _ = store.desktops.assign("office", "ada", "test")
+    report_all(store, host_id, epoch)
+    silence(store, host_id)
+    assert store.desktops.assign("office", "ada", "test") == (store.desktops.find(first.name), False), "none is ready"
+    other = add_host(store, "gpu02")
+    store.desktops.tick(pool.id, lambda *_: numbered(1, 3))
+    (third,) = store.desktops.unplaced()
+    assert store.desktops.place(third.id, other.id, None)
+    lease = store.hosts.take_lease(other.id, store.holder, 60.0)
+    assert lease is not None
+    report_all(store, other.id, lease.epoch)
+    second, is_new = store.desktops.assign("office", "ada", "test")
+    if kind == "dedicated":
+        assert (second.id, is_new) == (first.id, False), "her files are there"
+        return
+    assert (second.name, second.user, is_new) == ("office-003", "ada", True)
+    old = store.desktops.find(first.name)
+    assert old.user == "ada", "nobody knows what happens there"
+    assert old.report is not None
+    assert (old.report.superseded, old.report.user) == (True, "ada")
+    assert store.desktops.assign("office", "ada", "test") == (second, False)
+    store.pools.set_state("office", PoolState.PAUSED, None, "test")
+    assert store.desktops.assign("office", "ada", "test") == (second, False)
+    silence(store, other.id)
+    assert store.desktops.assign("office", "ada", "test")[1] is False, "a pause does not take hers away"
+    silence(store, host_id, seconds=0.0)
+    assert store.desktops.assign("office", "ada", "test")[0].name == first.name
+
+
 def test_who_may_have_a_desktop(store: Store) -> None:
     with_desktops(store, 1, users=["ada"])
     with pytest.raises(NotAllowed):

@@ -217,9 +217,9 @@ class DesktopReport(Value):
     `running_since`: since when it is seen running; None: it does not run. `boot_id`: of the host's boot in which it was
     seen. `logged_on_seen`: a log-on was seen since its user was let in; `empty_since`: since when nobody is logged on
     after that; `logged_off`: that was seen twice, 30 s apart. `crashes`: when it stopped by itself while
-    nobody had it, in the last 20 minutes. `planning.host_look` keeps them. `record_user`, `record_generation`: of the
-    mark that contradicts the row; the generation is None where none does. `driver`: NVIDIA's in the guest, as it last
-    said.
+    nobody had it, in the last 20 minutes. `superseded`: its user got another one while its host was silent.
+    `planning.host_look` keeps these. `record_user`, `record_generation`: of the mark that contradicts the row; the
+    generation is None where none does. `driver`: NVIDIA's in the guest, as it last said.
     """
 
     exists: bool
@@ -244,6 +244,7 @@ class DesktopReport(Value):
     record_user: str | None = None
     record_generation: int | None = None
     driver: str | None = None
+    superseded: bool = False
 
 
 class Desktop(Value):

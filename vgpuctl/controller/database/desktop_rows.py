@@ -119,13 +119,13 @@ class DesktopRows(Rows):
     def assign(self, pool_name: str, user: str, actor: str) -> tuple[Desktop, bool]:
         """Return the user's desktop of a pool, and whether he got it now.
 
-        A user who has as many as the pool allows keeps one of them.
+        A user who has as many as the pool allows keeps one of them. A floating one on a silent host does not count if
+        another is ready; when the host answers again, he loses one of them (`planning.pool_plan`).
 
         Raises:
             NotFound: there is no such pool. InvalidInput: its desktops have no users. NotAllowed: it is not for him.
             Refused: it is paused, or being deleted. NoCapacity: none is ready.
         """
-        table = schema.desktop
         with self._write() as connection:
             self._database.insert_or_update(connection, schema.person, ("name",), {"name": user})
             connection.execute(
@@ -138,19 +138,18 @@ class DesktopRows(Rows):
                 raise NotFound(f"there is no pool {pool_name}", hint="vgpuctl controller list-pools", pool=pool_name)
             pool = pool_of(row)
             _check_assign(pool, user)
-            is_own = (table.c.user == user) & table.c.absent.is_(False)
-            own = connection.execute(_of_pool(pool.id).where(is_own).order_by(table.c.assigned_at)).mappings().all()
-            if len(own) >= pool.spec.per_user:
-                desktop = desktop_of(own[0])
-                if not desktop.power_on:
-                    self._set(connection, desktop, power_on=True, not_before=0.0)
-                return replace(desktop, power_on=True), False
+            now = self._database.now(connection)
+            live, silent = _of_user(connection, pool, user, now)
+            limit = pool.spec.per_user
+            if len(live) >= limit or (len(live) + len(silent) >= limit and pool.state is not PoolState.ACTIVE):
+                return self._open(connection, (*live, *silent)[0]), False
             if pool.state is not PoolState.ACTIVE:
                 raise Refused(
                     f"pool {pool.name} is {pool.state}: {pool.reason or 'an admin paused it'}", pool=pool.name
                 )
-            now = self._database.now(connection)
             taken = connection.execute(_takeable(pool.id, now)).mappings().first()
+            if taken is None and len(live) + len(silent) >= limit:
+                return self._open(connection, (*live, *silent)[0]), False
             if taken is None:
                 raise _none_free(connection, pool, now)
             days = pool.spec.lease_days
@@ -159,6 +158,9 @@ class DesktopRows(Rows):
                 lease_until=None if days is None else now + days * DAY_SECONDS, errors=0, not_before=0.0,
             )  # fmt: skip
             self._set(connection, desktop, **row_of_desktop(desktop))
+            for one in silent:
+                report = replace(one.report or DesktopReport(exists=False), superseded=True)
+                self._set(connection, one, **report_columns(report))
             about = About(pool=pool.name, desktop=desktop.name, user=user)
             self._note(connection, "assigned", f"{desktop.name} to {user}", actor, about)
             return desktop, True
@@ -441,6 +443,12 @@ class DesktopRows(Rows):
         self._note(connection, "released", f"{free.name}, which {desktop.user} had", actor, about)
         return free
 
+    def _open(self, connection: Connection, desktop: Desktop) -> Desktop:
+        """Return a user's desktop, which is started if it is off."""
+        if not desktop.power_on:
+            self._set(connection, desktop, power_on=True, not_before=0.0)
+        return replace(desktop, power_on=True)
+
     def _set(self, connection: Connection, desktop: Desktop, **values: object) -> None:
         """Set columns of a desktop's row; its host's loop looks at it soon."""
         connection.execute(update(schema.desktop).where(schema.desktop.c.id == desktop.id).values(**values))
@@ -466,6 +474,22 @@ def _id_of(table: Table, name: str) -> ScalarSelect[object]:
 
 def _of_pool(pool_id: str) -> Select[tuple[object, ...]]:
     return select(schema.desktop).where(schema.desktop.c.pool_id == pool_id)
+
+
+def _of_user(
+    connection: Connection, pool: Pool, user: str, now: float
+) -> tuple[tuple[Desktop, ...], tuple[Desktop, ...]]:
+    """Return a user's desktops of a pool, the oldest first; floating ones of silent hosts by themselves."""
+    table, host = schema.desktop, schema.host
+    is_own = (table.c.user == user) & table.c.absent.is_(False)
+    rows = connection.execute(_of_pool(pool.id).where(is_own).order_by(table.c.assigned_at)).mappings()
+    own = tuple(map(desktop_of, rows))
+    if pool.spec.kind is not PoolKind.FLOATING or not own:
+        return own, ()
+    seen = host.c.seen_at >= now - SILENT_SECONDS
+    answering = set(connection.execute(select(host.c.id).where(seen)).scalars())
+    live = tuple(one for one in own if one.host_id in answering)
+    return live, tuple(one for one in own if one not in live)
 
 
 def _takeable(pool_id: str, now: float) -> Select[tuple[object, ...]]:

@@ -177,18 +177,21 @@ class _Hour:
         desktop = self._desktop_of("bob")
         host = self._story.host_of(desktop)
         host.kill()
+        self._story.log_off(desktop)
         self._story.say(f"{host.name} dies, and bob's {desktop.name} with it")
         self._wait_phase(desktop.name, "unknown", fast=True)
         self._story.say(f"{host.name} has not answered for 45 s: its desktops are unknown, and nothing new goes there")
+        other = self._begin_session("bob")
         self._story.pass_time(11)
         self._wait_ready(4, fast=True)
         self._story.say(f"after 10 minutes its spare desktops are replaced; ready: {self._ready_names()}")
         host.start()
         host.wait_until_ready()
-        self._story.wait_for("the host", lambda: not self._phases() & {"unknown"})
         self._story.say(f"{host.name} answers again, and is looked at before anything is done there")
+        self._story.wait_for("the release", lambda: len(self._desktops_of("bob")) == 1)
+        self._story.say(f"bob keeps {other}, where he is logged on; {desktop.name} is nobody's any more")
         self._story.wait_for("the surplus to go", self._is_settled, fast=True)
-        self._story.say("the desktops that are too many are deleted")
+        self._story.say(f"what is too much is deleted; ready: {self._ready_names()}")
 
     def _sum_up(self) -> None:
         end = BEGIN.timestamp() + 3600
@@ -198,14 +201,15 @@ class _Hour:
         text = f"{pool.ready} desktops are ready, {pool.assigned} have users; the journal has {count} entries"
         self._story.say(f"an hour is over: {text}")
 
-    def _begin_session(self, user: str) -> None:
-        """Give a user a desktop, and have him log on."""
+    def _begin_session(self, user: str) -> str:
+        """Give a user a desktop, and have him log on; return its name."""
         name = self._service.assign(CALLER, POOL, user).data.name
         self._story.wait_for(f"the address of {name}", lambda: self._shown(name).address is not None)
         self._story.log_on(self._find_name(name))
         self._wait_phase(name, "connected")
         desktop = self._shown(name)
         self._story.say(f"{user} gets {name} on {desktop.host} at {desktop.address}, and logs on")
+        return name
 
     def _shown(self, name: str) -> DesktopResult:
         return self._service.show_desktop(CALLER, name).data
@@ -214,7 +218,10 @@ class _Hour:
         return self._story.store.desktops.find(name)
 
     def _desktop_of(self, user: str) -> Desktop:
-        return self._story.store.desktops.list(user=user)[0]
+        return self._desktops_of(user)[0]
+
+    def _desktops_of(self, user: str) -> tuple[Desktop, ...]:
+        return self._story.store.desktops.list(user=user)
 
     def _rows(self) -> tuple[DesktopResult, ...]:
         return self._service.list_desktops(CALLER).data

@@ -130,11 +130,6 @@ class HostRunner(threading.Thread):
         with self._lock:  # before the look: of a call that ends meanwhile, the list may not have what it did
             running = frozenset(self._running)
         vms = self._look(link, desktops, pools)
-        if self._seen is not None:
-            known = facts_of(self._seen) if host.held is None else None
-            if known is not None and host.state is FleetHostState.MAINTENANCE:
-                known = replace(known, driver=host.driver)  # a new one counts when uncordon-host has checked it
-            self._store.hosts.note_seen(host.id, known, link.host_key)
         self._offer(link, host)
         plan = plan_host(
             host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS,
@@ -146,6 +141,11 @@ class HostRunner(threading.Thread):
         if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports, desktops):
             self._lease = None
             return 0.0
+        if self._seen is not None:  # after its reports, so that they are those of a host that answers
+            known = facts_of(self._seen) if host.held is None else None
+            if known is not None and host.state is FleetHostState.MAINTENANCE:
+                known = replace(known, driver=host.driver)  # a new one counts when uncordon-host has checked it
+            self._store.hosts.note_seen(host.id, known, link.host_key)
         if self._hold_if_newer(host, desktops, plan):
             return 0.0
         self._store_plan(plan)

@@ -210,6 +210,7 @@ def _seen(
         logged_off=logged_off,
         crashes=_crashes(desktop, memory, mark, powered_off, now),
         driver=vm.driver or memory.driver,
+        superseded=former is not None and former.superseded and desktop.user is not None,
     )
     report = _with_error(report, desktop, vm, stray or unmarked)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)

@@ -8,7 +8,7 @@ and the numbers up to `maximum` always suffice for its names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.config.vm_spec import fill_number
@@ -31,6 +31,7 @@ from vgpuctl.controller.planning.phase import (
     FAILED_AFTER,
     boot_failed,
     is_lost,
+    is_silent,
     needs_refresh,
     was_seen,
 )
@@ -63,7 +64,8 @@ def plan_pool(
     """
     if pool.state is PoolState.DRAINING:
         return PoolChanges(retire=tuple(desktop.id for desktop in desktops if not desktop.absent))
-    released = _ended(pool, desktops, now)
+    ended = _ended(pool, desktops, now)
+    released = (*ended, *_doubled(pool, desktops, ended, hosts, now))
     after = [_released(desktop) if desktop.id in released else desktop for desktop in desktops]
     if pool.state is PoolState.PAUSED:
         return PoolChanges(release=released)
@@ -93,6 +95,36 @@ def _ended(pool: Pool, desktops: Sequence[Desktop], now: float) -> tuple[str, ..
         if floating_end or (desktop.lease_until is not None and desktop.lease_until <= now):
             ended.append(desktop.id)
     return tuple(ended)
+
+
+def _doubled(
+    pool: Pool, desktops: Sequence[Desktop], ended: Collection[str], hosts: Mapping[str, FleetHost], now: float
+) -> tuple[str, ...]:
+    """Return the ids of floating desktops that users lose who got another one while a host was silent.
+
+    It is decided when all of a user's hosts answer. He keeps the one in which he is or was logged on, or the last one;
+    nobody is thrown out of a desktop.
+    """
+    by_user: dict[str, list[Desktop]] = {}
+    for desktop in desktops if pool.spec.kind is PoolKind.FLOATING else ():
+        if desktop.user is not None and not desktop.absent and desktop.id not in ended:
+            by_user.setdefault(desktop.user, []).append(desktop)
+    lost: list[str] = []
+    for own in by_user.values():
+        if len(own) <= pool.spec.per_user or not any(one.report and one.report.superseded for one in own):
+            continue
+        if not any(is_silent(hosts.get(one.host_id or ""), now) for one in own):
+            own.sort(key=_use, reverse=True)
+            lost += [one.id for one in own[pool.spec.per_user :] if not _use(one)[0]]
+    return tuple(lost)
+
+
+def _use(desktop: Desktop) -> tuple[bool, bool, float]:
+    """Return how much a user uses a desktop: he is logged on, he was, and since when it is his."""
+    report = desktop.report
+    if report is None or (report.generation, report.user) != (desktop.generation, desktop.user):
+        return False, False, desktop.assigned_at or 0.0
+    return bool(report.guest_users), report.logged_on_seen, desktop.assigned_at or 0.0
 
 
 def _released(desktop: Desktop) -> Desktop:

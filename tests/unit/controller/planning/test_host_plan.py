@@ -229,6 +229,16 @@ def test_a_reboot_of_the_host_is_no_user_who_switches_off():
     assert (flying.actions, flying.powered_off) == ((), ())
 
 
+def test_that_a_user_has_another_desktop_is_remembered_as_long_as_this_one_is_his():
+    for row, superseded in (
+        (used(superseded=True), True),
+        (replace(USED, report=ready_report(superseded=True)), True),
+        (used(), False),
+        (desktop_of(generation=3, report=replace(USED_REPORT, superseded=True)), False),
+    ):
+        assert plan_of([row], [vm_of(USED)], POOL).reports["id-1"].superseded is superseded, row
+
+
 def crashing(row: Desktop, times: list[float], pool=POOL) -> list[tuple[float, HostPlan]]:
     """Return the plans of a desktop that stops by itself at these times, and runs again two seconds after a start."""
     report = ready_report(running_since=NOW)

@@ -99,6 +99,44 @@ def test_a_user_loses_his_desktop(kind, row, released):
     assert len(changes.create) == (0 if released else 1), "a released one is a spare after its refresh"
 
 
+def used(number: int, since: float, host: str = "h1", **changes) -> Desktop:
+    """Return a desktop of ada's, with a report of her assignment."""
+    report = ready_report(generation=2, dirty=True, user="ada", **changes)
+    return desktop_of(number, user="ada", generation=2, assigned_at=NOW - since, host_id=host, report=report)
+
+
+TWO_HOSTS = {"h1": HOST, "h2": replace(HOST, id="h2", name="host-2")}
+ONE_SILENT = {**TWO_HOSTS, "h2": replace(TWO_HOSTS["h2"], seen_at=NOW - 46)}
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "hosts", "released"),
+    [
+        ({}, {}, TWO_HOSTS, ("id-1",)),
+        ({"logged_on_seen": True}, {}, TWO_HOSTS, ("id-2",)),
+        ({"logged_on_seen": True}, {"logged_on_seen": True}, TWO_HOSTS, ("id-1",)),
+        ({"logged_on_seen": True, "guest_users": ("ada",)}, {"logged_on_seen": True}, TWO_HOSTS, ("id-2",)),
+        ({"guest_users": ("ada",)}, {"guest_users": ("ada",)}, TWO_HOSTS, ()),
+        ({"logged_on_seen": True}, {}, ONE_SILENT, ()),
+        ({}, {}, {"h1": HOST}, ()),
+        ({"logged_on_seen": True, "logged_off": True}, {}, TWO_HOSTS, ("id-1",)),
+    ],
+)
+def test_who_got_another_desktop_keeps_the_one_he_uses_when_all_hosts_answer(older, newer, hosts, released):
+    rows = [used(1, 900, "h2", superseded=True, **older), used(2, 60, **newer)]
+    assert tick(pool_of(spare=0, maximum=2), rows, hosts=hosts).release == released
+
+
+def test_nobody_loses_what_he_may_have_a_dedicated_desktop_or_another_users():
+    rows = [used(1, 900, "h2", superseded=True), used(2, 60)]
+    assert tick(pool_of("dedicated", spare=0, maximum=2), rows, hosts=TWO_HOSTS).release == ()
+    assert tick(pool_of(spare=0, maximum=2, per_user=2), rows, hosts=TWO_HOSTS).release == ()
+    fewer = [used(1, 900, "h2"), used(2, 60)]
+    assert tick(pool_of(spare=0, maximum=2), fewer, hosts=TWO_HOSTS).release == (), "per_user was 2 before"
+    others = [used(1, 900, "h2", superseded=True), replace(used(2, 60), user="bob")]
+    assert tick(pool_of(spare=0, maximum=2), others, hosts=TWO_HOSTS).release == ()
+
+
 def test_what_is_lost_is_replaced_unless_it_is_somebodys():
     lost = replace(USED, report=replace(LOST, generation=2))
     floating = tick(pool_of(spare=0), [lost])
