@@ -94,8 +94,10 @@ def open_store(url: str, *, alone: bool = False) -> Store:
     return Store(database, incarnation)
 
 
-def upgrade(url: str) -> bool:
+def upgrade(url: str, *, dry_run: bool = False) -> bool:
     """Make the tables of a database, or bring those of an older program to this one's; return whether it changed.
+
+    `dry_run`: only return whether it would change.
 
     Raises:
         InvalidInput, DatabaseUnreachable, DatabaseNewer: as `open_store`.
@@ -109,6 +111,8 @@ def upgrade(url: str) -> bool:
                 return False
             if current is not None and not _is_known(current):
                 raise _version_error(database, current)
+            if dry_run:
+                return True
             _migrate(connection)
             known = select(schema.meta.c.value).where(schema.meta.c.key == _INCARNATION)
             if connection.execute(known).first() is None:
