@@ -3,99 +3,27 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 
 from tests.agent.conftest import RunningAgent
 from tests.controller.conftest import IMAGE, SPEC, wait_until
-from vgpuctl.cli import schemas
+from tests.controller.controllers import Controller, running_controller
 from vgpuctl.controller import openapi
 from vgpuctl.controller.routes import API, CALLS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/json"
 
 
-class Controller:
-    """A controller's process, and the command line of its admin."""
-
-    def __init__(self, directory: Path, port: int) -> None:
-        self.directory = directory
-        self.socket = directory / "run" / "controller.sock"
-        self.port = port
-        self.process: subprocess.Popen[str] | None = None
-
-    def start(self, *words: str) -> None:
-        argv = ["controller", "run", "--state", self.directory / "state", "--socket", self.socket, *words]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "vgpuctl", *map(str, argv)], stderr=subprocess.PIPE, text=True
-        )
-        assert self.process.stderr is not None
-        assert "runs on" in self.process.stderr.readline()
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        self.process.communicate(timeout=60)
-        return self.process.returncode
-
-    def run(self, *words: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "VGPUCTL_CONTROLLER": str(self.socket), **env}
-        argv = [sys.executable, "-m", "vgpuctl", "controller", *words]
-        return subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, check=False, env=environment, timeout=60
-        )
-
-    def data(self, *words: str) -> Any:
-        """Return the data of a command's document, which fits its schema."""
-        done = self.run(*words, "--json")
-        document = json.loads(done.stdout)
-        jsonschema.validate(document, schemas.document_schema(f"controller-{words[0]}"))
-        assert done.returncode == 0, done.stdout
-        return document["data"]
-
-    def request(
-        self, method: str, path: str, body: object = None, **headers: str
-    ) -> tuple[int, dict[str, Any], http.client.HTTPMessage]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        text = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        connection.request(method, path, text, {name.replace("_", "-"): value for name, value in headers.items()})
-        response = connection.getresponse()
-        content = response.read()
-        connection.close()
-        is_json = response.headers.get_content_type() == "application/json"
-        return response.status, json.loads(content) if is_json else {"text": content.decode()}, response.headers
-
-
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
     with running_controller(tmp_path / "controller") as one:
         yield one
-
-
-@contextmanager
-def running_controller(directory: Path) -> Iterator[Controller]:
-    """Run a controller with its files in a directory."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    one = Controller(directory, port)
-    one.start("--listen", f"127.0.0.1:{port}")
-    try:
-        yield one
-    finally:
-        if one.process is not None and one.process.poll() is None:
-            one.stop()
 
 
 def secret(controller: Controller, role: str) -> dict[str, str]:
@@ -144,6 +72,36 @@ def test_from_a_host_to_a_users_desktop(controller: Controller, agent: RunningAg
     assert events[-1]["text"] == "office"
 
 
+def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: RunningAgent, tmp_path: Path) -> None:
+    run, data = controller.run, controller.data
+    spec = tmp_path / "office.yaml"
+    spec.write_text(json.dumps(SPEC))
+    added = ("add-host gpu01 agent:" + str(agent.path), f"ensure-image office {IMAGE}", f"ensure-pool office -f {spec}")
+    for line in added:
+        assert run(*line.split(), "--dry-run").stdout.startswith("would change: ")
+        assert run(*line.split()).returncode == 0
+    wait_until(lambda: data("show-pool", "office")["ready"] == 2, "two desktops")
+    assert run("assign", "office", "ada", "--dry-run").stdout.startswith("would change: desktop office-00")
+    assert data("list-desktops", "--user", "ada") == []
+    data("pause-pool", "office")
+    before = [data(f"list-{kind}") for kind in ("pools", "images", "tokens", "events")]
+    changes = (
+        "stop-desktop office-001", "delete-desktop office-001", "drain-host gpu01",
+        "label-host gpu01 a=b", "resume-pool office", "delete-pool office", f"ensure-image office {IMAGE} --version 2",
+    )  # fmt: skip
+    for line in changes:
+        done = run(*line.split(), "--dry-run", "--json")
+        assert json.loads(done.stdout)["data"]["dry_run"] is True, done.stdout
+        assert (done.returncode, json.loads(done.stdout)["changed"]) == (0, True), line
+    assert run("drain-host", "gpu01", "--dry-run").stdout == "would change: host gpu01: draining\n"
+    assert run("cordon-host", "gpu02", "--dry-run").returncode == 2
+    assert run("remove-host", "gpu01", "--dry-run").returncode == 3
+    assert [data(f"list-{kind}") for kind in ("pools", "images", "tokens", "events")] == before
+    assert run("upgrade-db", "--state", str(tmp_path), "--dry-run", "--json").stdout.count('"changed": true') == 1
+    assert run("upgrade-db", "--state", str(tmp_path)).returncode == 0
+    assert '"changed": false' in run("upgrade-db", "--state", str(tmp_path), "--dry-run", "--json").stdout
+
+
 def test_what_a_token_may_do(controller: Controller, tmp_path: Path) -> None:
     viewer, operator = secret(controller, "viewer"), secret(controller, "operator")
     request = controller.request
@@ -188,7 +146,7 @@ def test_the_api_is_what_it_says(controller: Controller) -> None:
     assert request("GET", f"{API}/desktops?limit=1&after=a", **admin)[0] == 200
     for path, expected in (
         ("/desktops?limit=0", 400), ("/desktops?limit=x", 400), ("/desktops?colour=red", 422), ("/none", 404),
-        ("/pools/none", 404), ("/desktops?pool=a&pool=b", 400),
+        ("/pools/none", 404), ("/desktops?pool=a&pool=b", 400), ("/pools?dry_run=true", 422),
     ):  # fmt: skip
         assert request("GET", API + path, **admin)[0] == expected, path
     for body, expected in (
@@ -198,6 +156,9 @@ def test_the_api_is_what_it_says(controller: Controller) -> None:
     ):  # fmt: skip
         status, document, _ = request("PUT", f"{API}/pools/lab", body, **admin)
         assert (status, document["ok"]) == (expected, False), document
+    assert request("DELETE", f"{API}/pools/office?dry_run=1", **admin)[0] == 400
+    assert request("DELETE", f"{API}/pools/office?dry_run=true", **admin)[0] == 200
+    assert request("GET", f"{API}/pools/office", **admin)[1]["data"]["state"] == "active"
     assert request("GET", "/healthz")[0] == request("GET", "/readyz")[0] == 200
     assert 'vgpuctl_fleet_pool_active{pool="office"} 1' in request("GET", "/metrics", **admin)[1]["text"]
     assert request("GET", f"{API}/openapi.json")[1] == json.loads(openapi.text())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.agent.conftest import RunningAgent
 from tests.controller.conftest import IMAGE, SPEC, wait_until
-from tests.controller.test_process import Controller, running_controller
+from tests.controller.controllers import Controller, running_controller
 
 
 def with_pool(controller: Controller, agent: RunningAgent) -> None:

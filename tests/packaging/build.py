@@ -25,9 +25,9 @@ from pathlib import Path
 from tests.packaging import man_pages
 from vgpuctl import extras
 from vgpuctl.cli import command, shells
-from vgpuctl.model import agent_service
+from vgpuctl.model import agent_service, controller_service
 from vgpuctl.operations.plans import installation
-from vgpuctl.operations.plans.agent_units import AGENT_UNITS
+from vgpuctl.operations.service_installation import SERVICES
 from vgpuctl.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +64,8 @@ Section: admin
 Priority: optional
 Depends: {depends}
 Recommends: {recommends}
-Suggests: ansible-core (>= 2.18), mdevctl, python3-highspy
+Suggests: ansible-core (>= 2.18), mdevctl, python3-alembic (>= 1.13), python3-highspy, python3-psycopg (>= 3.1),
+ python3-sqlalchemy (>= 2.0)
 Description: Give virtual machines on libvirt/KVM hosts a slice of a GPU
  vgpuctl gives virtual machines a slice of a GPU, or a whole GPU. One command
  chooses the GPU, creates the vGPU, the disk and the VM, and undoes everything
@@ -73,7 +74,8 @@ Description: Give virtual machines on libvirt/KVM hosts a slice of a GPU
  It handles mediated devices (mdev) of any maker, NVIDIA's vendor-specific
  VFIO, plain SR-IOV virtual functions and whole GPUs. A boot unit and a hook of
  libvirt create the vGPUs again that a reboot of the host takes away. A host
- agent, off until it is enabled, serves users of two groups without root.
+ agent, off until it is enabled, serves users of two groups without root. A
+ controller, off as well, keeps pools of desktops on many hosts.
  .
  The Ansible collection vgpuctl.vgpuctl is in /usr/share/ansible/collections.
 """
@@ -202,10 +204,12 @@ def _stage_environment(wheel: Path, stage: Path, epoch: int) -> None:
 def _stage_files(tree: Path, stage: Path, version: str, epoch: int) -> None:
     _write(stage / "usr/bin/vgpuctl", PROGRAM, 0o755)
     _write(stage / installation.PACKAGE_UNIT_PATH[1:], installation.unit_text(extras.PACKAGE_PYTHON))
-    for unit in AGENT_UNITS:
+    for unit in (unit for service in SERVICES for unit in service.units):
         _write(stage / unit.package_path[1:], unit.text(extras.PACKAGE_PYTHON))
     groups = "".join(f"g {name} - -\n" for name in agent_service.GROUPS)
-    _write(stage / "usr/lib/sysusers.d/vgpuctl.conf", f"# Those who may use vgpuctl's host agent\n{groups}")
+    user = f"u {controller_service.ACCOUNT} - - {controller_service.STATE_DIRECTORY}\n"
+    texts = f"# Those who may use vgpuctl's host agent\n{groups}# Who runs a controller of pools\n{user}"
+    _write(stage / "usr/lib/sysusers.d/vgpuctl.conf", texts)
     for shell, ((directory, name), *_) in installation.COMPLETION_DIRECTORIES.items():
         script = shells.script(command.cli, shell, command.PROGRAM, command.COMPLETE_VARIABLE)
         _write(stage / directory[1:] / name, f"{script.rstrip()}\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--set gpus[ADDRESS].KEY=VALUE`: changes of host.yaml on the command line, checked by the rules of the file."""
+"""`--set gpus[ADDRESS].KEY=VALUE`, `--set agent.KEY=VALUE`: changes of host.yaml, checked by the rules of the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 _ASSIGNMENT = re.compile(r"gpus\[(?P<gpu>[^\]]+)\]\.(?P<path>[A-Za-z_]+(?:\.[A-Za-z_]+)*)=(?P<value>.*)", re.DOTALL)
-HINT = "write it like --set 'gpus[0000:3b:00.0].scheduler.policy=fixed_share', or with a model or all in the brackets"
+_AGENT_ASSIGNMENT = re.compile(r"agent(?P<path>(?:\.[a-z_]+|\[[^\]]+\])+)=(?P<value>.*)", re.DOTALL)
+_AGENT_KEY = re.compile(r"\.([a-z_]+)|\[([^\]]+)\]")
+HINT = (
+    "write it like --set 'gpus[0000:3b:00.0].scheduler.policy=fixed_share', with a model or all in the brackets, or "
+    "like --set 'agent.accounts[ada]=operator'"
+)
 
 
 class Assignment(Value):
@@ -27,6 +32,13 @@ class Assignment(Value):
     text: str
 
 
+class AgentAssignment(Value):
+    """One change in the section `agent:`: the path of a key, and the value; None removes it."""
+
+    path: tuple[str, ...]
+    value: object
+
+
 class EntryChange(Value):
     """A change of one entry of `gpus:`: the keys that change, their old values, and the new entry as a whole."""
 
@@ -36,15 +48,28 @@ class EntryChange(Value):
     entry: GpuSpec | None
 
 
+def parse_agent_assignment(text: str) -> AgentAssignment | None:
+    """Read one change of the section `agent:`; None if the text names another one.
+
+    Raises:
+        InvalidInput: the value is no YAML.
+    """
+    match = _AGENT_ASSIGNMENT.fullmatch(text.strip())
+    if match is None:
+        return None
+    keys = tuple(key or name for key, name in _AGENT_KEY.findall(match["path"]))
+    return AgentAssignment(keys, load_document(match["value"], f"--set {text}").value)
+
+
 def parse_assignment(text: str) -> Assignment:
-    """Read one change; the value is YAML, as in the file.
+    """Read one change of a GPU; the value is YAML, as in the file.
 
     Raises:
         InvalidInput: with the text.
     """
     match = _ASSIGNMENT.fullmatch(text.strip())
     if match is None:
-        raise InvalidInput(f"--set {text}: this does not name a key of a GPU", hint=HINT)
+        raise InvalidInput(f"--set {text}: this does not name a key of a GPU or of agent", hint=HINT)
     try:
         gpu = rules.gpu_key(match["gpu"].strip("\"' "))
     except ValueError as error:

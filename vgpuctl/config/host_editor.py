@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change one GPU or vGPU in the text of host.yaml, where comments, order and quotes stay; or write a whole host.yaml.
+"""Change a GPU, a vGPU or agent: in the text of host.yaml, where comments, order and quotes stay; or write a whole one.
 
 The same parser that reads every host.yaml checks the result before it is returned, so vgpuctl never writes a file that
-it would refuse itself. `export` and `import` print a whole one.
+it would refuse itself. `export` and `import` print whole ones.
 """
 
 from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -18,6 +18,7 @@ from ruamel.yaml.nodes import MappingNode, ScalarNode
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from vgpuctl.config.agent_spec import dump_agent
+from vgpuctl.config.host_assignments import AgentAssignment
 from vgpuctl.config.host_spec import FORMAT_VERSION, BootSpec, HostSpec, dump_keys, dump_value, parse_host_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.names import normalize_pci
@@ -49,6 +50,43 @@ def edit_vgpu(text: str | None, vgpu_name: str, changes: Mapping[str, object], p
         InvalidInput: as `edit_gpu`.
     """
     return _edit_entry(text, _EntryName("vgpus", vgpu_name), changes, path)
+
+
+def edit_agent(text: str | None, assignments: Sequence[AgentAssignment], path: str) -> str:
+    """Return host.yaml with keys of the section `agent:` set or removed; otherwise like `edit_gpu`.
+
+    Raises:
+        InvalidInput: as `edit_gpu`.
+    """
+    before = parse_host_spec(text, path) if text else HostSpec(FORMAT_VERSION)
+    bare_text, comments = _split_comments(text) if text else ("", ())
+    yaml = _make_writer(bare_text)
+    document = yaml.load(bare_text) or CommentedMap(version=FORMAT_VERSION)
+    for assignment in assignments:
+        _set_path(document, ("agent", *assignment.path), assignment.value)
+    buffer = io.StringIO()
+    yaml.dump(document, buffer)
+    new_text = _merge_comments(buffer.getvalue(), comments)
+    host = parse_host_spec(new_text, path)
+    if host == before:
+        return text or ""
+    if replace(host, agent=before.agent) != before:
+        raise _manual_edit_error("more than agent would change", path)
+    refuse_lost_comments(text or "", new_text, path)
+    return new_text
+
+
+def _set_path(mapping: Any, path: tuple[str, ...], value: object) -> None:
+    """Set or remove one value; a mapping that is empty then goes, too."""
+    first, *rest = path
+    if not rest:
+        _set_keys(mapping, {first: value})
+        return
+    if not isinstance(mapping.get(first), Mapping):
+        mapping[first] = CommentedMap()
+    _set_path(mapping[first], tuple(rest), value)
+    if not mapping[first]:
+        del mapping[first]
 
 
 class _EntryName(Value):

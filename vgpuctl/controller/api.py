@@ -30,9 +30,10 @@ from vgpuctl.controller.engine import Engine
 from vgpuctl.controller.fleet import FleetService, digest_of
 from vgpuctl.controller.metrics import metrics_text
 from vgpuctl.controller.model import FleetCaller, Role
-from vgpuctl.controller.routes import API, CALLS, FleetCall
+from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
 from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, VgpuctlError, explain_exception
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
+from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.controller")
 
@@ -128,9 +129,13 @@ class ControllerApi:
         if len(request.query_params.multi_items()) > len(query):
             raise InvalidInput(f"{call.name}: an argument is there twice")
         in_path = {name: request.path_params[name] for name in call.in_path}
+        is_dry_run = call.has_dry_run and _is_dry_run(call, query.pop(DRY_RUN, "false"))
         arguments = call.read(query, from_text=True) | call.read(body, from_text=False)
         arguments |= in_path | _generation(request, call)
         call.require(arguments)
+        if is_dry_run:
+            with self._store.changes.dry_run():
+                return self._make(call, caller, arguments, is_dry_run=True)
         key = request.headers.get("idempotency-key") if call.changes else None
         if key is None:
             return self._make(call, caller, arguments)
@@ -146,8 +151,12 @@ class ControllerApi:
             self._store.answers.keep(caller.name, key, answer)
         return response
 
-    def _make(self, call: FleetCall, caller: FleetCaller, arguments: Mapping[str, Any]) -> Response:
+    def _make(
+        self, call: FleetCall, caller: FleetCaller, arguments: Mapping[str, Any], *, is_dry_run: bool = False
+    ) -> Response:
         result = call.on(self._fleet, caller, arguments)
+        if is_dry_run:
+            result = replace(result, dry_run=True)
         generation = getattr(result.data, "generation", None)
         headers = {} if generation is None else {"ETag": f'"{generation}"'}
         return _json(success_body(call.name, result), headers=headers)
@@ -167,6 +176,12 @@ class ControllerApi:
                 "this request has no valid token", hint="VGPUCTL_TOKEN_FILE=FILE, or Authorization: Bearer SECRET"
             )
         return FleetCaller(token.name, token.role)
+
+
+def _is_dry_run(call: FleetCall, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise InvalidInput(f"{call.name}: {DRY_RUN} is true or false, not {text[:60]!a}")
+    return text == "true"
 
 
 def _generation(request: Request, call: FleetCall) -> dict[str, int]:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from vgpuctl.agent.remote_errors import error_of
-from vgpuctl.controller.routes import API, CALLS, FleetCall
+from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
 from vgpuctl.errors import InvalidInput, ResultUnknown, Unreachable
 from vgpuctl.model.controller_service import SERVICE_UNIT, SOCKET_PATH
 from vgpuctl.model.documents import read_failure, to_json_value
@@ -28,11 +28,15 @@ ANSWER_SECONDS = 120.0
 
 
 class FleetClient:
-    """A controller. `address`: the path of its socket, or its https address; `token`: for the latter."""
+    """A controller. `address`: the path of its socket, or its https address; `token`: for the latter.
 
-    def __init__(self, address: str, token: str | None = None) -> None:
+    `dry_run`: changes are checked and answered, and not made.
+    """
+
+    def __init__(self, address: str, token: str | None = None, *, dry_run: bool = False) -> None:
         self.address = address
         self._token = token
+        self._dry_run = dry_run
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Make a call of `routes.CALLS` and return its result; arguments that are None are left out.
@@ -56,12 +60,14 @@ class FleetClient:
         values = {name: quote(str(given[name]), safe="") for name in call.in_path}
         others = {name: value for name, value in given.items() if name not in values}
         path, body = API + call.path.format(**values), None
+        query = {DRY_RUN: "true"} if self._dry_run and call.changes else {}
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         if call.method in ("GET", "DELETE"):
-            path += f"?{urlencode(others)}" if others else ""
+            query |= others
         else:
             body = json.dumps(to_json_value(others)).encode()
             headers["Content-Type"] = "application/json"
+        path += f"?{urlencode(query)}" if query else ""
         if call.changes:
             headers["Idempotency-Key"] = os.urandom(16).hex()
         connection = self._connect()
@@ -112,15 +118,17 @@ class _SocketConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def connect(address: str | None = None, token: str | None = None) -> FleetClient:
+def connect(address: str | None = None, token: str | None = None, *, dry_run: bool = False) -> FleetClient:
     """Return a client of a controller: at a socket's path, or at an https address; None: of this machine.
+
+    `dry_run`: as of `FleetClient`.
 
     Raises:
         InvalidInput: it is no such address, or a token would cross the network in the clear.
     """
     text = address or SOCKET_PATH
     if text.startswith("/"):
-        return FleetClient(text)
+        return FleetClient(text, dry_run=dry_run)
     parts = urlsplit(text)
     is_local = parts.hostname in ("127.0.0.1", "::1", "localhost")
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.path not in ("", "/") or parts.query:
@@ -131,4 +139,4 @@ def connect(address: str | None = None, token: str | None = None) -> FleetClient
         raise InvalidInput(
             f"{text} needs a token", hint="VGPUCTL_TOKEN_FILE=FILE; an admin makes one: vgpuctl controller add-token"
         )
-    return FleetClient(text.rstrip("/"), token)
+    return FleetClient(text.rstrip("/"), token, dry_run=dry_run)

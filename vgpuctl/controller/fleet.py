@@ -122,7 +122,8 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
 
     def delete_pool(self, caller: FleetCaller, name: str) -> Outcome[PoolResult]:
         """Delete a pool with all its desktops and their disks; it goes with the last one."""
-        return Outcome(True, self._pool_result(self._store.pools.delete(name, caller.name)))
+        is_going = self._store.pools.find(name).state is PoolState.DRAINING
+        return Outcome(not is_going, self._pool_result(self._store.pools.delete(name, caller.name)))
 
     # Desktops
 

@@ -7,7 +7,7 @@ import functools
 import json
 from typing import Any
 
-from vgpuctl.controller.routes import API, CALLS, FleetCall
+from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
 from vgpuctl.model.json_schema import document_schema, schema_of
 from vgpuctl.version import __version__
 
@@ -53,6 +53,10 @@ def _operation(call: FleetCall, schemas: dict[str, Any]) -> dict[str, Any]:
             "default": {"description": "a failure, as --json prints it", "content": {"application/json": {}}},
         },
     }
+    if call.has_dry_run:
+        words = "check and answer as if it were made, and do not make it"
+        schema = {"type": "boolean", "default": False}
+        operation["parameters"].append({"name": DRY_RUN, "in": "query", "description": words, "schema": schema})
     if call.method in ("GET", "DELETE"):
         operation["parameters"] += [
             {"name": name, "in": "query", "required": one.required, "schema": schema_of(one.type, {})}

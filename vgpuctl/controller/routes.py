@@ -22,6 +22,8 @@ from vgpuctl.model.result_reader import Mismatch
 from vgpuctl.value import Value
 
 API = "/api/v1"
+DRY_RUN = "dry_run"
+"""In the query of a change, `true`: it is checked, and answered as if it were made, and not made."""
 _IN_PATH = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -37,6 +39,11 @@ class FleetCall(Value):
     def changes(self) -> bool:
         """Whether it changes something."""
         return self.method != "GET"
+
+    @property
+    def has_dry_run(self) -> bool:
+        """Whether it can be checked without being made: a token's secret cannot, nor what a host is asked for."""
+        return self.changes and self.name not in ("add-token", "accept-host")
 
     @property
     def in_path(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import grp
 import os
+import pwd
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -22,8 +23,9 @@ from vgpuctl.sd_notify import notify
 MAX_BYTES = 1 << 20
 """Units and hooks take a few pages at most."""
 _DEADLINE_SECONDS = 90.0
-_GROUPS_FILE = "/etc/group"
-_SIMULATED_GROUP_ID = 970
+_USERS_FILE, _GROUPS_FILE = "/etc/passwd", "/etc/group"
+_SIMULATED_ID = 970
+_NO_LOGIN = "/usr/sbin/nologin"
 
 
 class HostSystem:
@@ -116,23 +118,41 @@ class HostSystem:
             with suppress(KeyError):
                 return grp.getgrnam(name).gr_name == name
             return False
-        return any(line.partition(":")[0] == name for line in (self.read(_GROUPS_FILE) or "").splitlines())
+        return self._has_line(_GROUPS_FILE, name)
 
     def add_group(self, name: str) -> None:
         """Create a group with systemd-sysusers, or with groupadd where that is missing; both leave an existing one."""
         if self.has_group(name):
             return
         if not self._allow_systemctl:
-            text = self.read(_GROUPS_FILE) or ""
-            self.put(_GROUPS_FILE, f"{text}{name}:x:{_SIMULATED_GROUP_ID + text.count(chr(10))}:\n", 0o644)
+            self._add_line(_GROUPS_FILE, name, "")
+        else:
+            _add_account(f"g {name} - -", ("groupadd", "--system", name), f"group {name}")
+
+    def has_user(self, name: str) -> bool:
+        """Return whether getpwnam(3) finds a user; below another root only that root's /etc/passwd counts."""
+        if self._allow_systemctl:
+            with suppress(KeyError):
+                return pwd.getpwnam(name).pw_name == name
+            return False
+        return self._has_line(_USERS_FILE, name)
+
+    def add_user(self, name: str, home: str) -> None:
+        """Create a user with systemd-sysusers, or with useradd where that is missing; both leave an existing one."""
+        if self.has_user(name):
             return
-        sysusers = find_command("systemd-sysusers")
-        groupadd = [find_command("groupadd") or "/usr/sbin/groupadd", "--system", name]
-        argv = groupadd if sysusers is None else [sysusers, "--inline", f"g {name} - -"]
-        result = run_command(argv, deadline_seconds=_DEADLINE_SECONDS)
-        if result.status != 0:
-            hint = f"groupadd --system {name}"
-            raise Failed(f"the group {name} cannot be created: {result.error_line}", hint=hint, status=result.status)
+        if not self._allow_systemctl:
+            self._add_line(_USERS_FILE, name, f"{_SIMULATED_ID}::{home}:{_NO_LOGIN}")
+            return
+        words = ("useradd", "--system", "--user-group", "--home-dir", home, "--shell", _NO_LOGIN, name)
+        _add_account(f"u {name} - - {home}", words, f"user {name}")
+
+    def _has_line(self, path: str, name: str) -> bool:
+        return any(line.partition(":")[0] == name for line in (self.read(path) or "").splitlines())
+
+    def _add_line(self, path: str, name: str, rest: str) -> None:
+        text = self.read(path) or ""
+        self.put(path, f"{text}{name}:x:{_SIMULATED_ID + text.count(chr(10))}:{rest}\n", 0o644)
 
     @staticmethod
     def _find_systemctl() -> str | None:
@@ -143,6 +163,22 @@ class HostSystem:
             [self._find_systemctl() or "/usr/bin/systemctl", *words], deadline_seconds=deadline_seconds
         )
         return result.status, result.error_line
+
+
+def _add_account(sysusers_line: str, words: tuple[str, ...], what: str) -> None:
+    """Create a user or group with systemd-sysusers, or with a command where that is missing.
+
+    Raises:
+        Failed: it failed.
+    """
+    sysusers = find_command("systemd-sysusers")
+    argv = [find_command(words[0]) or f"/usr/sbin/{words[0]}", *words[1:]]
+    if sysusers is not None:
+        argv = [sysusers, "--inline", sysusers_line]
+    result = run_command(argv, deadline_seconds=_DEADLINE_SECONDS)
+    if result.status != 0:
+        text = f"the {what} cannot be created: {result.error_line}"
+        raise Failed(text, hint=" ".join(words), status=result.status)
 
 
 class HostScratch:

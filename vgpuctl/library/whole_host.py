@@ -270,24 +270,27 @@ class HostCalls(Calls):
         completions: Mapping[str, str] | None = None,
         restart_libvirt: bool = False,
         agent: bool = False,
+        controller: bool = False,
         dry_run: bool = False,
     ) -> Outcome[InstalledResult]:
         """Install the boot unit and libvirt's hook, for the Python that runs this.
 
-        `completions`: the completion script of each shell (bash, zsh, fish). `agent`: also install, enable and start
-        the host agent.
+        `completions`: the completion script of each shell (bash, zsh, fish). `agent`, `controller`: also
+        install, enable and start the host agent, or a controller of pools.
         """
         from vgpuctl import extras
-        from vgpuctl.operations import installation
+        from vgpuctl.operations import installation, service_installation
 
+        wanted = {service_installation.AGENT: agent, service_installation.CONTROLLER: controller}
+        services = [service for service, is_wanted in wanted.items() if is_wanted]
         return installation.install_host(
             self._ports,
             self._context(dry_run=dry_run),
             python=sys.executable,
             completions=completions or {},
             restart_libvirt=restart_libvirt,
-            agent=agent,
-            missing_libraries=extras.missing_libraries("agent") if agent else (),
+            services=services,
+            missing_libraries={one.extra: extras.missing_libraries(one.extra) for one in services},
         )
 
     @change("uninstall-host")

@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.host_assignments import apply_changes, parse_assignment, resolve_assignments
-from vgpuctl.config.host_editor import edit_gpu, render_host_file
+from vgpuctl.config.host_assignments import (
+    AgentAssignment,
+    EntryChange,
+    apply_changes,
+    parse_agent_assignment,
+    parse_assignment,
+    resolve_assignments,
+)
+from vgpuctl.config.host_editor import edit_agent, edit_gpu, render_host_file
 from vgpuctl.config.host_spec import (
     FORMAT_VERSION,
     GPU_SPEC_KEYS,
@@ -69,18 +76,24 @@ class HostFileText(Value):
 
 
 def read_desired_state(host: Host, file: HostFileText | None, sets: Sequence[str]) -> DesiredState:
-    """Return the desired state. `file` None: the host's own; `sets`: texts like `gpus[ADDRESS].KEY=VALUE`.
+    """Return the desired state. `file` None: the host's own; `sets`: like `gpus[GPU].KEY=VALUE`, `agent.KEY=VALUE`.
 
     Raises:
         InvalidInput: a file or a text cannot be parsed; each problem with its place.
     """
-    assignments = tuple(parse_assignment(text) for text in sets)
+    agent_assignments = [one for text in sets if (one := parse_agent_assignment(text)) is not None]
+    assignments = tuple(parse_assignment(text) for text in sets if parse_agent_assignment(text) is None)
     base = (
         parse_host_spec(file.text, file.name) if file is not None else read_host_spec(host) or HostSpec(FORMAT_VERSION)
     )
     changes = resolve_assignments(base, assignments)
     spec = apply_changes(base, changes)
     old_text = read_host_yaml(host)
+    if file is None and agent_assignments:
+        new_text = _edited(old_text, changes, agent_assignments, HOST_FILE_PATH)
+        steps = (ReplaceHostFile(new_text, old_text, "what --set makes of it"),) if new_text != (old_text or "") else ()
+        desired = parse_host_spec(new_text, HOST_FILE_PATH) if new_text else spec
+        return DesiredState(desired, base, steps, "--set", HostFileText(old_text or "", HOST_FILE_PATH))
     if file is None:
         file_steps: tuple[Step, ...] = tuple(
             SetGpuKeys(change.gpu, change.changes, change.before) for change in changes
@@ -93,10 +106,19 @@ def read_desired_state(host: Host, file: HostFileText | None, sets: Sequence[str
         current = read_host_spec(host) or current
     except InvalidInput as error:
         current_error = error.message
-    for change in changes:
-        text = edit_gpu(text, change.gpu, change.changes, file.name)
+    text = _edited(text, changes, agent_assignments, file.name)
     file_steps = () if text == old_text else (ReplaceHostFile(text, old_text, file.name),)
+    spec = parse_host_spec(text, file.name) if agent_assignments else spec
     return DesiredState(spec, current, file_steps, file.name, HostFileText(text, file.name), True, current_error)
+
+
+def _edited(
+    text: str | None, changes: Sequence[EntryChange], agent_assignments: Sequence[AgentAssignment], name: str
+) -> str:
+    """Return the text of a host.yaml, None for no file, with all changes."""
+    for change in changes:
+        text = edit_gpu(text, change.gpu, change.changes, name)
+    return edit_agent(text, agent_assignments, name) if agent_assignments else text or ""
 
 
 def read_previous_version(host: Host, number: int) -> HostFileText:

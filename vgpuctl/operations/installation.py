@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Install and remove the boot unit, libvirt's hook, the completion files and, where asked for, the host agent.
+"""Install and remove the boot unit, libvirt's hook, the completion files and, where asked for, agent and controller.
 
 A second run changes nothing. Files that were changed by hand or belong to somebody else are kept; a warning names them.
 Each file is replaced atomically, one after the other. Nothing is undone: a run that failed says what it did, and the
@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import HostCannot
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.host import InstalledResult, UninstalledResult
-from vgpuctl.operations import agent_installation
+from vgpuctl.operations import service_installation
 from vgpuctl.operations.guards import require_root
 from vgpuctl.operations.installation_actions import Action, carry_out, link_unit, remove, systemctl, write_files
 from vgpuctl.operations.plans import installation as texts
 from vgpuctl.operations.plans.installation import InstalledFile
+from vgpuctl.operations.service_installation import InstalledService
+from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -31,7 +33,7 @@ RESTART_NOTE = (
 )
 PACKAGE_NOTE = "the boot unit and the completion files belong to the Debian package, which removes them itself"
 AUTOSTART_NOTE = "virsh autostart NAME has libvirt start a VM at each boot, once its vGPUs exist"
-_UNIT_PATHS = frozenset({texts.UNIT_PATH, texts.UNIT_WANTS_LINK, *agent_installation.UNIT_PATHS})
+_UNIT_PATHS = frozenset({texts.UNIT_PATH, texts.UNIT_WANTS_LINK, *service_installation.UNIT_PATHS})
 """systemd reads its units again after a change of one of these."""
 
 
@@ -42,18 +44,18 @@ def install_host(
     python: str,
     completions: Mapping[str, str],
     restart_libvirt: bool,
-    agent: bool = False,
-    missing_libraries: Sequence[str] = (),
+    services: Sequence[InstalledService] = (),
+    missing_libraries: Mapping[str, Sequence[str]] = EMPTY_MAPPING,
 ) -> Outcome[InstalledResult]:
     """Write each file that is missing or comes from another version.
 
     `python`: the interpreter that has vgpuctl installed. `completions`: the script of each shell. Where the Debian
     package has put its unit and completion files on the host, only the hook is written, and the files that another
-    installation's install-host wrote are removed. `agent`: also install, enable and start the host agent;
-    `missing_libraries`: those of the agent that the interpreter lacks.
+    installation's install-host wrote are removed. `services`: also install, enable and start these;
+    `missing_libraries`: those of each extra that the interpreter lacks.
 
     Raises:
-        HostCannot: libvirt is too old for a second hook and already has one; or the agent's libraries are missing.
+        HostCannot: libvirt is too old for a second hook and already has one; or a service's libraries are missing.
         Refused: the Debian package is installed, and this is another installation.
         Failed: the first file could not be written.
         PartlyApplied: a later one could not be written; those before it stay, and the error names them.
@@ -61,8 +63,9 @@ def install_host(
     system = _require_system(host)
     if not context.dry_run:
         require_root(host)  # a machine id is not needed: the image of a host, which is never booted, has none
-    if agent:
-        agent_installation.refuse_without_libraries(python, missing_libraries)
+    for service in services:
+        missing = missing_libraries.get(service.extra, ())
+        service_installation.refuse_without_libraries(service, python, missing)
     version = host.hypervisor.status().libvirt_version
     hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK_PATH))
     package_unit = system.read(texts.PACKAGE_UNIT_PATH)
@@ -71,14 +74,19 @@ def install_host(
     others = [] if is_package else [texts.unit_file(python), *_completion_files(system, completions)]
     writes, kept_paths = write_files(system, [hook, *others])
     unit_changes, changed_paths = _hand_over_to_package(system) if is_package else _enable_boot_unit(system, kept_paths)
-    agent_changes = agent_installation.plan_installation(system, python, is_package=is_package, enable=agent)
-    actions = [*_create_config_directory(system), *writes, *unit_changes, *agent_changes.actions]
+    service_changes = [
+        service_installation.plan_installation(system, one, python, is_package=is_package, enable=one in services)
+        for one in service_installation.SERVICES
+    ]
+    actions = [*_create_config_directory(system), *writes, *unit_changes]
+    actions += [action for changes in service_changes for action in changes.actions]
     if system.has_systemd and any(action.path in _UNIT_PATHS for action in actions):
         actions.append(systemctl(system, "daemon-reload"))
-    actions += [*agent_changes.services, *(_restarts(system) if restart_libvirt else [])]
+    actions += [action for changes in service_changes for action in changes.services]
+    actions += _restarts(system) if restart_libvirt else []
     notes = _notes(system, is_new=system.read(hook.path) is None, restart_libvirt=restart_libvirt)
-    paths = [*(file.path for file in (hook, *others)), *agent_changes.files]
-    kept_paths += [*changed_paths, *agent_changes.kept_paths]
+    paths = [*(file.path for file in (hook, *others)), *(path for one in service_changes for path in one.files)]
+    kept_paths += [*changed_paths, *(path for one in service_changes for path in one.kept_paths)]
     return carry_out(context, actions, InstalledResult, paths, kept_paths, notes)
 
 
@@ -99,9 +107,9 @@ def _notes(system: System, *, is_new: bool, restart_libvirt: bool) -> tuple[str,
 
 
 def uninstall_host(host: Host, context: Context, *, restart_libvirt: bool) -> Outcome[UninstalledResult]:
-    """Remove the files of install-host, and stop the agent; /etc/vgpuctl is removed only if it is empty.
+    """Remove the files of install-host, and stop its services; /etc/vgpuctl is removed only if it is empty.
 
-    What the Debian package has stays; the agent is disabled.
+    What the Debian package has stays; the services are disabled.
 
     Raises:
         Failed, PartlyApplied: a file could not be removed; the error names those that were removed before.
@@ -125,10 +133,11 @@ def uninstall_host(host: Host, context: Context, *, restart_libvirt: bool) -> Ou
             kept_paths.append(path)
     if target == texts.UNIT_PATH and texts.UNIT_PATH not in kept_paths:
         actions.insert(0, remove(system, texts.UNIT_WANTS_LINK, f"remove the link {texts.UNIT_WANTS_LINK}"))
-    agent_changes = agent_installation.plan_removal(system)
-    actions = [*agent_changes.actions, *actions]
-    removed_paths += agent_changes.files
-    kept_paths += agent_changes.kept_paths
+    for service in service_installation.SERVICES:
+        changes = service_installation.plan_removal(system, service)
+        actions = [*changes.actions, *actions]
+        removed_paths += changes.files
+        kept_paths += changes.kept_paths
     if actions and system.has_systemd:
         actions.append(systemctl(system, "daemon-reload"))
     if system.is_directory(texts.CONFIG_DIRECTORY) and system.is_empty(texts.CONFIG_DIRECTORY):

@@ -64,6 +64,16 @@ class System(Protocol):
             TimeoutError: it did not end in time; what it asked systemd for may go on.
         """
 
+    def has_user(self, name: str) -> bool:
+        """Return whether a user exists, in /etc/passwd or wherever else this host looks for users."""
+
+    def add_user(self, name: str, home: str) -> None:
+        """Create a system user, who cannot log in, with a group of that name; an existing one stays as it is.
+
+        Raises:
+            Failed: the program that creates users failed.
+        """
+
     def has_group(self, name: str) -> bool:
         """Return whether a group exists, in /etc/group or wherever else this host looks for groups."""
 

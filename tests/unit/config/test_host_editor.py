@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.config.host_editor import edit_gpu, edit_vgpu, refuse_lost_comments
+from vgpuctl.config.host_assignments import parse_agent_assignment
+from vgpuctl.config.host_editor import edit_agent, edit_gpu, edit_vgpu, refuse_lost_comments
 from vgpuctl.config.host_spec import GpuSpec, VgpuSpec, parse_host_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.value import replace
@@ -243,3 +244,28 @@ def test_adding_changing_removing_a_scheduler_keeps_comments():
     assert fresh.endswith("    scheduler:\n      policy: fixed_share\n      frequency_hz: 480\n")
     flow = edit_gpu(WRITTEN, OTHER, {"scheduler": {"policy": "best_effort"}}, NAME)
     assert "{mode: passthrough, scheduler: {policy: best_effort}} # for the lab" in flow
+
+
+def set_agent(text: str | None, *assignments: str) -> str:
+    parsed = [parse_agent_assignment(one) for one in assignments]
+    return edit_agent(text, [one for one in parsed if one is not None], NAME)
+
+
+def test_keys_of_the_agent_are_set_and_removed_and_the_rest_stays() -> None:
+    added = set_agent(COMMENTED, "agent.accounts[ada@example.org]=fleet", "agent.allow.folders=[/srv/images]")
+    assert set(COMMENTED.splitlines()) <= set(added.splitlines())
+    agent = parse_host_spec(added, NAME).agent
+    assert (dict(agent.accounts), agent.allow.folders) == ({"ada@example.org": "fleet"}, ("/srv/images",))
+    assert set_agent(added, "agent.accounts[ada@example.org]=fleet") == added
+    less = set_agent(added, "agent.accounts[ada@example.org]=null")
+    assert "accounts" not in less
+    assert parse_host_spec(less, NAME).agent.allow == agent.allow
+    removed = set_agent(less, "agent.allow.folders=null")
+    assert parse_host_spec(removed, NAME) == parse_host_spec(COMMENTED, NAME)
+    assert set_agent(None, "agent.self_healing=false") == "version: 1\nagent:\n  self_healing: false\n"
+
+
+@pytest.mark.parametrize("text", ["agent.accounts[ada]=king", "agent.x.y=1", "agent.allow.folders=relative"])
+def test_a_wrong_value_of_the_agent_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=NAME):
+        set_agent(COMMENTED, text)

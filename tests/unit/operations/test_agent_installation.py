@@ -18,6 +18,7 @@ from vgpuctl.model import agent_service
 from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.operations.installation import install_host
 from vgpuctl.operations.plans.agent_units import AGENT_UNITS
+from vgpuctl.operations.service_installation import AGENT
 from vgpuctl.ports.host import Host
 from vgpuctl.version import __version__
 
@@ -196,8 +197,8 @@ def test_an_agent_that_could_not_start_is_refused_before_anything_changes(ports:
                 python="/usr/bin/python3",
                 completions={},
                 restart_libvirt=False,
-                agent=True,
-                missing_libraries=extras.EXTRAS["agent"],
+                services=[AGENT],
+                missing_libraries=extras.EXTRAS,
             )
         assert refused.value.hint
     assert files(root) == before

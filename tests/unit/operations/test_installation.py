@@ -21,6 +21,7 @@ from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.operations.installation import install_host, uninstall_host
 from vgpuctl.operations.plans.installation import HOOK_PATH, PACKAGE_UNIT_PATH, UNIT_PATH, UNIT_WANTS_LINK, unit_text
+from vgpuctl.operations.service_installation import AGENT, CONTROLLER
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -33,6 +34,7 @@ def install(
     dry_run: bool = False,
     restart: bool = False,
     agent: bool = False,
+    controller: bool = False,
     python: str = "/usr/bin/python3",
     progress: Progress | None = None,
 ) -> Outcome:
@@ -42,7 +44,7 @@ def install(
         python=python,
         completions={"bash": "complete vgpuctl", "zsh": "#compdef vgpuctl"},
         restart_libvirt=restart,
-        agent=agent,
+        services=[one for one, is_wanted in ((AGENT, agent), (CONTROLLER, controller)) if is_wanted],
     )
 
 
@@ -190,7 +192,7 @@ def fails_at(ports: Host, nth: int) -> Host:
     changes: list[str] = []
 
     def fail(number: int, call: str, args: tuple[Any, ...]) -> None:
-        if call in ("system.put", "system.link", "system.remove", "system.add_group", "system.systemctl"):
+        if call.removeprefix("system.") in ("put", "link", "remove", "add_group", "add_user", "systemctl"):
             changes.append(call)
             if len(changes) == nth and call == "system.systemctl":
                 raise Failed("systemctl daemon-reload failed: no bus", hint="systemctl daemon-reload")
@@ -205,12 +207,13 @@ def fails_at(ports: Host, nth: int) -> Host:
     ("installed", "is_package", "run", "number"),
     [
         (None, False, partial(install, agent=True), 12),
+        (None, False, partial(install, controller=True), 9),
         (None, False, install, 5),
         ("/opt/python3", False, install, 3),
         ("/opt/python3", True, partial(install, python=PACKAGE_PYTHON), 5),
         ("/usr/bin/python3", False, uninstall, 5),
     ],
-    ids=["agent", "new", "upgrade", "package", "removal"],
+    ids=["agent", "controller", "new", "upgrade", "package", "removal"],
 )
 def test_a_failure_leaves_whole_files_and_names_them_and_the_next_run_finishes(
     tmp_path: Path, installed: str | None, is_package: bool, run: Callable[[Host], Outcome], number: int

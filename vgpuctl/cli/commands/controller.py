@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _MAX_TOKEN_BYTES = 4096
 _MAX_SPEC_BYTES = 1 << 20
 _Command = Callable[..., int]
-Where = tuple["str | None", "str | None"]
-"""Which controller is asked: its address, and the file of a token; None: as the environment says."""
+Where = tuple["str | None", "str | None", bool]
+"""Which controller is asked: its address, and the file of a token; None: as the environment says. And: a dry run."""
 
 POOLS = Listing(
     "pools",
@@ -145,7 +145,7 @@ def _spec_lines(data: PoolResult) -> list[str]:
 
 def _changed_pool(data: Any) -> Page:
     pool: PoolResult = data.data
-    return Page([f"pool {pool.name}: {pool.state if data.changed else 'unchanged'}"])
+    return _changed(data, f"pool {pool.name}: {pool.state if data.changed else 'unchanged'}")
 
 
 def _desktop_page(data: DesktopResult) -> Page:
@@ -160,7 +160,7 @@ def changed_desktop(data: Any) -> Page:
     desktop: DesktopResult = data.data
     who = "" if desktop.user is None else f", of {desktop.user}"
     where = "" if desktop.address is None else f", at {desktop.address}"
-    return Page([f"desktop {desktop.name}: {desktop.phase}{who}{where}"])
+    return _changed(data, f"desktop {desktop.name}: {desktop.phase}{who}{where}")
 
 
 def _host_page(data: FleetHostResult) -> Page:
@@ -173,18 +173,18 @@ def _host_page(data: FleetHostResult) -> Page:
 def changed_host(data: Any) -> Page:
     """Return the page of a host that was changed."""
     host: FleetHostResult = data.data
-    return Page([f"host {host.name}: {'held: ' + host.held if host.held else host.state}"])
+    return _changed(data, f"host {host.name}: {'held: ' + host.held if host.held else host.state}")
 
 
 def _changed_image(data: Any) -> Page:
     image: FleetImageResult = data.data
-    return Page([f"image {image.name}: {image.path}" if data.changed else f"image {image.name}: unchanged"])
+    return _changed(data, f"image {image.name}: {image.path}" if data.changed else f"image {image.name}: unchanged")
 
 
 def _token_page(data: Any) -> Page:
     token: ApiTokenResult = data.data
     if token.secret is None:
-        return Page([f"token {token.name}: deleted"])
+        return _changed(data, f"token {token.name}: deleted")
     return Page([token.secret], [f"token {token.name}: {token.role}; its secret is shown this once"])
 
 
@@ -196,7 +196,14 @@ def _run_page(data: AgentResult) -> Page:
     return Page(stderr_lines=[f"the controller at {data.socket} has ended"])
 
 
-def connect(settings: Settings, address: str | None, token_file: str | None) -> FleetClient:
+def _changed(data: Any, text: str, *stderr: str) -> Page:
+    """Return the page of a change, which a dry run did not make."""
+    if data.dry_run:
+        return Page([f"would change: {text}" if data.changed else text])
+    return Page([text], list(stderr))
+
+
+def connect(settings: Settings, address: str | None, token_file: str | None, dry_run: bool) -> FleetClient:
     """Return the controller that the options or the environment name.
 
     Raises:
@@ -214,7 +221,7 @@ def connect(settings: Settings, address: str | None, token_file: str | None) -> 
             token = read_regular_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
         except (OSError, ValueError) as error:
             raise FileFailed(f"the token's file {path} cannot be read: {error}", path=path) from error
-    return client.connect(address or os.environ.get(URL_VARIABLE) or None, token)
+    return client.connect(address or os.environ.get(URL_VARIABLE) or None, token, dry_run=dry_run)
 
 
 def make_call(settings: Settings, where: Where, call: str, /, **arguments: Any) -> int:
@@ -226,15 +233,16 @@ def make_call(settings: Settings, where: Where, call: str, /, **arguments: Any) 
     return run.perform(settings, f"controller-{call}", work)
 
 
-def confirm(settings: Settings, question: str, details: tuple[str, ...] = ()) -> None:
-    """Return normally if the user, or --yes, says yes.
+def confirm(settings: Settings, where: Where, question: str, details: tuple[str, ...] = ()) -> None:
+    """Return normally if the user, or --yes, says yes; nobody is asked for a dry run.
 
     Raises:
         NeedsConfirmation: the answer is no, or there is no user to ask.
     """
     from vgpuctl.cli import progress
 
-    progress.ConfirmationPrompt(settings)(question, details)
+    if not where[2]:
+        progress.ConfirmationPrompt(settings)(question, details)
 
 
 def at_controller(function: _Command) -> _Command:
@@ -243,7 +251,7 @@ def at_controller(function: _Command) -> _Command:
 
     @wraps(function)
     def command(*args: Any, **kwargs: Any) -> int:
-        where = kwargs.pop("controller"), kwargs.pop("token_file")
+        where = kwargs.pop("controller"), kwargs.pop("token_file"), kwargs.pop("dry_run", False)
         return function(*args, where=where, **kwargs)
 
     decorated: _Command = click.option(
@@ -254,6 +262,13 @@ def at_controller(function: _Command) -> _Command:
         metavar="URL",
         help=f"https://HOST[:PORT], or the path of a socket. [{URL_VARIABLE}, else this machine's]",
     )(decorated)
+
+
+def changes_at_controller(function: _Command) -> _Command:
+    """Add the options of `at_controller`, and --dry-run."""
+    option = click.option("--dry-run", is_flag=True, help="Only check, and show what would change.")
+    decorated: _Command = option(at_controller(function))
+    return decorated
 
 
 @make_command(
@@ -313,15 +328,16 @@ def run_controller(
 @make_command(
     "upgrade-db",
     table=CONTROLLER_COMMANDS,
-    page=lambda data: Page([f"{data.database}: its tables are those of this version"]),
+    page=lambda data: _changed(data, f"{data.data.database}: its tables are those of this version"),
     examples=(
         ("vgpuctl controller upgrade-db --database @/etc/vgpuctl/database", "before the first run, and updates"),
     ),
 )
 @click.option("--database", metavar="URL|@FILE", help="As of controller run.")
 @click.option("--state", type=click.Path(file_okay=False), metavar="DIR", help="[/var/lib/vgpuctl-controller]")
+@click.option("--dry-run", is_flag=True, help="Only show whether it would change.")
 @click.pass_obj
-def upgrade_db(settings: Settings, database: str | None, state: str | None) -> int:
+def upgrade_db(settings: Settings, database: str | None, state: str | None, dry_run: bool) -> int:
     """Make the tables of a database, or bring those of an older vgpuctl to this version. Stop all controllers first."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
@@ -330,12 +346,12 @@ def upgrade_db(settings: Settings, database: str | None, state: str | None) -> i
         from vgpuctl.controller import main
         from vgpuctl.controller.database import engine, store
         from vgpuctl.model.controller_service import STATE_DIRECTORY
-        from vgpuctl.model.outcome import QueryResult
+        from vgpuctl.model.outcome import Outcome
         from vgpuctl.model.results.fleet import DatabaseResult
 
         url = main.database_url(database, Path(state or STATE_DIRECTORY))
-        changed = store.upgrade(url)
-        return run.CommandOutput(QueryResult(DatabaseResult(engine.Database(url).name), changed=changed))
+        changed = store.upgrade(url, dry_run=dry_run)
+        return run.CommandOutput(Outcome(changed, DatabaseResult(engine.Database(url).name), dry_run=dry_run))
 
     return run.perform(settings, "controller-upgrade-db", work)
 
@@ -365,7 +381,7 @@ def show_fleet(settings: Settings, where: Where) -> int:
 @click.option(
     "--lost-controller", is_flag=True, help="It obeys a controller whose database is lost; see import-desktops."
 )
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def add_host(
     settings: Settings,
@@ -420,13 +436,13 @@ def _host_command(name: str, help_text: str, example: str, question: str | None 
             return make_call(settings, where, name, name=name_)
 
         def work(guard: SignalGuard) -> run.CommandOutput:
-            confirm(settings, question.format(name_))
+            confirm(settings, where, question.format(name_))
             return run.CommandOutput(connect(settings, *where).call(name, name=name_))
 
         return run.perform(settings, f"controller-{name}", work)
 
     function.__doc__ = help_text
-    with_options = click.argument("name_", metavar="HOST")(at_controller(click.pass_obj(function)))
+    with_options = click.argument("name_", metavar="HOST")(changes_at_controller(click.pass_obj(function)))
     decorate = make_command(
         name, table=CONTROLLER_COMMANDS, page=changed_host, examples=((f"vgpuctl controller {name} gpu01", example),)
     )
@@ -451,7 +467,7 @@ def accept_host(settings: Settings, name: str, host_key: str | None, where: Wher
     """Let a held host go on as it is now: it is another machine, has another driver or key, or lost its fence."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        confirm(settings, f"Host {name} is trusted as it is now. Accept it?")
+        confirm(settings, where, f"Host {name} is trusted as it is now. Accept it?")
         return run.CommandOutput(connect(settings, *where).call("accept-host", name=name, host_key=host_key))
 
     return run.perform(settings, "controller-accept-host", work)
@@ -463,7 +479,7 @@ def accept_host(settings: Settings, name: str, host_key: str | None, where: Wher
 )  # fmt: skip
 @click.argument("name", metavar="HOST")
 @click.argument("labels", nargs=-1, metavar="[KEY=VALUE]...")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def label_host(settings: Settings, name: str, labels: tuple[str, ...], where: Where) -> int:
     """Set all labels of a host; without any, it has none."""
@@ -480,7 +496,7 @@ def label_host(settings: Settings, name: str, labels: tuple[str, ...], where: Wh
 @click.option("--os", metavar="TEXT", default="linux", help="linux, windows11 or another word for people. [linux]")
 @click.option("--sha256", metavar="DIGITS", help="The file's checksum, for people.")
 @click.option("--retired", is_flag=True, help="No pool may begin to use it.")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def ensure_image(
     settings: Settings, name: str, path: str, version: str, os: str, sha256: str | None, retired: bool,
@@ -511,7 +527,7 @@ def list_images(settings: Settings, where: Where) -> int:
     examples=(("vgpuctl controller delete-image office-10", "its file stays"),),
 )  # fmt: skip
 @click.argument("name", metavar="IMAGE")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def delete_image(settings: Settings, name: str, where: Where) -> int:
     """Forget an image that no pool and no desktop uses."""
@@ -532,7 +548,7 @@ def delete_image(settings: Settings, name: str, where: Where) -> int:
     type=click.Path(dir_okay=False, allow_dash=True),
     help="The pool spec; - reads standard input.",
 )
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def ensure_pool(settings: Settings, name: str, file: str, where: Where) -> int:
     """Create a pool, or change it to match a spec file."""
@@ -575,7 +591,7 @@ def show_pool(settings: Settings, name: str, where: Where) -> int:
 )  # fmt: skip
 @click.argument("name", metavar="POOL")
 @click.option("--reason", metavar="TEXT", help="Shown to who asks for a desktop.")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def pause_pool(settings: Settings, name: str, reason: str | None, where: Where) -> int:
     """Make, start and refresh nothing for a pool, until resume-pool."""
@@ -587,7 +603,7 @@ def pause_pool(settings: Settings, name: str, reason: str | None, where: Where) 
     examples=(("vgpuctl controller resume-pool office", "also after errors paused it"),),
 )  # fmt: skip
 @click.argument("name", metavar="POOL")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def resume_pool(settings: Settings, name: str, where: Where) -> int:
     """Let a paused pool go on; errors before that no longer count."""
@@ -599,7 +615,7 @@ def resume_pool(settings: Settings, name: str, where: Where) -> int:
     examples=(("vgpuctl controller delete-pool office --yes", "also desktops that users have"),),
 )  # fmt: skip
 @click.argument("name", metavar="POOL")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def delete_pool(settings: Settings, name: str, where: Where) -> int:
     """Delete a pool with all its desktops and their disks, also those that users have."""
@@ -607,9 +623,8 @@ def delete_pool(settings: Settings, name: str, where: Where) -> int:
     def work(guard: SignalGuard) -> run.CommandOutput:
         client = connect(settings, *where)
         pool: PoolResult = client.call("show-pool", name=name).data
-        confirm(
-            settings, f"Delete pool {name} with {pool.desktops} desktops and their disks; {pool.assigned} have users?"
-        )
+        question = f"Delete pool {name} with {pool.desktops} desktops and their disks; {pool.assigned} have users?"
+        confirm(settings, where, question)
         return run.CommandOutput(client.call("delete-pool", name=name))
 
     return run.perform(settings, "controller-delete-pool", work)
@@ -667,7 +682,7 @@ def show_desktop(settings: Settings, name: str, where: Where) -> int:
 )  # fmt: skip
 @click.argument("pool", metavar="POOL")
 @click.argument("user", metavar="USER")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def assign(settings: Settings, pool: str, user: str, where: Where) -> int:
     """Give a user a desktop of a pool, his own if he has one; one that is off is started.
@@ -687,13 +702,13 @@ def _desktop_command(name: str, help_text: str, example: str, question: str | No
         def work(guard: SignalGuard) -> run.CommandOutput:
             client = connect(settings, *where)
             desktop: DesktopResult = client.call("show-desktop", name=name_).data
-            confirm(settings, question.format(name_, "nobody" if desktop.user is None else desktop.user))
+            confirm(settings, where, question.format(name_, "nobody" if desktop.user is None else desktop.user))
             return run.CommandOutput(client.call(name, name=name_))
 
         return run.perform(settings, f"controller-{name}", work)
 
     function.__doc__ = help_text
-    with_options = click.argument("name_", metavar="DESKTOP")(at_controller(click.pass_obj(function)))
+    with_options = click.argument("name_", metavar="DESKTOP")(changes_at_controller(click.pass_obj(function)))
     decorate = make_command(
         name,
         table=CONTROLLER_COMMANDS,
@@ -751,7 +766,7 @@ def list_tokens(settings: Settings, where: Where) -> int:
     examples=(("vgpuctl controller delete-token ansible", "it opens nothing any more"),),
 )  # fmt: skip
 @click.argument("name", metavar="TOKEN")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def delete_token(settings: Settings, name: str, where: Where) -> int:
     """Delete an API token."""

@@ -7,7 +7,7 @@ import click
 
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.command_table import CONTROLLER_COMMANDS
-from vgpuctl.cli.commands.controller import Where, at_controller, changed_host, make_call
+from vgpuctl.cli.commands.controller import Where, changed_host, changes_at_controller, make_call
 from vgpuctl.cli.global_options import Settings
 
 
@@ -22,7 +22,7 @@ from vgpuctl.cli.global_options import Settings
 @click.option("--maintenance", is_flag=True, help="Stop its desktops, and delete none; uncordon-host starts them.")
 @click.option("--force", is_flag=True, help="With --maintenance: also where users are logged on, now.")
 @click.option("--deadline", metavar="MINUTES", type=click.IntRange(1, 10080), help="The same after so many minutes.")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def drain_host(
     settings: Settings, name: str, maintenance: bool, force: bool, deadline: int | None, where: Where
@@ -44,7 +44,7 @@ def drain_host(
 )  # fmt: skip
 @click.argument("name", metavar="HOST")
 @click.option("--unchecked", is_flag=True, help="You know that the guests' drivers work with the host's.")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def uncordon_host(settings: Settings, name: str, unchecked: bool, where: Where) -> int:
     """Make desktops on a host again. After maintenance its GPU driver is checked against the guests' drivers first."""

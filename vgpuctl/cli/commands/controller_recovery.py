@@ -10,7 +10,15 @@ import click
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.command_table import CONTROLLER_COMMANDS
-from vgpuctl.cli.commands.controller import Where, at_controller, changed_desktop, confirm, connect, make_call
+from vgpuctl.cli.commands.controller import (
+    Where,
+    at_controller,
+    changed_desktop,
+    changes_at_controller,
+    confirm,
+    connect,
+    make_call,
+)
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Page, Pairs
 from vgpuctl.errors import InvalidInput
@@ -150,7 +158,11 @@ def restore(
             main.make_directory(Path(state or STATE_DIRECTORY))
         counts = files.count_rows(url)
         if counts and replace:
-            confirm(settings, f"Delete what is in the database ({files.counts_text(counts)}), and restore {file}?")
+            confirm(
+                settings,
+                (None, None, False),
+                f"Delete what is in the database ({files.counts_text(counts)}), and restore {file}?",
+            )
         return _renewed(files.restore_backup(url, Path(file), replace=replace), read.rows)
 
     return run.perform(settings, "controller-restore", work)
@@ -179,7 +191,7 @@ def show_restore(settings: Settings, where: Where) -> int:
     "confirm-restore", table=CONTROLLER_COMMANDS, page=_restore_page,
     examples=(("vgpuctl controller confirm-restore", "after show-restore; hosts obey the restored database then"),),
 )  # fmt: skip
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def confirm_restore(settings: Settings, where: Where) -> int:
     """Let the fleet go on after a restore or an import: its hosts obey this database for good, and no former one.
@@ -190,7 +202,7 @@ def confirm_restore(settings: Settings, where: Where) -> int:
     def work(guard: SignalGuard) -> run.CommandOutput:
         client = connect(settings, *where)
         shown: FleetRestoreResult = client.call("show-restore").data
-        confirm(settings, "Let the hosts obey this database from now on?", _restore_lines(shown))
+        confirm(settings, where, "Let the hosts obey this database from now on?", _restore_lines(shown))
         return run.CommandOutput(client.call("confirm-restore"))
 
     return run.perform(settings, "controller-confirm-restore", work)
@@ -200,7 +212,7 @@ def confirm_restore(settings: Settings, where: Where) -> int:
     "import-desktops", table=CONTROLLER_COMMANDS, page=_import_page,
     examples=(("vgpuctl controller import-desktops --yes", "after add-host --lost-controller for each host"),),
 )  # fmt: skip
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def import_desktops(settings: Settings, where: Where) -> int:
     """Add the desktops that VMs of the hosts say they are, where the database is lost, or does not have them.
@@ -210,7 +222,7 @@ def import_desktops(settings: Settings, where: Where) -> int:
     """
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        confirm(settings, "Add desktops from hosts' records, and stop all work on hosts until confirm-restore?")
+        confirm(settings, where, "Add desktops from hosts' records, and stop all work on hosts until confirm-restore?")
         return run.CommandOutput(connect(settings, *where).call("import-desktops"))
 
     return run.perform(settings, "controller-import-desktops", work)
@@ -221,7 +233,7 @@ def import_desktops(settings: Settings, where: Where) -> int:
     examples=(("vgpuctl controller accept-desktop office-001 --yes", "whose desktop it is: as its host says"),),
 )  # fmt: skip
 @click.argument("name", metavar="DESKTOP")
-@at_controller
+@changes_at_controller
 @click.pass_obj
 def accept_desktop(settings: Settings, name: str, where: Where) -> int:
     """Let a desktop be what its VM's record says, where that contradicts the database."""
@@ -229,7 +241,7 @@ def accept_desktop(settings: Settings, name: str, where: Where) -> int:
     def work(guard: SignalGuard) -> run.CommandOutput:
         client = connect(settings, *where)
         shown = client.call("show-desktop", name=name).data
-        confirm(settings, f"Believe the host about {name}?", (shown.error,) if shown.error else ())
+        confirm(settings, where, f"Believe the host about {name}?", (shown.error,) if shown.error else ())
         return run.CommandOutput(client.call("accept-desktop", name=name))
 
     return run.perform(settings, "controller-accept-desktop", work)

@@ -138,6 +138,7 @@ def restore_host(settings: Settings, dry_run: bool) -> int:
             "install them, and restart libvirt so that it loads the hook",
         ),
         ("vgpuctl --host sim:a100-40 install-host --agent", "also the host agent, enabled and started"),
+        ("vgpuctl --host sim:a100-40 install-host --controller", "also a controller of pools of desktops"),
     ),
 )
 @click.option("--restart-libvirt", is_flag=True, help="Also restart libvirt's daemon; running VMs keep running.")
@@ -147,6 +148,11 @@ def restore_host(settings: Settings, dry_run: bool) -> int:
     help="Also install, enable and start the host agent, and create the groups vgpuctl and vgpuctl-view.",
 )
 @click.option(
+    "--controller",
+    is_flag=True,
+    help="Also install, enable and start a controller of pools, and create its user vgpuctl-controller.",
+)
+@click.option(
     "--deb",
     metavar="FILE",
     type=click.Path(dir_okay=False),
@@ -154,7 +160,9 @@ def restore_host(settings: Settings, dry_run: bool) -> int:
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def install_host(settings: Settings, restart_libvirt: bool, agent: bool, deb: str | None, dry_run: bool) -> int:
+def install_host(
+    settings: Settings, restart_libvirt: bool, agent: bool, controller: bool, deb: str | None, dry_run: bool
+) -> int:
     """Install what restores vGPUs after a boot and creates them when virsh starts a VM.
 
     It installs vgpuctl-restore.service, a libvirt hook (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for those of
@@ -162,8 +170,8 @@ def install_host(settings: Settings, restart_libvirt: bool, agent: bool, deb: st
     keeps files that were changed by hand and hooks of other programs. A second run changes nothing. libvirt loads a
     new hook only after its daemon was restarted once.
 
-    With --agent it also installs vgpuctl-agent.service and its socket, for those who use vgpuctl without being root.
-    Later runs without --agent keep them up to date.
+    With --agent it also installs vgpuctl-agent.service and its socket, for those who use vgpuctl without being root,
+    with --controller vgpuctl-controller.service. Later runs without them keep what is installed up to date.
     """
     if deb is not None:
         raise click.UsageError("--deb requires --host ssh://HOST")
@@ -171,7 +179,11 @@ def install_host(settings: Settings, restart_libvirt: bool, agent: bool, deb: st
         settings,
         "install-host",
         lambda host: host.install_host(
-            completions=_completion_scripts(), restart_libvirt=restart_libvirt, agent=agent, dry_run=dry_run
+            completions=_completion_scripts(),
+            restart_libvirt=restart_libvirt,
+            agent=agent,
+            controller=controller,
+            dry_run=dry_run,
         ),
     )
 
@@ -204,7 +216,7 @@ def uninstall_host(settings: Settings, restart_libvirt: bool, dry_run: bool) -> 
     """Remove what install-host installed. VMs, their vGPUs and host.yaml stay.
 
     It keeps and lists files that were changed by hand. It removes /etc/vgpuctl only if it is empty. The host agent is
-    stopped after its running operations; its groups and /var/lib/vgpuctl-agent stay.
+    stopped after its running operations, and a controller; their accounts and directories in /var/lib stay.
     """
     return run.call(
         settings,

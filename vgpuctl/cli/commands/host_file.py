@@ -34,7 +34,7 @@ _COMPARE_OPTIONS = (
         "sets",
         metavar="gpus[GPU].KEY=VALUE",
         multiple=True,
-        help="Set this key first; write GPU and VALUE as in host.yaml. Repeatable.",
+        help="Set this key first, or one like agent.accounts[ada]; write GPU and VALUE as in host.yaml. Repeatable.",
     ),
     click.option(
         "--drain", is_flag=True, help="Shut running VMs down first, at most --wait seconds, and start them again."

@@ -56,6 +56,20 @@ class Changes:
         self._hosts: set[str] = set()
         self._own = threading.local()
 
+    @contextmanager
+    def dry_run(self) -> Iterator[None]:
+        """Have the transactions of this thread checked and not committed."""
+        self._own.is_dry_run = True
+        try:
+            yield
+        finally:
+            self._own.is_dry_run = False
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether this thread's transactions are not committed."""
+        return getattr(self._own, "is_dry_run", False)
+
     def touch(self, host_id: str | None) -> None:
         """Note that the present transaction is about a host."""
         if host_id is not None:
@@ -101,10 +115,17 @@ class Rows:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        """Yield a connection in a transaction; afterwards who waits for changes is woken."""
+        """Yield a connection in a transaction; afterwards who waits for changes is woken.
+
+        In a dry run it is rolled back at its end, with all that it refused or answered before.
+        """
         self._changes.forget()
         with self._database.write() as connection:
             yield connection
+            if self._changes.is_dry_run:
+                connection.rollback()
+                self._changes.forget()
+                return
         self._changes.note()
 
     def _note(self, connection: Connection, kind: str, text: str, actor: str, about: About) -> None:

@@ -127,8 +127,10 @@ def open_store(url: str, *, alone: bool = False, clock: ControllerClock | None =
     return Store(database, incarnation, current)
 
 
-def upgrade(url: str) -> bool:
+def upgrade(url: str, *, dry_run: bool = False) -> bool:
     """Make the tables of a database, or bring those of an older program to this one's; return whether it changed.
+
+    `dry_run`: only return whether it would change.
 
     Raises:
         InvalidInput, DatabaseUnreachable, DatabaseNewer: as `open_store`.
@@ -142,6 +144,8 @@ def upgrade(url: str) -> bool:
                 return False
             if current is not None and not is_known(current):
                 raise version_error(database, current)
+            if dry_run:
+                return True
             migrate(connection)
             known = select(schema.meta.c.value).where(schema.meta.c.key == INCARNATION)
             if connection.execute(known).first() is None:

@@ -41,19 +41,19 @@ WantedBy=sockets.target
 # No RuntimeDirectory=: systemd would remove /run/vgpuctl-agent, with the socket in it, when the service stops, and
 # /run/vgpuctl, with all claims, if it were named. RestartSteps= and RestartMaxDelaySec= make the pause grow since
 # systemd 254; older versions ignore the lines with a warning.
-_SERVICE_TEMPLATE = """\
+_SERVICE_TEMPLATE = f"""\
 [Unit]
 Description=vgpuctl's host agent
 # After libvirt and all that starts VMs at boot: no VM ever waits for the agent, and nothing requires it. A shutdown
 # stops it first, while libvirt still answers the operations that it ends, and before libvirt-guests stops the VMs.
 After=vgpuctl-restore.service libvirtd.service virtqemud.service libvirt-guests.service
-Requires={socket_unit}
+Requires={SOCKET_UNIT}
 # It comes back however often it fails.
 StartLimitIntervalSec=0
 
 [Service]
 Type=notify
-ExecStart={python} -I -m vgpuctl agent run
+ExecStart={{python}} -I -m vgpuctl agent run
 TimeoutStartSec=60
 Restart=always
 RestartSec=1
@@ -64,12 +64,12 @@ SuccessExitStatus=143
 WatchdogSec=60
 TimeoutAbortSec=10
 # Running operations end or are undone within this time after a stop.
-TimeoutStopSec={stop_seconds}
+TimeoutStopSec={STOP_SECONDS}
 # A write that the kernel blocks, and a vendor's tool, must not be killed half-way: they outlive the agent.
 KillMode=process
 # A qemu-img that the kernel kills for memory fails its operation, not the agent.
 OOMPolicy=continue
-StateDirectory={state_name}
+StateDirectory={STATE_DIRECTORY.rpartition("/")[2]}
 StateDirectoryMode=0700
 # A core dump would hold guests' passwords.
 LimitCORE=0
@@ -115,15 +115,17 @@ CapabilityBoundingSet=~CAP_WAKE_ALARM
 
 [Install]
 WantedBy=multi-user.target
-Also={socket_unit}
+Also={SOCKET_UNIT}
 """
 
 
-class AgentUnit(Value):
-    """A unit of the agent; `wanted_by`: the target that starts it once it is enabled."""
+class ServiceUnit(Value):
+    """A unit; `wanted_by`: the target that starts it once it is enabled. `template` gets the interpreter's path."""
 
     name: str
     wanted_by: str
+    template: str
+    purpose: str
 
     @property
     def path(self) -> str:
@@ -142,19 +144,16 @@ class AgentUnit(Value):
 
     def text(self, python: str) -> str:
         """Return its text without a checksum; `python` is the interpreter that has vgpuctl."""
-        if self.name == SOCKET_UNIT:
-            return _SOCKET_TEXT
-        return _SERVICE_TEMPLATE.format(
-            python=quote_for_systemd(python),
-            socket_unit=SOCKET_UNIT,
-            stop_seconds=STOP_SECONDS,
-            state_name=STATE_DIRECTORY.rpartition("/")[2],
-        )
+        return self.template.replace("{python}", quote_for_systemd(python))
 
     def file(self, python: str) -> InstalledFile:
         """Return it as a file of an installation that is no package."""
-        return InstalledFile(self.path, with_checksum(self.text(python)), 0o644, "runs the host agent")
+        return InstalledFile(self.path, with_checksum(self.text(python)), 0o644, self.purpose)
 
 
-AGENT_UNITS = (AgentUnit(SOCKET_UNIT, "sockets.target"), AgentUnit(SERVICE_UNIT, "multi-user.target"))
+_PURPOSE = "runs the host agent"
+AGENT_UNITS = (
+    ServiceUnit(SOCKET_UNIT, "sockets.target", _SOCKET_TEXT, _PURPOSE),
+    ServiceUnit(SERVICE_UNIT, "multi-user.target", _SERVICE_TEMPLATE, _PURPOSE),
+)
 """In the order in which they start."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Fragments: the modules that change something, and with `.info` those that only look."""
+    """Fragments: the modules that change something, and with `.info` those that only look; those of a controller."""
 
     DOCUMENTATION = r"""
 requirements:
@@ -36,6 +36,66 @@ attributes:
 requirements:
   - vgpuctl 0.1 or newer on the managed host
 options:
+  executable:
+    type: path
+    description:
+      - Where vgpuctl is. Without it, the one in V(/opt/vgpuctl/bin), else the first of E(PATH).
+attributes:
+  check_mode:
+    support: full
+    description: It only looks.
+  diff_mode:
+    support: N/A
+    description: It changes nothing.
+  idempotent:
+    support: full
+    description: It changes nothing.
+"""
+
+    FLEET = r"""
+requirements:
+  - vgpuctl 0.3 or newer on the managed host
+options:
+  controller:
+    type: str
+    description:
+      - The controller, V(https://HOST[:PORT]), or the path of its socket on the managed host.
+      - Without it, E(VGPUCTL_CONTROLLER) or the managed host's own one, whose socket only root and its user can use.
+  token_file:
+    type: path
+    description:
+      - A file with an API token on the managed host, for an address. Without it, E(VGPUCTL_TOKEN_FILE).
+      - The secret itself is no option, so it is in no log and on no command line.
+  executable:
+    type: path
+    description:
+      - Where vgpuctl is. Without it, the one in V(/opt/vgpuctl/bin), else the first of E(PATH).
+attributes:
+  check_mode:
+    support: full
+    description: The controller checks what would change, with C(--dry-run), and changes nothing.
+  diff_mode:
+    support: full
+    description: Shows what the controller wants before and after.
+  idempotent:
+    support: full
+    description: A second run changes nothing.
+"""
+
+    FLEET_INFO = r"""
+requirements:
+  - vgpuctl 0.3 or newer on the managed host
+options:
+  controller:
+    type: str
+    description:
+      - The controller, V(https://HOST[:PORT]), or the path of its socket on the managed host.
+      - Without it, E(VGPUCTL_CONTROLLER) or the managed host's own one, whose socket only root and its user can use.
+  token_file:
+    type: path
+    description:
+      - A file with an API token on the managed host, for an address. Without it, E(VGPUCTL_TOKEN_FILE).
+      - The secret itself is no option, so it is in no log and on no command line.
   executable:
     type: path
     description:

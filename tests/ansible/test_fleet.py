@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules of a controller: pools, images and hosts on a real one, whose host is simulated and has a real agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.conftest import RunningAgent, running
+from tests.ansible.plays import Ran, Site
+from tests.controller.conftest import IMAGE, SPEC, wait_until
+from tests.controller.controllers import Controller, running_controller
+
+POOL, FLEET_IMAGE, HOST, INFO = (f"vgpuctl.vgpuctl.{name}" for name in ("pool", "image", "fleet_host", "fleet_info"))
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningAgent]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+    (tmp_path / "agent").mkdir()
+    with running("sim:a100-40", tmp_path / "agent") as result:
+        yield result
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    with running_controller(tmp_path / "controller") as one:
+        yield one
+
+
+class FleetSite(Site):
+    """A machine whose vgpuctl asks the controller at its socket."""
+
+    def environment(self, host: str) -> dict[str, str]:
+        return {"VGPUCTL_CONTROLLER": self.hosts[host]}
+
+
+@pytest.fixture
+def site(tmp_path: Path, ansible: Path, controller: Controller) -> FleetSite:
+    return FleetSite(tmp_path, {"ctl": str(controller.socket)}, ansible)
+
+
+def tasks(agent: RunningAgent) -> list[dict[str, Any]]:
+    address = f"agent:{agent.path}"
+    return [
+        {"name": "host", HOST: {"name": "gpu01", "address": address, "labels": {"site": "a"}, "state": "cordoned"}},
+        {"name": "image", FLEET_IMAGE: {"name": "office", "path": IMAGE, "version": "11"}},
+        {"name": "pool", POOL: {"name": "office", "spec": SPEC, "state": "paused", "reason": "not yet"}},
+    ]
+
+
+STEPS = {
+    "host": ["add-host gpu01", "cordon-host gpu01"],
+    "image": ["ensure-image office"],
+    "pool": ["ensure-pool office", "pause-pool office"],
+}
+
+
+def fleet(controller: Controller) -> list[Any]:
+    """Return what a task could change, and the journal."""
+    keys = ("name", "address", "state", "labels")
+    hosts = [{key: host[key] for key in keys} for host in controller.data("list-hosts")]
+    return [hosts, *(controller.data(f"list-{kind}") for kind in ("images", "pools", "tokens"))]
+
+
+def steps(ran: Ran) -> dict[str, list[str]]:
+    return {done.task: done.result["steps"] for done in ran.tasks}
+
+
+def test_each_module_changes_once_and_check_mode_says_what(
+    site: FleetSite, controller: Controller, agent: RunningAgent
+) -> None:
+    host, image, pool = tasks(agent)
+    before = fleet(controller)
+    checked = site.play(host, image, arguments=["--check", "--diff"])
+    assert checked.status == 0, checked.output
+    assert fleet(controller) == before == [[], [], [], []]
+    first = site.play(host, image, {**pool, "check_mode": True, "diff": True}, pool)
+    assert first.status == 0, first.output
+    assert steps(checked) == {name: STEPS[name] for name in ("host", "image")}
+    assert [done.result["steps"] for done in first.tasks if done.task == "pool"] == [STEPS["pool"]] * 2
+    assert steps(first) == STEPS
+    planned, done = first.named("pool")
+    assert planned.result["diff"]["before"] == {}
+    assert planned.result["diff"]["after"]["state"] == done.result["pool"]["state"] == "paused"
+    assert planned.result["diff"]["after"]["spec"] == done.result["pool"]["spec"]
+    assert (done.result["pool"]["reason"], done.result["pool"]["maximum"]) == ("not yet", SPEC["maximum"])
+    assert first.named("host")[0].result["host"]["state"] == "cordoned"
+    after = fleet(controller)
+    again = site.play(host, image, pool, arguments=["--diff"])
+    assert (again.status, again.changed) == (0, []), again.output
+    assert fleet(controller) == after
+
+
+def test_a_change_is_shown_before_it_is_made(site: FleetSite, controller: Controller, agent: RunningAgent) -> None:
+    assert site.play(*tasks(agent)).status == 0
+    changes: list[dict[str, Any]] = [
+        {"name": "host", HOST: {"name": "gpu01", "labels": {"site": "b"}, "state": "active"}},
+        {"name": "version", FLEET_IMAGE: {"name": "office", "path": IMAGE, "version": "12", "retired": True}},
+        {"name": "spec", POOL: {"name": "office", "spec": {**SPEC, "spare": 1}, "state": "active"}},
+        {"name": "paused", POOL: {"name": "office", "state": "paused"}},
+    ]
+    before = fleet(controller)
+    checked = site.play(*changes, arguments=["--check", "--diff"])
+    assert checked.status == 0, checked.output
+    assert fleet(controller) == before
+    ran = site.play(*changes, arguments=["--diff"])
+    assert ran.status == 0, ran.output
+    diffs = {done.task: done.result["diff"] for done in ran.tasks}
+    for done in checked.tasks[:-1]:
+        assert done.result["diff"] == diffs[done.task]
+        assert done.result["steps"] == steps(ran)[done.task]
+    assert steps(ran) == {
+        "host": ["label-host gpu01", "uncordon-host gpu01"],
+        "version": ["ensure-image office"],
+        "spec": ["ensure-pool office", "resume-pool office"],
+        "paused": ["pause-pool office"],
+    }
+    assert (diffs["host"]["before"]["labels"], diffs["host"]["after"]["labels"]) == ({"site": "a"}, {"site": "b"})
+    assert (diffs["spec"]["before"]["spec"]["spare"], diffs["spec"]["after"]["spec"]["spare"]) == (2, 1)
+    assert (diffs["version"]["before"]["version"], diffs["version"]["after"]["version"]) == ("11", "12")
+
+
+def test_what_is_there_is_told_by_filters_and_goes(
+    site: FleetSite, controller: Controller, agent: RunningAgent
+) -> None:
+    host, image, pool = tasks(agent)
+    assert site.play(host, image, pool).status == 0
+    assert (
+        site.play({HOST: {"name": "gpu01", "state": "active"}}, {POOL: {"name": "office", "state": "active"}}).status
+        == 0
+    )
+    wait_until(lambda: controller.data("show-pool", "office")["ready"] == 2, "two desktops")
+    assert controller.run("assign", "office", "ada").returncode == 0
+    queries = [
+        {"name": "all", INFO: {}},
+        {"name": "ada", INFO: {"gather": ["desktops"], "user": "ada", "host": "gpu01", "pool": "office"}},
+        {"name": "none", INFO: {"host": "gpu02", "pool": "lab"}},
+    ]
+    results = {done.task: done.result for done in site.play(*queries).tasks}
+    assert [len(results["all"][kind]) for kind in ("hosts", "pools", "images")] == [1, 1, 1]
+    assert {one["pool"] for one in results["all"]["desktops"]} == {"office"}
+    assert [one["user"] for one in results["ada"]["desktops"]] == ["ada"]
+    assert "hosts" not in results["ada"]
+    assert [results["none"][kind] for kind in ("hosts", "pools", "desktops")] == [[], [], []]
+    absent = {"name": "gone", POOL: {"name": "office", "state": "absent"}}
+    in_use = site.play({HOST: {"name": "gpu01", "state": "absent"}}, {**absent, "check_mode": True})
+    assert in_use.failed[0].result["code"] == "refused", in_use.output
+    gone = site.play({**absent, "check_mode": True}, absent, absent)
+    assert [done.changed for done in gone.tasks] == [True, True, False], gone.output
+    wait_until(lambda: controller.data("list-pools") == [], "the end of the pool")
+    rest = [{HOST: {"name": "gpu01", "state": "absent"}}, {FLEET_IMAGE: {"name": "office", "state": "absent"}}]
+    removed = site.play(*rest, absent, *rest)
+    assert (removed.status, [done.changed for done in removed.tasks]) == (0, [True, True, False, False, False])
+    assert fleet(controller) == [[], [], [], []]
+
+
+def test_what_is_wrong_is_an_error_of_the_task(site: FleetSite, controller: Controller, agent: RunningAgent) -> None:
+    host, image, _ = tasks(agent)
+    assert site.play(host, image).status == 0
+    before = fleet(controller)
+    wrong: list[tuple[dict[str, Any], str | None]] = [
+        ({HOST: {"name": "gpu02"}}, "not-found"),
+        ({HOST: {"name": "gpu01", "address": "ssh://fleet@gpu09"}}, "other-address"),
+        ({HOST: {"name": "gpu02", "address": f"agent:{agent.path}"}}, "exists"),
+        ({HOST: {"name": "gpu01", "labels": {"bad key": "x"}}}, "invalid-input"),
+        ({FLEET_IMAGE: {"name": "office"}}, None),
+        ({FLEET_IMAGE: {"name": "office", "path": "relative.qcow2"}}, "invalid-input"),
+        ({POOL: {"name": "lab"}}, None),
+        ({POOL: {"name": "lab", "state": "paused"}}, "not-found"),
+        ({POOL: {"name": "lab", "spec": {**SPEC, "image": "none"}}}, "not-found"),
+        ({POOL: {"name": "lab", "spec": {**SPEC, "maximum": 1, "spare": 2}}}, "invalid-input"),
+        ({INFO: {"controller": "http://fleet.example.org"}}, "invalid-input"),
+        ({INFO: {"controller": "/nowhere/controller.sock"}}, "unreachable"),
+    ]
+    for arguments in (["--check"], []):
+        ran = site.play(*({**task, "ignore_errors": True} for task, _ in wrong), arguments=arguments)
+        assert [done.result.get("code") for done in ran.failed] == [code for _, code in wrong], ran.output
+        assert ran.changed == []
+        assert fleet(controller) == before
+
+
+def test_a_token_is_read_from_its_file_and_shown_nowhere(
+    site: FleetSite, controller: Controller, tmp_path: Path
+) -> None:
+    secret = controller.run("add-token", "ansible", "--role", "viewer").stdout.strip()
+    file = tmp_path / "token"
+    file.write_text(f"{secret}\n")
+    file.chmod(0o600)
+    defaults = {"controller": f"http://127.0.0.1:{controller.port}", "token_file": str(file)}
+    ask = {INFO: defaults}
+    refused = {FLEET_IMAGE: {"name": "office", "path": IMAGE, **defaults}, "ignore_errors": True}
+    ran = site.play(
+        ask,
+        refused,
+        {INFO: {**defaults, "token_file": str(tmp_path / "none")}, "ignore_errors": True},
+        arguments=["-vvv"],
+    )
+    assert ran.status == 0, ran.output
+    assert ran.tasks[0].result["images"] == []
+    assert [done.result["code"] for done in ran.failed] == ["not-allowed", "os-error"]
+    assert secret not in ran.output
+    assert secret not in repr(ran.tasks)
