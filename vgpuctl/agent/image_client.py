@@ -22,6 +22,7 @@ class ImageClient:
     """The images of one host. `fence`: of who asks for changes."""
 
     def __init__(self, dial: Dial, fence: Fence) -> None:
+        self.fence = fence
         self._dial = dial
         self._headers = {FENCE_HEADER: json.dumps(to_json_value(fence)), "Connection": "close"}
 

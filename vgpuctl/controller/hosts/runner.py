@@ -19,6 +19,8 @@ from contextlib import suppress
 from vgpuctl.agent.protocol import Fenced, FenceLost
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
+from vgpuctl.controller.hosts.image_keeper import ImageKeeper
+from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink, facts_of
 from vgpuctl.controller.model import Desktop, FleetHost, HostLease, Image, Offer, Pool, PoolKind, ReadyWhen
 from vgpuctl.controller.planning.host_look import HostVm
@@ -48,14 +50,17 @@ CONNECT_SECONDS = 1.0
 
 
 class HostRunner(threading.Thread):
-    """The thread of one host. `connect` makes the link to its agent."""
+    """The thread of one host. `connect` makes the link to its agent; `sender` sends images to all."""
 
-    def __init__(self, store: Store, host: FleetHost, connect: Callable[[FleetHost], HostLink]) -> None:
+    def __init__(
+        self, store: Store, host: FleetHost, connect: Callable[[FleetHost], HostLink], sender: ImageSender
+    ) -> None:
         super().__init__(name=f"host-{host.name}", daemon=True)
         self.host_id = host.id
         self._name = host.name
         self._store = store
         self._connect = connect
+        self._images = ImageKeeper(store, sender, self.wake)
         self._link: HostLink | None = None
         self._lease: HostLease | None = None
         self._stopping = threading.Event()
@@ -121,8 +126,13 @@ class HostRunner(threading.Thread):
         self._offer(link, host)
         with self._lock:
             running = frozenset(self._running)
+        ready = self._images.keep(link.images(fence), host, desktops, pools.values(), images)
+        for desktop in desktops:
+            if desktop.image_id in self._images.failed and not desktop.absent:
+                self._store.desktops.unplace(desktop.id)  # unless it was made: another host may have the image
+        on_host = {one: image for one, image in images.items() if one in ready}
         plan = plan_host(
-            host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS
+            host, desktops, vms, pools, on_host, self._store.now(), self._store.incarnation, running, MAX_CALLS
         )
         reports = {name: replace(report, boot_id=host.boot_id) for name, report in plan.reports.items()}
         if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports):
@@ -135,7 +145,11 @@ class HostRunner(threading.Thread):
             pool = pools.get(action.desktop.pool_id)
             if image is not None and pool is not None:
                 self._begin(link, fence, action, pool, image)
-        return BUSY_SECONDS if plan.actions or running or _in_motion(desktops, plan) else IDLE_SECONDS
+        return (
+            BUSY_SECONDS
+            if plan.actions or running or self._images.is_busy or _in_motion(desktops, plan)
+            else IDLE_SECONDS
+        )
 
     def _open(self, host: FleetHost) -> HostLink:
         if self._link is None:
