@@ -71,6 +71,7 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
         guest_reports=GuestReportFiles(sim_host.run_dir),
         guest_channels=sim_host.guest_channels,
         driver_discs=DriverDiscFiles(sim_host.run_dir.parent / "drivers", clock, of_root=False),
+        image_folders=sim_host.image_folders,
         guest_agent=sim_host.guest_agent,
         usage_history=UsageHistoryFile(sim_host.run_dir.parent / HISTORY_NAME),
         close=sim_host.close,

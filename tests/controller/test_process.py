@@ -36,7 +36,7 @@ def secret(controller: Controller, role: str) -> dict[str, str]:
 def test_from_a_host_to_a_users_desktop(controller: Controller, agent: RunningAgent, tmp_path: Path) -> None:
     run, data = controller.run, controller.data
     assert run("add-host", "gpu01", f"agent:{agent.path}", "--label", "site=a").stdout == "host gpu01: active\n"
-    assert run("ensure-image", "office", IMAGE, "--version", "11", "--os", "linux").returncode == 0
+    assert run("ensure-image", "office", "--path", IMAGE, "--version", "11", "--os", "linux").returncode == 0
     spec = tmp_path / "office.yaml"
     spec.write_text(json.dumps({**SPEC, "hosts": {"site": "a"}}))
     assert run("ensure-pool", "office", "-f", str(spec)).stdout == "pool office: active\n"
@@ -219,8 +219,11 @@ def test_starting_with_something_wrong(controller: Controller, tmp_path: Path) -
     [
         "show-pool none", "delete-pool none --yes", "show-host none", "show-desktop none", "release none --yes",
         "start-desktop none", "stop-desktop none", "delete-desktop none --yes", "delete-token none",
-        "delete-image none", "assign none ada", "drain-host none", "ensure-image x relative.qcow2",
-        "ensure-image x /a.qcow2 --sha256 12", "ensure-image x /a.qcow2 --retired --sha256 zz",
+        "delete-image none", "assign none ada", "drain-host none", "ensure-image x --path relative.qcow2",
+        "ensure-image x --path /a/b.qcow2 --sha256 12", "ensure-image x --path /a/b.qcow2 --retired --sha256 zz",
+        "ensure-image x", "ensure-image x --path /a/b --url https://h/x", "ensure-image a/b --path /a/b",
+        "ensure-image x --url http://h/x --sha256 " + "0" * 64, "ensure-image x --url https://h/x",
+        "ensure-image x --url https://ada:secret@h/x --sha256 " + "0" * 64, "show-image none",
         "add-host gpu01 gpu01.example.org", "add-host gpu01 ssh://gpu01 --host-key MD5:1 --label a",
     ],
 )  # fmt: skip
@@ -229,3 +232,4 @@ def test_what_is_wrong_is_an_error_with_a_hint(controller: Controller, words: st
     assert done.returncode in (2, 75), done.stderr
     assert done.stderr.startswith("vgpuctl: ")
     assert "Traceback" not in done.stderr
+    assert "secret" not in done.stderr

@@ -20,6 +20,7 @@ from vgpuctl.agent.fleet_fence import FleetFence
 from vgpuctl.controller.model import FleetHost
 from vgpuctl.errors import Exists, NoCapacity, NotFound
 from vgpuctl.model.desktop import DesktopMark, Fence, FleetRequest, FleetStatus
+from vgpuctl.model.image_copy import CopyState, ImageCopy, ImageRequest
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.value import Value, replace
 
@@ -59,6 +60,7 @@ class ThinHost:
         self.capacity = gpus * VGPUS_PER_GPU
         self.lists_until_ready = lists_until_ready
         self.vms: dict[str, ThinVm] = {}
+        self.images: dict[str, ImageCopy] = {}
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.fence = FleetFence(directory, lambda: 0.0, lambda: False)
@@ -203,6 +205,27 @@ class _Changing:
         self._host.lock.release()
 
 
+class ThinImages:
+    """The images of a host: what a controller asks for is there at once."""
+
+    def __init__(self, host: ThinHost) -> None:
+        self._host = host
+
+    def list(self) -> tuple[ImageCopy, ...]:
+        with self._host.lock:
+            return tuple(self._host.images.values())
+
+    def begin(self, request: ImageRequest) -> ImageCopy:
+        copy = ImageCopy(request.path, CopyState.READY)
+        with self._host.lock:
+            self._host.images[request.path] = copy
+        return copy
+
+    def delete(self, path: str) -> None:
+        with self._host.lock:
+            del self._host.images[path]
+
+
 class ThinLink:
     """A link to a host, as `HostLink` is one."""
 
@@ -213,6 +236,10 @@ class ThinLink:
 
     def host(self, fleet: FleetRequest | None = None, cancelled: Callable[[], bool] = lambda: False) -> ThinCalls:
         return ThinCalls(self._host, fleet, cancelled)
+
+    def images(self, fence: Fence) -> ThinImages:
+        self._host.fence.check(fence)
+        return ThinImages(self._host)
 
     def close(self) -> None:
         pass

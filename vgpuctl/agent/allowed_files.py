@@ -67,6 +67,28 @@ class AllowedFiles:
             )
         return resolved.path
 
+    def new_file(self, path: str) -> None:
+        """Refuse the path of a file that does not exist yet; its folder does.
+
+        Raises:
+            NotAllowed, NotFound: as `resolve`, of the folder.
+        """
+        folder = posixpath.dirname(path)
+        if posixpath.normpath(path) != path or not _is_below(path, self._folders):
+            raise self._outside(path, path)
+        resolved = self._host.storage.resolve(folder)
+        if resolved is None:
+            raise NotFound(f"the folder {folder} does not exist", hint=f"install -d {folder}", path=path)
+        if not _is_below(f"{resolved.path}/x", self._resolved_folders) or BIN_FOLDER in resolved.path.split("/"):
+            raise self._outside(path, resolved.path)
+        if resolved.exposure is not None:
+            raise NotAllowed(
+                f"{folder} is not safe to use: {resolved.exposure}",
+                hint=f"as root: chown root: and chmod go-w for it; namei -l {folder}",
+                rule=_RULE,
+                path=path,
+            )
+
     def image(self, path: str) -> str:
         """Return where the path of an image, a disk or an ISO file leads; all of its backing files are allowed too.
 

@@ -27,6 +27,7 @@ from vgpuctl.agent.events import EventLog, EventReader
 from vgpuctl.agent.fair_threads import FairThreads
 from vgpuctl.agent.fleet_api import FleetApi, refuse_request
 from vgpuctl.agent.http_input import read_body, read_query, read_seconds, refuse_long
+from vgpuctl.agent.image_api import ImageApi, ImagePolicy
 from vgpuctl.agent.metrics_text import CONTENT_TYPE
 from vgpuctl.agent.operation import AgentOperation, wait_for_end
 from vgpuctl.agent.operation_store import SECRET_FIELDS, StoredOperation
@@ -71,7 +72,7 @@ _STATUSES_OF_CODES = {
 }
 
 
-class Policy(Protocol):
+class Policy(ImagePolicy, Protocol):
     """Who may do what (`rights.HostRights`). Its methods may read files and ask libvirt: they run in threads."""
 
     def caller_of(self, uid: int) -> Caller:
@@ -102,6 +103,7 @@ class Api:
         policy: Policy,
         snapshots: SnapshotCache,
         fleet: FleetApi,
+        images: ImageApi,
         read_metrics: Callable[[], bytes],
     ) -> None:
         """`open_reader`: opens the host with these snapshots. `read_metrics`: the text of the last sample, or empty."""
@@ -122,6 +124,12 @@ class Api:
             Route(f"{prefix}/openapi.json", self._answer(self._openapi)),
             Route(f"{prefix}/events", self._answer(self._read_events)),
             Route(f"{prefix}/fleet", self._answer(self._answer_fleet), methods=["GET", "POST"]),
+            Route(
+                f"{prefix}/images",
+                self._answer(partial(images.answer, self._checkers)),
+                methods=["GET", "POST", "DELETE"],
+            ),
+            Route(f"{prefix}/images/ranges", self._answer(partial(images.append, self._checkers)), methods=["PUT"]),
             Route(f"{prefix}/metrics", self._answer(self._metrics)),
             Route(f"{prefix}/operations", self._answer(self._list_operations)),
             Route(f"{prefix}/operations/{{id}}", self._answer(self._show_operation)),

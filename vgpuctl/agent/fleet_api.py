@@ -12,6 +12,7 @@ from vgpuctl.agent.protocol import REQUEST_KEY, FenceNeeded, RequestOptions
 from vgpuctl.errors import InvalidInput, NotAllowed
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.desktop import Fence, FleetStatus, check_fence
+from vgpuctl.model.image_copy import FENCE_HEADER
 from vgpuctl.model.result_reader import read_value
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.nvml_facts import driver_version
@@ -42,9 +43,33 @@ class FleetApi:
             InvalidInput: the body is no announcement.
             Fenced, FenceLost, StateNotWritable: as `FleetFence.announce`.
         """
-        _require_fleet(caller)
+        self.require_fleet(caller)
         fence, adopt = read_announcement(body)
         self._fence.announce(fence, adopt=adopt, is_root=caller.rights is Rights.ROOT)
+
+    def require_fleet(self, caller: Caller) -> None:
+        """Refuse who controls no fleet.
+
+        Raises:
+            NotAllowed: the caller does not.
+        """
+        _require_fleet(caller)
+
+    def require_fence(self, caller: Caller, fence: Fence | None) -> None:
+        """Refuse a change of images by a controller that the host does not obey; root may send no fence.
+
+        Raises:
+            NotAllowed, FenceNeeded: the caller controls no fleet, or sends none.
+            Fenced, FenceLost: as `FleetFence.check`.
+        """
+        _require_fleet(caller)
+        if fence is not None:
+            self._fence.check(fence)
+        elif caller.rights is Rights.FLEET:
+            raise FenceNeeded(
+                f"{caller.account} has the rights of a fleet, and sends no fence",
+                hint=f"send the header {FENCE_HEADER}",
+            )
 
     def status(self) -> FleetStatus:
         """Return what `GET /v1/fleet` answers."""

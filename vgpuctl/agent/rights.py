@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from vgpuctl.agent.allowed_files import AllowedFiles, not_allowed
 from vgpuctl.agent.callers import SystemUsers, Users, caller_of
+from vgpuctl.agent.image_rights import refuse_image
 from vgpuctl.config.agent_spec import AgentSpec
 from vgpuctl.config.arguments import MAX_VMS, NONE, as_texts
 from vgpuctl.config.device_rules import parse_nic
@@ -37,6 +38,7 @@ from vgpuctl.model.vm import Nic
 
 if TYPE_CHECKING:
     from vgpuctl.library.call_table import LibraryCall
+    from vgpuctl.model.image_copy import ImageRequest
     from vgpuctl.ports.host import Host
 
 
@@ -344,6 +346,15 @@ class HostRights:
                 rule="group",
             )
         return caller
+
+    def check_image(self, caller: Caller, request: ImageRequest) -> None:
+        """Refuse an image that host.yaml does not allow to the caller, who controls a fleet, or is root.
+
+        Raises:
+            NotAllowed: it does not. InvalidInput: host.yaml cannot be read.
+        """
+        if caller.rights is not Rights.ROOT:
+            refuse_image(self._host, read_spec_of_host(self._host).agent.allow, request)
 
     def check(
         self,

@@ -28,6 +28,8 @@ from vgpuctl.agent.fleet_fence import FleetFence
 from vgpuctl.agent.guest_helpers import AgentGuestHelpers, HelperWatch
 from vgpuctl.agent.healing import HostHealer
 from vgpuctl.agent.http_server import PeerProtocol, make_server
+from vgpuctl.agent.image_api import ImageApi
+from vgpuctl.agent.image_copies import ImageCopies
 from vgpuctl.agent.license_seeds import LicenseSeeds
 from vgpuctl.agent.metrics_server import MetricsServer
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
@@ -42,9 +44,10 @@ from vgpuctl.errors import FileFailed, FileNeeded, InvalidInput, Locked, NeedsCo
 from vgpuctl.library.requests import read_spec_of_host
 from vgpuctl.model.agent_service import OPERATORS_GROUP, SOCKET_MODE
 from vgpuctl.model.event import EventType, Severity
-from vgpuctl.ports.host import Host
+from vgpuctl.operations.images import refuse_used_image
+from vgpuctl.ports.host import Host, for_another_operation
 from vgpuctl.regular_file import read_regular_file
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 log = logging.getLogger("vgpuctl.agent")
 
@@ -199,9 +202,10 @@ async def serve(
     sampler = None if agent.usage is None else UsageSampler(agent.ports, agent.usage, events)
     read_metrics = (lambda: b"") if sampler is None else (lambda: sampler.metrics)
     scraped = _open_metrics(agent, read_metrics)
-    api = Api(
-        agent.open_reader, operations, events, agent.policy, agent.snapshots, FleetApi(agent.ports, fence), read_metrics
-    )
+    fleet = FleetApi(agent.ports, fence)
+    copies = ImageCopies(agent.ports, agent.state, partial(_refuse_used_image, agent.ports))
+    images = ImageApi(agent.ports, copies, fleet, agent.policy)
+    api = Api(agent.open_reader, operations, events, agent.policy, agent.snapshots, fleet, images, read_metrics)
     server = make_server(api.app, PeerProtocol)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     scraping = None if scraped is None else asyncio.create_task(scraped.serve())
@@ -218,6 +222,7 @@ async def serve(
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.to_thread(watcher.close)
+    await asyncio.to_thread(copies.close)
     if sampler is not None:
         await asyncio.to_thread(sampler.close)
     events.close()
@@ -230,6 +235,14 @@ async def serve(
     await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
     server.force_exit = True
     await serving
+
+
+def _refuse_used_image(host: Host, path: str) -> None:
+    other = for_another_operation(replace(host, snapshots=None))
+    try:
+        refuse_used_image(other, path)
+    finally:
+        other.operations.end()
 
 
 def _open_operations(agent: Agent, store: OperationStore, fence: FleetFence, events: EventLog) -> AgentOperations:

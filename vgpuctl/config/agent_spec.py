@@ -25,7 +25,8 @@ from vgpuctl.config.alert_thresholds import ALERTS_SHAPE, AlertsSpec, dump_alert
 from vgpuctl.config.arguments import NONE, VM_MODES
 from vgpuctl.config.cluster_join import CLUSTER_DIRECTORY, CLUSTER_PATTERN, cluster_name
 from vgpuctl.config.event_sinks import SINK_SHAPE, dump_sink, parse_sink
-from vgpuctl.config.guest_drivers import guest_driver
+from vgpuctl.config.guest_drivers import driver_file
+from vgpuctl.config.image_urls import PREFIX_PATTERN, image_url_prefix
 from vgpuctl.config.licenses import LICENSE_DIRECTORY, LICENSE_PATTERN, license_name
 from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
 from vgpuctl.config.vm_fields import integer_schema, nonempty_list_schema, pattern_schema
@@ -48,7 +49,7 @@ class AllowSpec(Value):
 
     `folders`: of images, disks and ISO files; `pools`: libvirt's storage pools, for new disks too. `vgpu_params`: names
     of parameters, or `name=value`. `modes`: as in a VM spec. `licenses`,
-    `clusters`: their names. `drivers`: their files.
+    `clusters`: their names. `drivers`: their files. `image_urls`: folders of servers with images.
     """
 
     folders: tuple[str, ...] = ()
@@ -59,6 +60,7 @@ class AllowSpec(Value):
     licenses: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
+    image_urls: tuple[str, ...] = ()
 
 
 class LimitsSpec(Value):
@@ -199,13 +201,6 @@ def _parameter(value: object) -> str:
     return text
 
 
-def _driver(value: object) -> str:
-    path = guest_driver(value)
-    if path == NONE:
-        raise ValueError(f"{NONE!r} is no file: a VM without a driver needs no entry")
-    return path
-
-
 def _account(value: object) -> str:
     text = rules.as_text(value)
     if not re.fullmatch(ACCOUNT_PATTERN, text, re.ASCII):
@@ -294,7 +289,7 @@ ALLOW_SHAPE = Shape(
         ),
         Key(
             "drivers",
-            nonempty_list(_driver),
+            nonempty_list(driver_file),
             "files of the host with NVIDIA's driver for guests",
             nonempty_list_schema({"pattern": "^/", "type": "string"}),
         ),
@@ -303,6 +298,12 @@ ALLOW_SHAPE = Shape(
             nonempty_list(cluster_name),
             f"clusters of Kubernetes that guests may join, by the names of their files in {CLUSTER_DIRECTORY}",
             nonempty_list_schema(pattern_schema(CLUSTER_PATTERN)),
+        ),
+        Key(
+            "image_urls",
+            nonempty_list(image_url_prefix),
+            "folders of https servers, with / at the end, from which a controller may have images fetched",
+            nonempty_list_schema(pattern_schema(PREFIX_PATTERN)),
         ),
     ),
 )

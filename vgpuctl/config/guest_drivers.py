@@ -84,3 +84,11 @@ def check_content(name: DriverName, head: bytes) -> None:
     version = _VERSION_IN_RUN.search(head) if name.kind == "run" else None
     if version is not None and version[1].decode() != name.version:
         raise ValueError(f"its name says version {name.version}, and it has {version[1].decode()}")
+
+
+def driver_file(value: object) -> str:
+    """Check a file that host.yaml allows to members."""
+    path = guest_driver(value)
+    if path == NONE:
+        raise ValueError(f"{NONE!r} is no file: a VM without a driver needs no entry")
+    return path

@@ -168,7 +168,7 @@ class ControllerApi:
             NotSignedIn: nobody that is known.
         """
         if request.scope.get("vgpuctl_socket"):
-            return FleetCaller(self._owner, Role.ADMIN)
+            return FleetCaller(self._owner, Role.ADMIN, is_local=True)
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         token = self._store.tokens.find(digest_of(secret.strip())) if kind.lower() == "bearer" and secret else None
         if token is None:

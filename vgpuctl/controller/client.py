@@ -25,6 +25,8 @@ from vgpuctl.model.result_reader import Mismatch, read_result
 
 MAX_ANSWER_BYTES = 64 << 20
 ANSWER_SECONDS = 120.0
+READ_SECONDS = 3600.0
+"""So long the controller may read an image whose SHA-256 it computes."""
 
 
 class FleetClient:
@@ -71,6 +73,8 @@ class FleetClient:
         if call.changes:
             headers["Idempotency-Key"] = os.urandom(16).hex()
         connection = self._connect()
+        if given.get("file") is not None and call.name == "ensure-image":
+            connection.timeout = READ_SECONDS
         try:
             connection.request(call.method, path, body, headers)
         except OSError as error:
@@ -114,7 +118,7 @@ class _SocketConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connect."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(ANSWER_SECONDS)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
 

@@ -15,12 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from vgpuctl.controller.database.store import Store
+from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.hosts.runner import LEASE_SECONDS, HostRunner
 from vgpuctl.controller.model import Desktop, FleetHost, Offer, Pool, PoolChanges, PoolState
 from vgpuctl.controller.planning.host_choice import choose_host
 from vgpuctl.controller.planning.pool_plan import plan_pool
 from vgpuctl.errors import Refused, VgpuctlError
+from vgpuctl.model.image_copy import CopyState
 from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.controller")
@@ -57,6 +59,7 @@ class Engine:
         self._clock = store.clock
         self._on_failure = on_failure
         self._connect = connect
+        self._sender = ImageSender()
         self._runners: dict[str, HostRunner] = {}
         self._stopping = threading.Event()
         self._threads = [
@@ -78,6 +81,7 @@ class Engine:
         self._store.changes.note()
         for runner in self._runners.values():
             runner.stop()
+        self._sender.close()
         end = time.monotonic() + STOP_SECONDS
         for thread in (*self._runners.values(), *self._threads):
             thread.join(max(0.0, end - time.monotonic()))
@@ -150,15 +154,21 @@ class Engine:
                 del self._runners[host_id]
         for host_id, host in hosts.items():
             if host_id not in self._runners:
-                runner = self._runners[host_id] = HostRunner(self._store, host, self._connect)
+                runner = self._runners[host_id] = HostRunner(self._store, host, self._connect, self._sender)
                 runner.start()
 
     def _tick_pool(self, pool: Pool) -> None:
         images = {image.id: image for image in self._store.images.list()}
         hosts = {host.id: host for host in self._store.hosts.list()}
 
+        with_image = {
+            row.host_id
+            for row in self._store.host_images.list()
+            if row.image_id == pool.image_id and row.state is CopyState.READY
+        }
+
         def plan(now_pool: Pool, desktops: tuple[Desktop, ...], now: float) -> PoolChanges:
-            return plan_pool(now_pool, desktops, images.get(now_pool.image_id), now, make_mac, hosts)
+            return plan_pool(now_pool, desktops, images.get(now_pool.image_id), now, make_mac, hosts, with_image)
 
         self._store.desktops.tick(pool.id, plan)
         if pool.state is PoolState.DRAINING:
@@ -175,11 +185,13 @@ class Engine:
         for pool_id in {desktop.pool_id for desktop in waiting}:
             of_pool = self._store.desktops.of_pool(pool_id)
             counts[pool_id] = Counter(one.host_id for one in of_pool if one.host_id is not None)
+        on_hosts = self._store.host_images.list()
         for desktop in waiting:
             pool = pools.get(desktop.pool_id)
             if pool is None or pool.state is not PoolState.ACTIVE:
                 continue
-            choice = choose_host(desktop, pool, hosts, offers, {}, counts[pool.id], now, number=random_number())
+            images_on = {row.host_id: row for row in on_hosts if row.image_id == desktop.image_id}
+            choice = choose_host(desktop, pool, hosts, offers, images_on, counts[pool.id], now, number=random_number())
             if choice.host is None:
                 self._store.desktops.note_unplaced(desktop, choice.reason)
             elif self._store.desktops.place(desktop.id, choice.host.id, choice.profile):

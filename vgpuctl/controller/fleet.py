@@ -28,6 +28,7 @@ from vgpuctl.controller.model import (
     FleetEvent,
     FleetHost,
     FleetHostState,
+    HostImage,
     Image,
     Pool,
     PoolKind,
@@ -35,7 +36,8 @@ from vgpuctl.controller.model import (
     Role,
 )
 from vgpuctl.controller.planning import pool_rules
-from vgpuctl.controller.planning.phase import PhaseWord, is_running, phase_of
+from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
+from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_spec import dump_pool, parse_pool
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
@@ -259,34 +261,45 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
     # Images
 
     def list_images(self, caller: FleetCaller) -> QueryResult[tuple[FleetImageResult, ...]]:
-        """Return all images."""
-        return QueryResult(tuple(map(self._image_result, self._store.images.list())))
+        """Return all images, and which hosts have them."""
+        return QueryResult(self._image_results(self._store.images.list()))
+
+    def show_image(self, caller: FleetCaller, name: str) -> QueryResult[FleetImageResult]:
+        """Return one image, and which hosts have it."""
+        return QueryResult(self._image_results((self._store.images.find(name),))[0])
 
     def ensure_image(
         self,
         caller: FleetCaller,
         name: str,
-        path: str,
+        path: str | None = None,
+        file: str | None = None,
+        url: str | None = None,
+        folder: str | None = None,
         version: str = "1",
         os: str = "linux",
         sha256: str | None = None,
+        size: int | None = None,
         retired: bool = False,
         if_generation: int | None = None,
     ) -> Outcome[FleetImageResult]:
-        """Name an image: the file `path` on the hosts, or on storage that they share."""
+        """Add an image: a `file` of the controller or a `url`, for copies in `folder` on hosts; or their `path`."""
+        from vgpuctl.controller.image_source import image_source
+
         rules_name(name)
-        image = Image(
-            id="", name=name, version=_check_text("version", version), path=_check_path(path), os=_check_text("os", os),
-            sha256=_check_sha256(sha256), retired=retired,
-        )  # fmt: skip
+        source = image_source(
+            name, caller.is_local, path=path, file=file, url=url, folder=folder, sha256=sha256, size=size
+        )
+        image = replace(source, version=_check_text("version", version), os=_check_text("os", os), retired=retired)
         stored, change = self._store.images.put(image, caller.name, if_generation)
-        return Outcome(change.changed, self._image_result(stored))
+        self._store.host_images.retry(stored.id)
+        slow = slow_copy_warning(stored, len(self._store.hosts.list())) if change.changed else None
+        return Outcome(change.changed, self._image_results((stored,))[0], warnings=() if slow is None else (slow,))
 
     def delete_image(self, caller: FleetCaller, name: str) -> Outcome[FleetImageResult]:
-        """Forget an image that nothing uses; its file stays."""
-        result = next((self._image_result(one) for one in self._store.images.list() if one.name == name), None)
+        """Delete an image that nothing uses: hosts delete their copies; a file that nobody copied stays."""
+        result = self._image_results((self._store.images.find(name),))[0]
         self._store.images.delete(name, caller.name)
-        assert result is not None
         return Outcome(True, result)
 
     # Tokens and the journal
@@ -337,7 +350,8 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
         spec, now = pool.spec, self._store.now()
         hosts = {host.id: host for host in self._store.hosts.list()}
         desktops = self._store.desktops.of_pool(pool.id)
-        words = Counter(phase_of(one, pool, _host_of(one, hosts), now).word for one in desktops)
+        rows = rows_by_key(self._store.host_images.list())
+        words = Counter(_phase(one, pool, _host_of(one, hosts), rows, now).word for one in desktops)
         return PoolResult(
             name=pool.name, kind=str(spec.kind), state=str(pool.state), reason=pool.reason, image=spec.image,
             profiles=spec.profiles, maximum=spec.maximum, spare=spec.spare, desktops=len(desktops),
@@ -351,8 +365,9 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
         pools = {pool.id: pool for pool in self._store.pools.list()}
         hosts = {host.id: host for host in self._store.hosts.list()}
         images = {image.id: image.name for image in self._store.images.list()}
+        rows = rows_by_key(self._store.host_images.list())
         return tuple(
-            _desktop_result(one, pools[one.pool_id], _host_of(one, hosts), images.get(one.image_id, "?"), now)
+            _desktop_result(one, pools[one.pool_id], _host_of(one, hosts), images.get(one.image_id, "?"), rows, now)
             for one in desktops
             if one.pool_id in pools
         )
@@ -362,6 +377,10 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
         offers: dict[str, dict[str, int]] = {}
         for offer in self._store.hosts.offers():
             offers.setdefault(offer.host_id, {})[offer.profile] = offer.free
+        names = {image.id: image.name for image in self._store.images.list()}
+        images: dict[str, dict[str, str]] = {}
+        for row in self._store.host_images.list():
+            images.setdefault(row.host_id, {})[names.get(row.image_id, row.path)] = state_text(row)
         results = []
         for host in hosts:
             lease = leases.get(host.id)
@@ -373,6 +392,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
                     holder=lease.holder if lease is not None and lease.expires_at > now else None,
                     seen=_time_text(host.seen_at),
                     running=self._running_on(host), offers=offers.get(host.id, {}), generation=host.generation,
+                    images=images.get(host.id, {}),
                 )
             )  # fmt: skip
         return tuple(results)
@@ -383,11 +403,21 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
         reports = (desktop.report for desktop in self._store.desktops.of_host(host.id))
         return sum(report is not None and report.exists and is_running(report.state) for report in reports)
 
-    def _image_result(self, image: Image) -> FleetImageResult:
-        pools = tuple(pool.name for pool in self._store.pools.list() if pool.image_id == image.id)
-        return FleetImageResult(
-            image.name, image.version, image.path, image.os, image.sha256, image.retired, pools, image.generation
-        )
+    def _image_results(self, images: tuple[Image, ...]) -> tuple[FleetImageResult, ...]:
+        hosts = {host.id: host.name for host in self._store.hosts.list()}
+        states: dict[str, dict[str, str]] = {}
+        for row in self._store.host_images.list():
+            if row.host_id in hosts:
+                states.setdefault(row.image_id, {})[hosts[row.host_id]] = state_text(row)
+        pools = self._store.pools.list()
+        return tuple(
+            FleetImageResult(
+                image.name, image.version, image.path, image.os, image.sha256, image.retired,
+                tuple(pool.name for pool in pools if pool.image_id == image.id), image.generation,
+                image.file, image.url, image.bytes, states.get(image.id, {}),
+            )
+            for image in images
+        )  # fmt: skip
 
 
 def digest_of(secret: str) -> str:
@@ -399,9 +429,22 @@ def _host_of(desktop: Desktop, hosts: Mapping[str, FleetHost]) -> FleetHost | No
     return None if desktop.host_id is None else hosts.get(desktop.host_id)
 
 
-def _desktop_result(desktop: Desktop, pool: Pool, host: FleetHost | None, image: str, now: float) -> DesktopResult:
+def _phase(
+    desktop: Desktop, pool: Pool, host: FleetHost | None, rows: Mapping[tuple[str, str], HostImage], now: float
+) -> Phase:
+    return phase_of(desktop, pool, host, now, "" if host is None else image_wait(desktop, rows, host.name))
+
+
+def _desktop_result(
+    desktop: Desktop,
+    pool: Pool,
+    host: FleetHost | None,
+    image: str,
+    rows: Mapping[tuple[str, str], HostImage],
+    now: float,
+) -> DesktopResult:
     report = desktop.report
-    phase = phase_of(desktop, pool, host, now)
+    phase = _phase(desktop, pool, host, rows, now)
     why = phase.why or (report.error if report is not None and host is None else None)
     shows_address = desktop.handed_out or pool.spec.kind is PoolKind.FIXED
     return DesktopResult(
@@ -445,20 +488,7 @@ def _check_labels(labels: Mapping[str, str]) -> dict[str, str]:
         raise InvalidInput(f"labels: {error}") from error
 
 
-def _check_path(path: str) -> str:
-    try:
-        return rules.path(path)
-    except ValueError as error:
-        raise InvalidInput(f"path: {error}") from error
-
-
 def _check_text(name: str, text: str) -> str:
     if not 0 < len(text) <= 100 or not text.isprintable():
         raise InvalidInput(f"{name}: 1 to 100 printable characters")
-    return text
-
-
-def _check_sha256(text: str | None) -> str | None:
-    if text is not None and (len(text) != 64 or set(text) - set("0123456789abcdef")):
-        raise InvalidInput("sha256: 64 hexadecimal digits, as sha256sum prints them")
     return text

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from vgpuctl.model.image_copy import CopyState
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 
@@ -145,7 +146,8 @@ class Pool(Value):
 class Image(Value):
     """A base image. `path`: the file on each host that has it, or on storage that hosts share.
 
-    `retired`: no pool may use it any more.
+    `file`: of the controller's machine, which it is sent from; `url`: where agents fetch it; None both: it is at `path`
+    already. `retired`: no pool may use it any more.
     """
 
     id: str
@@ -157,6 +159,34 @@ class Image(Value):
     bytes: int | None = None
     retired: bool = False
     generation: int = 1
+    file: str | None = None
+    url: str | None = None
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether hosts get copies of it."""
+        return self.file is not None or self.url is not None
+
+
+class HostImage(Value):
+    """An image on a host. `copied`: the controller brought it there, and has it deleted once nothing uses it.
+
+    `have`: how many of its `bytes` are there. `code`, `error`, `hint`: why it failed, or why it was not deleted.
+    `errors`: how many followed each other; `not_before`: the next try.
+    """
+
+    host_id: str
+    image_id: str
+    path: str
+    copied: bool
+    state: CopyState = CopyState.MISSING
+    bytes: int | None = None
+    have: int = 0
+    code: str | None = None
+    error: str | None = None
+    hint: str | None = None
+    errors: int = 0
+    not_before: float = 0.0
 
 
 class FleetHost(Value):
@@ -341,7 +371,11 @@ class ApiToken(Value):
 
 
 class FleetCaller(Value):
-    """Who asks: the name of a token, or of a user of this machine, and what he may do."""
+    """Who asks: the name of a token, or of a user of this machine, and what he may do.
+
+    `is_local`: he comes through the socket, so files that he names are of this machine.
+    """
 
     name: str
     role: Role
+    is_local: bool = False

@@ -136,6 +136,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("label-host", "PUT", "/hosts/{name}/labels", Role.ADMIN),
         FleetCall("remove-host", "DELETE", "/hosts/{name}", Role.ADMIN),
         FleetCall("list-images", "GET", "/images", Role.VIEWER),
+        FleetCall("show-image", "GET", "/images/{name}", Role.VIEWER),
         FleetCall("ensure-image", "PUT", "/images/{name}", Role.ADMIN),
         FleetCall("delete-image", "DELETE", "/images/{name}", Role.ADMIN),
         FleetCall("list-tokens", "GET", "/tokens", Role.ADMIN),

@@ -18,7 +18,7 @@ import os
 import select
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
@@ -103,8 +103,12 @@ def run_command(
     return CompletedCommand(child.returncode, stdout or "", stderr or "")
 
 
-def run_watched(argv: Sequence[str], report: Callable[[str], None]) -> CompletedCommand:
+def run_watched(
+    argv: Sequence[str], report: Callable[[str], None], environment: Mapping[str, str] | None = None
+) -> CompletedCommand:
     """Run a command that takes as long as it takes; `report` gets its latest output about twice a second.
+
+    `environment`: None: nothing but the C locale and the system's PATH.
 
     When `report` raises, or a signal arrives, the command is killed before the exception goes on.
 
@@ -121,7 +125,7 @@ def run_watched(argv: Sequence[str], report: Callable[[str], None]) -> Completed
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env={"LC_ALL": "C", "PATH": PATH},
+            env={"LC_ALL": "C", "PATH": PATH} if environment is None else dict(environment),
             start_new_session=True,
         )
         try:

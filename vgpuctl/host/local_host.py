@@ -21,6 +21,7 @@ from vgpuctl.host.driver_discs import DriverDiscFiles
 from vgpuctl.host.files import HostFiles, read_machine_id, resolve_below
 from vgpuctl.host.guest_reports import GuestReportFiles
 from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
+from vgpuctl.host.image_folders import HostImageFolders
 from vgpuctl.host.images import ImageInspector
 from vgpuctl.host.kernel_messages import HostKernelMessages
 from vgpuctl.host.logs import HostKernelLog, JournalSocket
@@ -95,6 +96,7 @@ def open_local_host(
         connection = hypervisor.connection
         host = replace(host, guest_channels=LibvirtGuestChannels(connection), guest_agent=LibvirtGuestAgent(connection))
     host = replace(host, guest_reports=GuestReportFiles(run_dir))
+    host = replace(host, image_folders=HostImageFolders())
     host = replace(host, driver_discs=DriverDiscFiles(Path(DISC_DIRECTORY), host.clock, of_root=True))
     return _with_own_ports(host, run_dir, claims, processes, wait_seconds)
 

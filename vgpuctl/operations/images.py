@@ -13,18 +13,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_disk_sources, parse_domain
-from vgpuctl.errors import InvalidInput, LibvirtFailed, NotFound
+from vgpuctl.errors import InUse, InvalidInput, LibvirtFailed, NotFound
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.port_values import DomainInfo, ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import ImageResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmRecord
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.guards import require_libvirt
 from vgpuctl.operations.plans.chains import (
     BackingChains,
     build_chains,
     recorded_references,
     refuse_moved_disks,
+    refuse_needed_image,
     refuse_shared_disks,
 )
 from vgpuctl.operations.plans.images import (
@@ -115,6 +118,35 @@ def refuse_shared_deletion(host: Host, snapshot: Snapshot, vm: Vm, to_delete: Vm
         chains = find_backing_chains(host, snapshot, *(d.path for d in to_delete.disks))
         refuse_shared_disks(chains, vm, to_delete)
         refuse_moved_disks(chains, vm, to_delete.data_disks())
+
+
+def refuse_used_image(host: Host, path: str) -> None:
+    """Refuse to delete an image that a disk needs, also one in a bin, or that a VM has itself; whoever made them.
+
+    Raises:
+        InUse: naming the disk and its VM.
+        Refused: it is not known, because a pool is not started or cannot be listed.
+        HostCannot: libvirt does not answer.
+    """
+    snapshot = observe(host, ReadScope(models=False, gpu_addresses=frozenset()))
+    require_libvirt(snapshot)
+    chains = find_backing_chains(host, snapshot, path)
+    refuse_needed_image(chains, path, [pool.name for pool in host.storage.pools() if not pool.active])
+    bins = host.volume_bin
+    if bins is None:
+        return
+    binned = [one.path for pool in host.storage.pools() if pool.active for one in bins.volumes(pool.name)]
+    needed = {path, *(clone for clone, _ in chains.clones(path))}
+    identities = {file.identity for file in host.storage.image_files(tuple(needed)).values()}
+    for disk, file in host.storage.image_files(tuple(binned)).items():
+        base = None if file.backing_path is None else host.storage.image_files((file.backing_path,))
+        if base and {one.identity for one in base.values()} & identities:
+            raise InUse(
+                f"{path} is the base image of {disk}, a deleted disk that can still be restored",
+                hint="it goes when that is purged: vgpuctl list-deleted",
+                disk=path,
+                clone=disk,
+            )
 
 
 def list_images(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         AuditLog,
         Clock,
         HostFile,
+        ImageFolders,
         KernelMessages,
         Processes,
         Scratch,
@@ -43,7 +44,7 @@ class Host(Value):
     reach host.yaml, the drivers' commands, the kernel's log, unfinished files or deleted disks (a captured tree).
     `usage` and `usage_history` are None where the use of GPUs cannot be read (a captured tree).
     `guest_reports`, `guest_channels`: what helpers in guests report, and their channels; `guest_agent`: the QEMU guest
-    agents; `driver_discs`: drivers for guests; None as above.
+    agents; `driver_discs`: drivers for guests; `image_folders`: for images of a controller; None as above.
     `guest_helpers`: None in every process but the agent, which holds the channels.
     `domain_events` and `kernel_messages` tell the agent what happens; None where nothing can happen. `given_files`: the
     texts of files that a caller elsewhere sent, by path; None: the caller's files are on this machine. `snapshots`:
@@ -80,6 +81,7 @@ class Host(Value):
     guest_channels: GuestChannels | None = None
     guest_helpers: GuestHelpers | None = None
     driver_discs: DriverDiscs | None = None
+    image_folders: ImageFolders | None = None
     guest_agent: GuestAgent | None = None
     given_files: Mapping[str, str] | None = None
     snapshots: Snapshots | None = None

@@ -205,3 +205,26 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Wait a short time between two checks of a condition."""
+
+
+class ImageFolders(Protocol):
+    """The files of images that a controller brings to this host. Every method may raise OSError."""
+
+    def local_path(self, path: str) -> str:
+        """Return where the content of the host's file `path` is on this machine: itself, unless it is simulated."""
+
+    def file_bytes(self, path: str) -> int | None:
+        """Return the size of the host's file, None if there is none."""
+
+    def free_bytes(self, directory: str) -> int:
+        """Return how much more fits into a directory."""
+
+    def publish(self, part: str, path: str, format_name: str, size_bytes: int) -> None:
+        """Give a whole image its name, for QEMU to read; `size_bytes`: as a guest sees it.
+
+        Raises:
+            FileExistsError: there is a file of this name.
+        """
+
+    def remove(self, path: str) -> None:
+        """Delete an image; a missing one is no error."""

@@ -26,6 +26,7 @@ from vgpuctl.sim.guest_agent import SimGuestAgent
 from vgpuctl.sim.guest_channels import SimGuestChannels
 from vgpuctl.sim.host_tree import nvidia_node_name, vfio_device_name
 from vgpuctl.sim.hypervisor import EMULATOR_PREFIX, SimHypervisor
+from vgpuctl.sim.image_folders import SimImageFolders
 from vgpuctl.sim.kernel_messages import SimKernelMessages
 from vgpuctl.sim.logs import SimAudit, SimKernelLog
 from vgpuctl.sim.nvml import SimNvml
@@ -78,6 +79,7 @@ class SimHost:
         self.guest_agent = SimGuestAgent(core)
         self.storage = SimStorage(core)
         self.volume_bin = SimVolumeBin(core)
+        self.image_folders = SimImageFolders(core, self.storage)
         self.audit = SimAudit(core.directory)
         self.vendor = SimVendorCommands(core)
         self.run_dir: Path = core.directory / "run"

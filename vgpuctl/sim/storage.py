@@ -151,7 +151,7 @@ class SimStorage:
                 raise VirError(VirErrorNumber.INTERNAL_ERROR, problem)
             is_block = file.path.startswith("/dev/")
             allocation = file.allocation if is_block else _chain_allocation(state, image)
-            if self._space(state, self._require_pool(target.pool))[1] < allocation - file.allocation:
+            if self.space(state, self._require_pool(target.pool))[1] < allocation - file.allocation:
                 raise NoSpace(f"cannot copy {source} to {target.path}: No space left on device", path=source)
             report(50.0)
             change.add("file", file.path, file.size, file.format, file.base, allocation, image.firmware)
@@ -175,7 +175,7 @@ class SimStorage:
             size, allocation = capacity_bytes, file.allocation
             if storage_pool.kind == "logical":
                 size = allocation = max(file.size, _whole_extents(capacity_bytes))
-                if self._space(state, storage_pool)[1] < allocation - file.allocation:
+                if self.space(state, storage_pool)[1] < allocation - file.allocation:
                     raise NoSpace(
                         f"cannot resize volume {name}: insufficient free space", hint=f"virsh pool-info {pool}"
                     )
@@ -274,7 +274,7 @@ class SimStorage:
         """Return the size of a directory's file system: the pool's own, or the one that all others share."""
         with read_call(self._core, "file-system", directory) as state:
             pools = [pool for pool in state.pools.values() if pool.path == directory]
-            return self._space(state, pools[0] if pools else SimPool("", directory, active=True))[0]
+            return self.space(state, pools[0] if pools else SimPool("", directory, active=True))[0]
 
     def image_files(self, paths: Collection[str], *, reachable: Collection[str] | None = None) -> dict[str, ImageFile]:
         """Return, by path, the files that paths lead to, with their backing files.
@@ -292,7 +292,7 @@ class SimStorage:
     # -------------------------------------------------------------- plumbing
 
     def _pool_info(self, state: State, pool: SimPool) -> PoolInfo:
-        capacity, available = self._space(state, pool)
+        capacity, available = self.space(state, pool)
         return PoolInfo(
             name=pool.name,
             kind=pool.kind,
@@ -323,7 +323,7 @@ class SimStorage:
         if path in state.files:
             code = int(VirErrorNumber.STORAGE_VOL_EXIST)
             raise Exists(f"a volume named {name} already exists in pool {pool}", libvirt_code=code, volume=name)
-        if self._space(state, storage_pool)[1] < allocation:
+        if self.space(state, storage_pool)[1] < allocation:
             raise NoSpace(
                 f"cannot create volume {name}: cannot create '{path}': No space left on device",
                 hint=f"virsh pool-info {pool}",
@@ -336,7 +336,7 @@ class SimStorage:
         size = _whole_extents(capacity_bytes)
         return SimFile(self._new_volume_path(state, pool, name, size), size, "raw", None, size)
 
-    def _space(self, state: State, pool: SimPool) -> tuple[int, int]:
+    def space(self, state: State, pool: SimPool) -> tuple[int, int]:
         """Return capacity and free space: the pool's own, or those of the shared file system."""
         has_own_capacity = pool.capacity is not None
         file_system = self._core.machine.scenario["storage"]

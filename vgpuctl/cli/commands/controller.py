@@ -7,6 +7,7 @@ Size: one short command for each call.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -89,14 +90,23 @@ HOSTS = Listing(
     ),
     lambda host: str(host.name),
 )
+
+
+def _host_states(image: FleetImageResult) -> tuple[str, ...]:
+    """Return on how many hosts an image is in each state."""
+    counts = Counter(text.partition(" ")[0].rstrip(":") for text in image.hosts.values())
+    return tuple(f"{count} {state}" for state, count in sorted(counts.items()))
+
+
 IMAGES = Listing(
     "images",
     (
         Column("name", "NAME", lambda image: image.name),
         Column("version", "VERSION", lambda image: image.version),
         Column("os", "OS", lambda image: image.os),
-        Column("path", "PATH", lambda image: image.path),
         Column("pools", "POOLS", lambda image: image.pools),
+        Column("hosts", "HOSTS", _host_states),
+        Column("path", "PATH", lambda image: image.path, level="wide"),
         Column("retired", "RETIRED", lambda image: image.retired, level="wide"),
     ),
     lambda image: str(image.name),
@@ -166,7 +176,7 @@ def changed_desktop(data: Any) -> Page:
 def _host_page(data: FleetHostResult) -> Page:
     return _pairs(
         data, "name", "address", "state", "held", "problem", "labels", "desktops", "running", "machine_id", "host_key",
-        "agent_version", "driver", "holder", "seen", "offers",
+        "agent_version", "driver", "holder", "seen", "offers", "images",
     )  # fmt: skip
 
 
@@ -174,6 +184,12 @@ def changed_host(data: Any) -> Page:
     """Return the page of a host that was changed."""
     host: FleetHostResult = data.data
     return _changed(data, f"host {host.name}: {'held: ' + host.held if host.held else host.state}")
+
+
+def _image_page(data: FleetImageResult) -> Page:
+    return _pairs(
+        data, "name", "version", "os", "file", "url", "path", "bytes", "sha256", "retired", "pools", "hosts"
+    )  # fmt: skip
 
 
 def _changed_image(data: Any) -> Page:
@@ -488,27 +504,52 @@ def label_host(settings: Settings, name: str, labels: tuple[str, ...], where: Wh
 
 @make_command(
     "ensure-image", table=CONTROLLER_COMMANDS, page=_changed_image,
-    examples=(("vgpuctl controller ensure-image office /srv/images/office-11.qcow2 --version 11", "of the hosts"),),
+    examples=(
+        ("vgpuctl controller ensure-image office --file office-11.qcow2", "the controller sends it to the hosts"),
+        (
+            "vgpuctl controller ensure-image office --url https://images.example.org/office.qcow2 --sha256 DIGITS",
+            "each host fetches it",
+        ),
+        ("vgpuctl controller ensure-image office --path /srv/shared/office-11.qcow2", "storage that hosts share"),
+    ),
 )  # fmt: skip
 @click.argument("name", metavar="NAME")
-@click.argument("path", metavar="PATH")
+@click.option("--file", metavar="FILE", type=click.Path(dir_okay=False), help="A qcow2 or raw image of this machine.")
+@click.option("--url", metavar="URL", help="Where each host fetches it: https, below its agent: allow: image_urls.")
+@click.option("--path", metavar="PATH", help="Where each host has it already; nobody copies it.")
+@click.option("--folder", metavar="FOLDER", help="Of copies on hosts, in their agent: allow: folders. [/srv/images]")
 @click.option("--version", "version", metavar="TEXT", default="1", help="For people. [1]")
-@click.option("--os", metavar="TEXT", default="linux", help="linux, windows11 or another word for people. [linux]")
-@click.option("--sha256", metavar="DIGITS", help="The file's checksum, for people.")
+@click.option("--os", "system", metavar="TEXT", default="linux", help="linux, windows11 or another word. [linux]")
+@click.option("--sha256", metavar="DIGITS", help="The file's checksum; needed with --url, computed for --file.")
+@click.option("--size", metavar="BYTES", type=int, help="The file's size, if it is known.")
 @click.option("--retired", is_flag=True, help="No pool may begin to use it.")
 @changes_at_controller
 @click.pass_obj
 def ensure_image(
-    settings: Settings, name: str, path: str, version: str, os: str, sha256: str | None, retired: bool,
-    where: Where,
+    settings: Settings, name: str, file: str | None, url: str | None, path: str | None, folder: str | None,
+    version: str, system: str, sha256: str | None, size: int | None, retired: bool, where: Where,
 ) -> int:  # fmt: skip
-    """Name an image: a file that each host has at PATH, or that is on storage which hosts share.
+    """Add an image: one of --file, --url and --path says where it is. Again: what failed on hosts is tried now.
 
-    vgpuctl copies no image to hosts yet: bring it there before a pool uses it.
+    Hosts whose desktops need it get a copy, with its checksum checked, and lose it when nothing in the fleet uses it.
+    A file is read from this machine, the controller's own, each time that a host gets it: leave it there.
     """
     return make_call(
-        settings, where, "ensure-image", name=name, path=path, version=version, os=os, sha256=sha256, retired=retired
-    )
+        settings, where, "ensure-image", name=name, file=None if file is None else os.path.abspath(file), url=url,
+        path=path, folder=folder, version=version, os=system, sha256=sha256, size=size, retired=retired,
+    )  # fmt: skip
+
+
+@make_command(
+    "show-image", table=CONTROLLER_COMMANDS, page=_image_page,
+    examples=(("vgpuctl controller show-image office", "which hosts have it, and why one has not"),),
+)  # fmt: skip
+@click.argument("name", metavar="IMAGE")
+@at_controller
+@click.pass_obj
+def show_image(settings: Settings, name: str, where: Where) -> int:
+    """Show one image, and what each host has of it."""
+    return make_call(settings, where, "show-image", name=name)
 
 
 @make_command(
@@ -524,13 +565,13 @@ def list_images(settings: Settings, where: Where) -> int:
 
 @make_command(
     "delete-image", table=CONTROLLER_COMMANDS, page=_changed_image,
-    examples=(("vgpuctl controller delete-image office-10", "its file stays"),),
+    examples=(("vgpuctl controller delete-image office-10", "the hosts' copies go, the file itself stays"),),
 )  # fmt: skip
 @click.argument("name", metavar="IMAGE")
 @changes_at_controller
 @click.pass_obj
 def delete_image(settings: Settings, name: str, where: Where) -> int:
-    """Forget an image that no pool and no desktop uses."""
+    """Delete an image that no pool and no desktop uses; hosts delete their copies once no disk there needs them."""
     return make_call(settings, where, "delete-image", name=name)
 
 

@@ -45,6 +45,15 @@ class ImageRows(Rows):
                 map(image_of, connection.execute(select(schema.image).order_by(schema.image.c.name)).mappings())
             )
 
+    def find(self, name: str) -> Image:
+        """Return an image.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._database.read() as connection:
+            return image_of(_require(connection, schema.image, name, "image"))
+
     def put(self, image: Image, actor: str, if_generation: int | None = None) -> tuple[Image, Change]:
         """Store an image under its name; `id` and `generation` of the given one do not count.
 
@@ -85,9 +94,17 @@ class ImageRows(Rows):
             pools = (
                 connection.execute(select(schema.pool.c.name).where(schema.pool.c.image_id == image.id)).scalars().all()
             )
-            if pools or _uses_image(connection, image.id):
-                users = f"pools {', '.join(pools)}" if pools else "desktops that were made of it"
-                raise Refused(f"image {name} is used by {users}", hint="vgpuctl controller list-desktops")
+            of_image = select(schema.desktop.c.name).where(schema.desktop.c.image_id == image.id)
+            desktops = connection.execute(of_image.order_by(schema.desktop.c.name).limit(6)).scalars().all()
+            if pools or desktops:
+                names = ", ".join(desktops[:5]) + (", ..." if len(desktops) > 5 else "")
+                users = [f"pools {', '.join(pools)}"] * bool(pools) + [f"desktops {names}"] * bool(desktops)
+                raise Refused(
+                    f"image {name} is used by {' and '.join(users)}",
+                    hint="change the image of the pools; desktops get it at their next refresh",
+                    pools=list(pools),
+                    desktops=list(desktops[:5]),
+                )
             connection.execute(delete(schema.image).where(schema.image.c.id == image.id))
             self._note(connection, "image-deleted", name, actor, About())
 

@@ -47,6 +47,8 @@ image = Table(
     Column("bytes", BigInteger),
     Column("retired", Boolean, nullable=False),
     Column("generation", Integer, nullable=False),
+    Column("file", Text),
+    Column("url", Text),
 )
 
 pool = Table(
@@ -98,6 +100,24 @@ host_offer = Table(
     Column("free", Integer, nullable=False),
     Column("total", Integer, nullable=False),
 )
+
+host_image = Table(
+    "host_image",
+    metadata,
+    Column("host_id", ID, ForeignKey(host.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("image_id", ID, primary_key=True),
+    Column("path", Text, nullable=False),
+    Column("copied", Boolean, nullable=False),
+    Column("state", NAME, nullable=False),
+    Column("bytes", BigInteger),
+    Column("have", BigInteger, nullable=False),
+    Column("code", NAME),
+    Column("error", Text),
+    Column("hint", Text),
+    Column("errors", Integer, nullable=False),
+    Column("not_before", Float, nullable=False),
+)
+"""It refers to no row of `image`: a copy is deleted on the host after that."""
 
 person = Table("person", metadata, Column("name", NAME, primary_key=True))
 """The users who ever had a desktop: who assigns one locks the user's row first."""

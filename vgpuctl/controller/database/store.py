@@ -25,6 +25,7 @@ from vgpuctl.controller.database.access_rows import AnswerRows, JournalRows, Tok
 from vgpuctl.controller.database.desktop_rows import DesktopRows
 from vgpuctl.controller.database.engine import LOWEST_POSTGRESQL, Database
 from vgpuctl.controller.database.host_rows import HostRows
+from vgpuctl.controller.database.image_rows import HostImageRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
 from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.rows import Changes
@@ -67,6 +68,7 @@ class Store:
         parts = (database, self.changes)
         self.hosts = HostRows(*parts)
         self.images = ImageRows(*parts)
+        self.host_images = HostImageRows(*parts)
         self.pools = PoolRows(*parts)
         self.desktops = DesktopRows(*parts)
         self.tokens = TokenRows(*parts)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.agent.channel import IdleConnections
 from vgpuctl.agent.client import AgentHost
 from vgpuctl.agent.connection import LOCAL_AGENT, dial_socket
+from vgpuctl.agent.image_client import ImageClient
 from vgpuctl.controller.model import AgentFacts
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.agent_service import SOCKET_PATH
@@ -27,7 +28,7 @@ from vgpuctl.model.outcome import CallSettings, never_cancelled
 if TYPE_CHECKING:
     import socket
 
-    from vgpuctl.model.desktop import FleetRequest, FleetStatus
+    from vgpuctl.model.desktop import Fence, FleetRequest, FleetStatus
     from vgpuctl.remote.session import AgentSocket
     from vgpuctl.remote.ssh_session import SshSession
 
@@ -85,6 +86,10 @@ class HostLink:
         settings = CallSettings(wait_seconds=WAIT_SECONDS, cancelled=cancelled, command_line=(), fleet=fleet)
         name = self.address if self.address.startswith("ssh://") else LOCAL_AGENT
         return AgentHost(self._dial, settings, name, idle=self._idle)
+
+    def images(self, fence: Fence) -> ImageClient:
+        """Return the images of the host, for its holder."""
+        return ImageClient(self._dial, fence)
 
     def close(self) -> None:
         """Log out; what runs on the connection fails."""

@@ -18,6 +18,8 @@ from vgpuctl.agent.protocol import Fenced, FenceLost
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
 from vgpuctl.controller.hosts.guests import GuestQuestion, ask_guest
+from vgpuctl.controller.hosts.image_keeper import ImageKeeper
+from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink, facts_of
 from vgpuctl.controller.model import (
     Desktop,
@@ -58,14 +60,17 @@ OFFER_SECONDS = 10.0
 
 
 class HostRunner(threading.Thread):
-    """The thread of one host. `connect` makes the link to its agent."""
+    """The thread of one host. `connect` makes the link to its agent; `sender` sends images to all."""
 
-    def __init__(self, store: Store, host: FleetHost, connect: Callable[[FleetHost], HostLink]) -> None:
+    def __init__(
+        self, store: Store, host: FleetHost, connect: Callable[[FleetHost], HostLink], sender: ImageSender
+    ) -> None:
         super().__init__(name=f"host-{host.name}", daemon=True)
         self.host_id = host.id
         self._name = host.name
         self._store = store
         self._connect = connect
+        self._images = ImageKeeper(store, sender, self.wake)
         self._link: HostLink | None = None
         self._lease: HostLease | None = None
         self._stopping = threading.Event()
@@ -131,8 +136,10 @@ class HostRunner(threading.Thread):
             running = frozenset(self._running)
         vms = self._look(link, desktops, pools)
         self._offer(link, host)
+        fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
+        on_host = images if waits else self._keep_images(link, fence, host, desktops, pools, images)
         plan = plan_host(
-            host, desktops, vms, pools, images, self._store.now(), self._store.incarnation, running, MAX_CALLS,
+            host, desktops, vms, pools, on_host, self._store.now(), self._store.incarnation, running, MAX_CALLS,
             restored.former, self._store.hosts.stop_at(host.id),
         )  # fmt: skip
         if waits:
@@ -149,13 +156,32 @@ class HostRunner(threading.Thread):
         if self._hold_if_newer(host, desktops, plan):
             return 0.0
         self._store_plan(plan)
-        fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
         for action in plan.actions:
             image = images.get(action.desktop.image_id)
             pool = pools.get(action.desktop.pool_id)
             if image is not None and pool is not None:
                 self._begin(link, fence, action, pool, image)
-        return BUSY_SECONDS if plan.actions or running or _in_motion(desktops, plan) else IDLE_SECONDS
+        return (
+            BUSY_SECONDS
+            if plan.actions or running or self._images.is_busy or _in_motion(desktops, plan)
+            else IDLE_SECONDS
+        )
+
+    def _keep_images(
+        self,
+        link: HostLink,
+        fence: Fence,
+        host: FleetHost,
+        desktops: Sequence[Desktop],
+        pools: Mapping[str, Pool],
+        images: Mapping[str, Image],
+    ) -> Mapping[str, Image]:
+        """Have the host get and lose copies of images; return those that desktops there can be made of."""
+        ready = self._images.keep(link.images(fence), host, desktops, pools.values(), images)
+        for desktop in desktops:
+            if desktop.image_id in self._images.failed and not desktop.absent:
+                self._store.desktops.unplace(desktop.id)  # unless it was made: another host may have the image
+        return {one: image for one, image in images.items() if one in ready}
 
     def _store_plan(self, plan: HostPlan) -> None:
         """Store what a plan says of rows."""

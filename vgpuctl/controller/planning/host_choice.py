@@ -7,12 +7,22 @@ same GPUs, so an offer is an estimate until the host's next report.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.config.vm_request import FIELDS
-from vgpuctl.controller.model import Desktop, FleetHost, FleetHostState, HostChoice, Offer, Pool, PoolSpec
+from vgpuctl.controller.model import (
+    Desktop,
+    FleetHost,
+    FleetHostState,
+    HostChoice,
+    HostImage,
+    Offer,
+    Pool,
+    PoolSpec,
+)
 from vgpuctl.controller.planning.phase import is_silent
+from vgpuctl.model.image_copy import CopyState
 from vgpuctl.model.names import strip_board
 from vgpuctl.model.numbers import count_text, format_mib, parse_memory_size
 from vgpuctl.value import EMPTY_MAPPING, Value
@@ -51,7 +61,7 @@ def choose_host(
     pool: Pool,
     hosts: Sequence[FleetHost],
     offers: Iterable[Offer],
-    images_on: Mapping[str, Collection[str]],
+    images_on: Mapping[str, HostImage],
     placed: Mapping[str, int],
     now: float,
     *,
@@ -60,8 +70,8 @@ def choose_host(
 ) -> ChosenHost:
     """Choose a host for a desktop without one.
 
-    `images_on`: the ids of the images that each host has; a host without an entry may have any. `placed`: how many
-    desktops of this pool are on each host. `number`: at random from 0 up to, but not at, 1.
+    `images_on`: the desktop's image on each host; a host without an entry can get it. `placed`: how many desktops of
+    this pool are on each host. `number`: at random from 0 up to, but not at, 1.
     """
     by_host: dict[str, list[Offer]] = {}
     for offer in offers:
@@ -69,7 +79,7 @@ def choose_host(
     reasons: dict[str, str] = {}
     able: list[FleetHost] = []
     for host in sorted(hosts, key=lambda host: natural_key(host.name)):
-        reason = _why_not(host, desktop, pool.spec, images_on, rooms.get(host.id, HostRoom()), now)
+        reason = _why_not(host, pool.spec, images_on, rooms.get(host.id, HostRoom()), now)
         if reason is None:
             able.append(host)
         else:
@@ -82,7 +92,7 @@ def choose_host(
             for offer in fitting:
                 if offer.free > 0:
                     waste = sum(o.free / o.total for o in own if o.profile != offer.profile and o.total > 0)
-                    entry = _Candidate(host, offer, waste, host.id in images_on, placed.get(host.id, 0))
+                    entry = _Candidate(host, offer, waste, _has_image(host, images_on), placed.get(host.id, 0))
                     candidates.append(entry)
             if all(offer.free <= 0 for offer in fitting):
                 total = sum(offer.total for offer in fitting)
@@ -107,9 +117,8 @@ def matches_profile(offered: str, wanted: str) -> bool:
 
 def _why_not(
     host: FleetHost,
-    desktop: Desktop,
     spec: PoolSpec,
-    images_on: Mapping[str, Collection[str]],
+    images_on: Mapping[str, HostImage],
     room: HostRoom,
     now: float,
 ) -> str | None:
@@ -122,8 +131,9 @@ def _why_not(
         return f"held ({host.held})"
     if is_silent(host, now):
         return "silent"
-    if desktop.image_id not in images_on.get(host.id, (desktop.image_id,)):
-        return "lacks the image"
+    image = images_on.get(host.id)
+    if image is not None and image.state is CopyState.FAILED:
+        return f"its image failed ({image.error})"
     memory_mib = parse_memory_size(str(spec.vm.get("memory", FIELDS["memory"].default)))
     if room.memory_mib is not None and room.memory_mib < memory_mib:
         return f"{format_mib(room.memory_mib)} of memory free, {format_mib(memory_mib)} needed"
@@ -131,6 +141,10 @@ def _why_not(
     if room.cpus is not None and room.cpus < vcpus:
         return f"{room.cpus} CPUs, {vcpus} needed"
     return None
+
+
+def _has_image(host: FleetHost, images_on: Mapping[str, HostImage]) -> bool:
+    return host.id in images_on and images_on[host.id].state is CopyState.READY
 
 
 def _best(candidates: list[_Candidate], spec: PoolSpec, number: float) -> _Candidate:

@@ -113,8 +113,11 @@ def is_assignable(desktop: Desktop, pool: Pool, host: FleetHost | None, now: flo
     return phase_of(desktop, pool, host, now).word is PhaseWord.READY
 
 
-def phase_of(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -> Phase:
-    """Return a desktop's phase; `host`: the one it is on, None where it has none or the fleet has it no more."""
+def phase_of(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float, image_wait: str = "") -> Phase:
+    """Return a desktop's phase; `host`: the one it is on, None where it has none or the fleet has it no more.
+
+    `image_wait`: why its image is not on its host; empty: it is.
+    """
     report = desktop.report
     if desktop.absent:
         why = f"{host.name} is silent" if host is not None and is_silent(host, now) else ""
@@ -133,11 +136,12 @@ def phase_of(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -
         return Phase(PhaseWord.FAILED, _error_text(report) or f"{desktop.errors} errors after each other")
     waits = _why_not_begun(desktop, pool, host, now)
     if report is None or not report.exists:
+        waits = waits or image_wait
         return Phase(PhaseWord.WAITING, waits) if waits else Phase(PhaseWord.MAKING)
     if desktop.user is not None:
         return _phase_of_used(desktop, report, pool, _maintenance_text(host), now)
     if needs_refresh(desktop, report, pool.spec.kind):
-        waits = waits or (_error_text(report) if report.code == LOGGED_ON_CODE else "")
+        waits = waits or image_wait or (_error_text(report) if report.code == LOGGED_ON_CODE else "")
         return Phase(PhaseWord.DIRTY, waits) if waits else Phase(PhaseWord.REFRESHING)
     return _phase_of_power(desktop, report, pool, waits, now)
 

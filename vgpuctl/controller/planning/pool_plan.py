@@ -54,10 +54,12 @@ def plan_pool(
     now: float,
     random_mac: Callable[[], str],
     hosts: Mapping[str, FleetHost] = EMPTY_MAPPING,
+    with_image: Collection[str] | None = None,
 ) -> PoolChanges:
     """Plan what changes in a pool. `desktops`: all its rows; `image`: its present one, None: it has none.
 
-    `hosts`: by id; without them no host counts as silent or draining.
+    `hosts`: by id; without them no host counts as silent or draining. `with_image`: the ids of the hosts that have the
+    present image; None: all have it.
 
     Raises:
         Failed: `random_mac` gives the same addresses again and again.
@@ -78,7 +80,8 @@ def plan_pool(
     surplus, missing = _compare(pool, live, len(after), now, hosts)
     retired = [*gone, *surplus]
     create = _new_desktops(pool, after, missing, random_mac) if image is not None and not image.retired else ()
-    moved = () if image is None else _moved(pool, [d for d in live if d not in surplus], image)
+    kept = [desktop for desktop in live if desktop not in surplus]
+    moved = () if image is None else _moved(pool, kept, image, with_image)
     return PoolChanges(create, tuple(desktop.id for desktop in retired), released, None, moved)
 
 
@@ -243,8 +246,8 @@ def _new_mac(macs: set[str], random_mac: Callable[[], str]) -> str:
     raise Failed(f"no unused MAC address after {MAX_MAC_TRIES} random ones")
 
 
-def _moved(pool: Pool, desktops: list[Desktop], image: Image) -> tuple[str, ...]:
-    """Return the ids of those that get the pool's present image now.
+def _moved(pool: Pool, desktops: list[Desktop], image: Image, with_image: Collection[str] | None) -> tuple[str, ...]:
+    """Return the ids of those that get the pool's present image now, on hosts that have it.
 
     First those that are not ready anyway, for it costs nobody a desktop; then ready ones, as long as at most
     `max_unavailable` are not ready. A used floating desktop gets it after its release, a used dedicated one at its next
@@ -258,6 +261,7 @@ def _moved(pool: Pool, desktops: list[Desktop], image: Image) -> tuple[str, ...]
         desktop.id
         for desktop in desktops
         if desktop.image_id != image.id
+        and _can_have(desktop, with_image)
         and (
             (desktop.user is None and not _is_available(desktop, pool, None))
             or (desktop.user is not None and pool.spec.kind is PoolKind.DEDICATED and refreshes)
@@ -265,9 +269,13 @@ def _moved(pool: Pool, desktops: list[Desktop], image: Image) -> tuple[str, ...]
     ]
     available = [desktop for desktop in unused if _is_available(desktop, pool, image)]
     budget = pool.spec.max_unavailable - sum(d.host_id is not None for d in unused if d not in available)
-    outdated = [desktop for desktop in available if desktop.image_id != image.id]
+    outdated = [one for one in available if one.image_id != image.id and _can_have(one, with_image)]
     outdated.sort(key=lambda desktop: natural_key(desktop.name))
     return tuple(moved) + tuple(desktop.id for desktop in outdated[: max(0, budget)])
+
+
+def _can_have(desktop: Desktop, with_image: Collection[str] | None) -> bool:
+    return with_image is None or desktop.host_id is None or desktop.host_id in with_image
 
 
 def _is_available(desktop: Desktop, pool: Pool, image: Image | None) -> bool:

@@ -155,6 +155,7 @@ class FleetHostResult(Value):
 
     `holder`: the controller that has it now. `offers`: how many more vGPUs of each profile it said it can make.
     `running`: how many desktops still run there; null unless its state is maintenance.
+    `images`: what it has of each image of the fleet.
     """
 
     name: str
@@ -173,10 +174,15 @@ class FleetHostResult(Value):
     running: int | None
     offers: Mapping[str, int]
     generation: int
+    images: Mapping[str, str] = EMPTY_MAPPING
 
 
 class FleetImageResult(Value):
-    """A base image. `path`: of its file on the hosts. `pools`: those that use it."""
+    """A base image. `path`: of its file on the hosts. `pools`: those that use it.
+
+    `file`: of the controller's machine, which is sent; `url`: where hosts fetch it; null both: nobody copies it.
+    `hosts`: what each host has of it: missing, copying 40 %, ready, or failed with the reason.
+    """
 
     name: str
     version: str
@@ -186,6 +192,10 @@ class FleetImageResult(Value):
     retired: bool
     pools: tuple[str, ...]
     generation: int
+    file: str | None = None
+    url: str | None = None
+    bytes: int | None = None
+    hosts: Mapping[str, str] = EMPTY_MAPPING
 
 
 class ApiTokenResult(Value):

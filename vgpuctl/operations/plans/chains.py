@@ -17,7 +17,7 @@ from vgpuctl.model.port_values import VolumeInfo
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DiskRef, DiskRole, ManagedDisk, Vm, VmRecord
 from vgpuctl.operations.plans.images import DiskReferences, DiskUser, collect_references
-from vgpuctl.value import EMPTY_MAPPING, Value
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 _READ_ONLY = ("cdrom", "floppy")
 
@@ -162,6 +162,31 @@ def refuse_base_image(chains: BackingChains, path: str) -> None:
         disk=path,
         vm=min(vms, default=None),
         clone=clone,
+    )
+
+
+def refuse_needed_image(chains: BackingChains, path: str, stopped_pools: Sequence[str]) -> None:
+    """Refuse to delete an image that a VM has, or that a disk was made from.
+
+    Raises:
+        InUse: naming who needs it.
+        Refused: it is not known whether a disk in a pool needs it.
+    """
+    users = sorted(chains.users(path))
+    clones = chains.clones(path)
+    if users or clones:
+        clone, vms = next(((name, vms) for name, vms in clones if vms), clones[0] if clones else (None, frozenset()))
+        what = f"is the base image of {min(vms)}'s disk {clone}" if vms else f"is the base image of {clone}"
+        raise InUse(
+            f"{path} {f'is a disk of VM {users[0]}' if users else what}",
+            hint=f"vgpuctl list-images {shlex.quote(path)} shows who needs it",
+            disk=path,
+            vm=users[0] if users else min(vms, default=None),
+            clone=clone,
+        )
+    stopped = dict.fromkeys(stopped_pools, "it is not started")
+    _refuse_unlisted_pools(
+        replace(chains, unlisted_pools={**stopped, **chains.unlisted_pools}), path, "be deleted", None
     )
 
 

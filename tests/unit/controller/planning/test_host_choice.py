@@ -6,13 +6,16 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.controller.planning.fleets import HOST, NOW, desktop_of, pool_of
-from vgpuctl.controller.model import FleetHost, FleetHostState, HostChoice, Offer
+from vgpuctl.controller.model import FleetHost, FleetHostState, HostChoice, HostImage, Offer
 from vgpuctl.controller.planning.host_choice import ChosenHost, HostRoom, choose_host
+from vgpuctl.model.image_copy import CopyState
 from vgpuctl.value import replace
 
 HOSTS = tuple(
     FleetHost(f"h{n}", f"host-{n}", f"ssh://h{n}", seen_at=NOW, labels={"site": "berlin"}) for n in (1, 2, 10)
 )
+COPYING = HostImage("h1", "image-1", "/srv/images/a.img", True, CopyState.COPYING, 100, 40)
+READY = replace(COPYING, state=CopyState.READY)
 NEW = desktop_of(host_id=None, profile=None)
 
 
@@ -60,8 +63,10 @@ def test_offers_images_and_memory_decide():
         "the best profile first"
     )
     assert choose(pool, [("h1", "A16-2B", 1, 16), ("h2", "A40-4C", 0, 12)]).profile == "A16-2B"
-    assert name_of(choose(pool_of(), EQUAL, images={"h1": (), "h10": ("image-1",)})) == "host-10", "it surely has it"
-    assert "lacks the image" in choose(pool_of(), EQUAL, HOSTS[:1], images={"h1": ()}).reason
+    assert name_of(choose(pool_of(), EQUAL, images={"h1": COPYING, "h10": READY})) == "host-10", "it surely has it"
+    failed = replace(COPYING, state=CopyState.FAILED, error="no room")
+    assert "its image failed (no room)" in choose(pool_of(), EQUAL, HOSTS[:1], images={"h1": failed}).reason
+    assert name_of(choose(pool_of(), EQUAL, HOSTS[:1], images={"h1": COPYING})) == "host-1", "it can come"
     rooms = {"h1": HostRoom(8191), "h2": HostRoom(None, 4)}
     reason = choose(pool, EQUAL, HOSTS[:2], rooms=rooms).reason
     assert "host-1: 8191 MiB of memory free, 8 GiB needed; host-2: 4 CPUs, 8 needed" in reason
