@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 
 from tests.agent.conftest import RunningAgent
+from tests.agent.image_server import qcow2_header, sha256
 from tests.controller.conftest import IMAGE, SPEC, wait_until
 from vgpuctl.cli import schemas
 from vgpuctl.controller import openapi
@@ -135,6 +136,31 @@ def test_from_a_host_to_a_users_desktop(controller: Controller, agent: RunningAg
     events = data("list-events", "--limit", "1000")
     assert data("list-events", "--after", str(events[-2]["id"])) == events[-1:]
     assert events[-1]["text"] == "office"
+
+
+def test_an_image_is_sent_to_a_host_and_shown(controller: Controller, agent: RunningAgent, tmp_path: Path) -> None:
+    run, data = controller.run, controller.data
+    file = tmp_path / "office.qcow2"
+    file.write_bytes(qcow2_header())
+    assert run("add-host", "gpu01", f"agent:{agent.path}").returncode == 0
+    added = run("ensure-image", "office", "--file", str(file), "--version", "11")
+    path = f"/srv/images/office-{sha256(file.read_bytes())[:12]}.img"
+    assert added.stdout == f"image office: {path}\n", added.stderr
+    spec = tmp_path / "office.yaml"
+    spec.write_text(json.dumps({**SPEC, "spare": 1}))
+    assert run("ensure-pool", "office", "-f", str(spec)).returncode == 0
+    wait_until(lambda: data("show-pool", "office")["ready"] == 1, "a desktop")
+    shown = data("show-image", "office")
+    assert (shown["path"], shown["file"], shown["hosts"]) == (path, str(file), {"gpu01": "ready"})
+    assert "gpu01" in run("show-image", "office").stdout
+    assert "1 ready" in run("list-images").stdout
+    assert data("show-host", "gpu01")["images"] == {"office": "ready"}
+    used = run("delete-image", "office")
+    assert used.returncode == 3
+    assert "is used by pools office and desktops office-001" in used.stderr
+    token = secret(controller, "admin")
+    status, answer, _ = controller.request("PUT", f"{API}/images/other", {"file": str(file)}, **token)
+    assert (status, answer["error"]["code"]) == (403, "not-allowed"), "a token from elsewhere names no file"
 
 
 def test_what_a_token_may_do(controller: Controller, tmp_path: Path) -> None:

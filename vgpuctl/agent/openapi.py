@@ -105,7 +105,11 @@ def _fleet_path(schemas: dict[str, Any]) -> dict[str, Any]:
 def _image_paths(schemas: dict[str, Any]) -> dict[str, Any]:
     """Return the paths about images that a controller brings to the host."""
     copy = schema_of(ImageCopy, schemas)
-    fields = {name: schema_of(kind, schemas) for name, kind in get_type_hints(ImageRequest).items()}
+    fields = {
+        name: schema_of(kind, schemas)
+        for name, kind in get_type_hints(ImageRequest).items()
+        if name in ImageRequest._fields
+    }
     wanted = {"type": "object", "additionalProperties": False, "required": ["path"], "properties": fields}
     fence = {"name": FENCE_HEADER, "in": "header", "required": False, "schema": {"type": "string"}}
     path = {"name": "path", "in": "query", "required": True, "schema": {"type": "string"}}
