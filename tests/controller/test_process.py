@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.conftest import RunningAgent
+from tests.agent.image_server import qcow2_header, sha256
 from tests.controller.conftest import IMAGE, SPEC, wait_until
 from tests.controller.controllers import Controller, running_controller
 from vgpuctl.controller import openapi
@@ -76,7 +77,11 @@ def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: Run
     run, data = controller.run, controller.data
     spec = tmp_path / "office.yaml"
     spec.write_text(json.dumps(SPEC))
-    added = ("add-host gpu01 agent:" + str(agent.path), f"ensure-image office {IMAGE}", f"ensure-pool office -f {spec}")
+    added = (
+        "add-host gpu01 agent:" + str(agent.path),
+        f"ensure-image office --path {IMAGE}",
+        f"ensure-pool office -f {spec}",
+    )
     for line in added:
         assert run(*line.split(), "--dry-run").stdout.startswith("would change: ")
         assert run(*line.split()).returncode == 0
@@ -87,7 +92,7 @@ def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: Run
     before = [data(f"list-{kind}") for kind in ("pools", "images", "tokens", "events")]
     changes = (
         "stop-desktop office-001", "delete-desktop office-001", "drain-host gpu01",
-        "label-host gpu01 a=b", "resume-pool office", "delete-pool office", f"ensure-image office {IMAGE} --version 2",
+        "label-host gpu01 a=b", "resume-pool office", "delete-pool office", f"{image} --version 2",
     )  # fmt: skip
     for line in changes:
         done = run(*line.split(), "--dry-run", "--json")
@@ -100,6 +105,31 @@ def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: Run
     assert run("upgrade-db", "--state", str(tmp_path), "--dry-run", "--json").stdout.count('"changed": true') == 1
     assert run("upgrade-db", "--state", str(tmp_path)).returncode == 0
     assert '"changed": false' in run("upgrade-db", "--state", str(tmp_path), "--dry-run", "--json").stdout
+
+
+def test_an_image_is_sent_to_a_host_and_shown(controller: Controller, agent: RunningAgent, tmp_path: Path) -> None:
+    run, data = controller.run, controller.data
+    file = tmp_path / "office.qcow2"
+    file.write_bytes(qcow2_header())
+    assert run("add-host", "gpu01", f"agent:{agent.path}").returncode == 0
+    added = run("ensure-image", "office", "--file", str(file), "--version", "11")
+    path = f"/srv/images/office-{sha256(file.read_bytes())[:12]}.img"
+    assert added.stdout == f"image office: {path}\n", added.stderr
+    spec = tmp_path / "office.yaml"
+    spec.write_text(json.dumps({**SPEC, "spare": 1}))
+    assert run("ensure-pool", "office", "-f", str(spec)).returncode == 0
+    wait_until(lambda: data("show-pool", "office")["ready"] == 1, "a desktop")
+    shown = data("show-image", "office")
+    assert (shown["path"], shown["file"], shown["hosts"]) == (path, str(file), {"gpu01": "ready"})
+    assert "gpu01" in run("show-image", "office").stdout
+    assert "1 ready" in run("list-images").stdout
+    assert data("show-host", "gpu01")["images"] == {"office": "ready"}
+    used = run("delete-image", "office")
+    assert used.returncode == 3
+    assert "is used by pools office and desktops office-001" in used.stderr
+    token = secret(controller, "admin")
+    status, answer, _ = controller.request("PUT", f"{API}/images/other", {"file": str(file)}, **token)
+    assert (status, answer["error"]["code"]) == (403, "not-allowed"), "a token from elsewhere names no file"
 
 
 def test_what_a_token_may_do(controller: Controller, tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ class Api:
     ) -> None:
         """`open_reader`: opens the host with these snapshots. `read_metrics`: the text of the last sample, or empty."""
         self._fleet = fleet
+        self._images = images
         self._read_metrics = read_metrics
         self._snapshots = snapshots
         self._reader = open_reader(CallSettings(), None)
@@ -144,6 +145,7 @@ class Api:
         """End the streams that are open."""
         for stream in self._streams:
             stream.cancel()
+        await asyncio.to_thread(self._images.close)
         self._readers.close()
         self._checkers.close()
         self._identities.shutdown(wait=False)

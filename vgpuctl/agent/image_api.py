@@ -57,6 +57,10 @@ class ImageApi:
         self._fleet = fleet
         self._policy = policy
 
+    def close(self) -> None:
+        """End what fetches and checks images."""
+        self._copies.close()
+
     async def answer(self, threads: FairThreads, request: HttpRequest, caller: Caller) -> Response:
         """Answer with the images; begin one, or delete one."""
         if request.method == "POST":

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
+from typing import Any, get_type_hints
 
 from vgpuctl.agent.operation_store import SECRET_FIELDS, StoredOperation
 from vgpuctl.agent.protocol import API_CALLS, API_VERSION, REQUEST_KEY, RequestOptions
 from vgpuctl.library.call_table import LibraryCall, Parameter
 from vgpuctl.model.desktop import Fence, FleetStatus
+from vgpuctl.model.image_copy import FENCE_HEADER, ImageCopy, ImageRequest
 from vgpuctl.model.json_schema import document_schema, schema_of
 from vgpuctl.model.result_reader import typed_fields
 from vgpuctl.version import __version__
@@ -24,7 +25,7 @@ def document() -> dict[str, Any]:
     schemas["Operation"] = _operation()
     options = {name: schema_of(hint, schemas) for _, name, hint, _ in typed_fields(RequestOptions)}
     schemas["RequestOptions"] = {"type": "object", "additionalProperties": False, "properties": options}
-    paths |= _operation_paths() | _fleet_path(schemas)
+    paths |= _operation_paths() | _fleet_path(schemas) | _image_paths(schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -99,6 +100,45 @@ def _fleet_path(schemas: dict[str, Any]) -> dict[str, Any]:
     }
     read = {"summary": "Show which controller the host obeys.", "responses": _responses(status)}
     return {f"/{API_VERSION}/fleet": {"get": read, "post": announce}}
+
+
+def _image_paths(schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the paths about images that a controller brings to the host."""
+    copy = schema_of(ImageCopy, schemas)
+    fields = {
+        name: schema_of(kind, schemas)
+        for name, kind in get_type_hints(ImageRequest).items()
+        if name in ImageRequest._fields
+    }
+    wanted = {"type": "object", "additionalProperties": False, "required": ["path"], "properties": fields}
+    fence = {"name": FENCE_HEADER, "in": "header", "required": False, "schema": {"type": "string"}}
+    path = {"name": "path", "in": "query", "required": True, "schema": {"type": "string"}}
+    offset = {"name": "offset", "in": "query", "required": True, "schema": {"type": "integer", "minimum": 0}}
+    images = {"type": "object", "properties": {"images": {"type": "array", "items": copy}}}
+    changed = {"type": "object", "properties": {"changed": {"type": "boolean"}}}
+    have = {"type": "object", "properties": {"have": {"type": "integer"}}}
+    begin = {
+        "summary": "Begin to bring an image to this host, or go on with it.",
+        "parameters": [fence],
+        "requestBody": {"content": {"application/json": {"schema": wanted}}},
+        "responses": _responses(copy),
+    }
+    send = {
+        "summary": "Send the next part of an image.",
+        "parameters": [path, offset, fence],
+        "requestBody": {"content": {"application/octet-stream": {}}},
+        "responses": _responses(have),
+    }
+    delete = {
+        "summary": "Delete an image that was brought to this host.",
+        "parameters": [path, fence],
+        "responses": _responses(changed),
+    }
+    read = {"summary": "List the images that were brought to this host.", "responses": _responses(images)}
+    return {
+        f"/{API_VERSION}/images": {"get": read, "post": begin, "delete": delete},
+        f"/{API_VERSION}/images/ranges": {"put": send},
+    }
 
 
 def _referred_here(schemas: dict[str, Any]) -> Any:

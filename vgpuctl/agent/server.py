@@ -203,8 +203,7 @@ async def serve(
     read_metrics = (lambda: b"") if sampler is None else (lambda: sampler.metrics)
     scraped = _open_metrics(agent, read_metrics)
     fleet = FleetApi(agent.ports, fence)
-    copies = ImageCopies(agent.ports, agent.state, partial(_refuse_used_image, agent.ports))
-    images = ImageApi(agent.ports, copies, fleet, agent.policy)
+    images = _open_images(agent, fleet)
     api = Api(agent.open_reader, operations, events, agent.policy, agent.snapshots, fleet, images, read_metrics)
     server = make_server(api.app, PeerProtocol)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -222,7 +221,6 @@ async def serve(
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.to_thread(watcher.close)
-    await asyncio.to_thread(copies.close)
     if sampler is not None:
         await asyncio.to_thread(sampler.close)
     events.close()
@@ -235,6 +233,11 @@ async def serve(
     await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
     server.force_exit = True
     await serving
+
+
+def _open_images(agent: Agent, fleet: FleetApi) -> ImageApi:
+    copies = ImageCopies(agent.ports, agent.state, partial(_refuse_used_image, agent.ports))
+    return ImageApi(agent.ports, copies, fleet, agent.policy)
 
 
 def _refuse_used_image(host: Host, path: str) -> None:

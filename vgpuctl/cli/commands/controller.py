@@ -831,8 +831,8 @@ _COMMANDS: dict[str, click.Command] = {
     str(one.name): one
     for one in (
         run_controller, upgrade_db, show_fleet, add_host, list_hosts, show_host, cordon_host, label_host, accept_host,
-        remove_host, ensure_image, list_images, delete_image, ensure_pool, list_pools, show_pool, pause_pool,
-        resume_pool, delete_pool, list_desktops, show_desktop, assign, release, start_desktop, stop_desktop,
+        remove_host, ensure_image, list_images, show_image, delete_image, ensure_pool, list_pools, show_pool,
+        pause_pool, resume_pool, delete_pool, list_desktops, show_desktop, assign, release, start_desktop, stop_desktop,
         delete_desktop, add_token, list_tokens, delete_token, list_events,
     )
 }  # fmt: skip

@@ -10,7 +10,7 @@ module: image
 short_description: Ensure an image of the pools of desktops
 version_added: 0.3.0
 description:
-  - Names a file that each host has, or that is on storage which hosts share. It copies no file.
+  - Says which file pools make desktops of. One of O(file), O(url) and O(path) says where it is; hosts get copies of the first two.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes.fleet
 options:
@@ -18,9 +18,15 @@ options:
     type: str
     required: true
     description: The image's name, as pool specs have it.
+  file:
+    type: path
+    description: A qcow2 or raw image on the controller's machine, which sends it to hosts.
+  url:
+    type: str
+    description: Where each host fetches it, by https and with O(sha256).
   path:
     type: path
-    description: The file on the hosts. Required for V(present).
+    description: Where each host has it already, as on storage which hosts share.
   version:
     type: str
     description:
@@ -33,7 +39,7 @@ options:
       - Without it V(linux).
   sha256:
     type: str
-    description: The file's checksum, for people.
+    description: The file's checksum. Needed with O(url), computed for O(file).
   retired:
     type: bool
     description: Whether no pool may begin to use it.
@@ -41,7 +47,7 @@ options:
     type: str
     default: present
     choices: [present, absent]
-    description: V(absent) forgets an image that no pool and no desktop uses; its file stays.
+    description: V(absent) forgets an image that no pool and no desktop uses; hosts delete their copies.
 seealso:
   - module: vgpuctl.vgpuctl.pool
 author:
@@ -74,7 +80,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.fleet import CONTROLLER, Fleet
 from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import flags
 
-KEYS = ("path", "version", "os", "sha256", "retired")
+KEYS = ("file", "url", "path", "version", "os", "sha256", "retired")
 
 
 def main() -> None:
@@ -82,6 +88,8 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
+            "file": {"type": "path"},
+            "url": {"type": "str"},
             "path": {"type": "path"},
             "version": {"type": "str"},
             "os": {"type": "str"},
@@ -90,7 +98,8 @@ def main() -> None:
             "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
             **CONTROLLER,
         },
-        required_if=[("state", "present", ("path",))],
+        required_if=[("state", "present", ("file", "url", "path"), True)],
+        mutually_exclusive=[("file", "url", "path")],
         supports_check_mode=True,
     )
     fleet, name = Fleet(module), module.params["name"]
@@ -98,8 +107,8 @@ def main() -> None:
     if module.params["state"] == "absent":
         fleet.change("delete-image", "--", name, absent={})
         fleet.end("image", before, {}, KEYS)
-    more = flags(module.params, "version", "os", "sha256", "retired")
-    after = fleet.change("ensure-image", *more, "--", name, module.params["path"])
+    more = flags(module.params, "file", "url", "path", "version", "os", "sha256", "retired")
+    after = fleet.change("ensure-image", *more, "--", name)
     fleet.end("image", before, after, KEYS)
 
 
