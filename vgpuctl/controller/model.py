@@ -308,6 +308,13 @@ class FleetEvent(Value):
     user: str | None = None
 
 
+class JournalLimits(Value):
+    """How long entries of the journal are kept, and how many at most."""
+
+    days: int = 90
+    entries: int = 1_000_000
+
+
 class ApiToken(Value):
     """An API token. Only the digest of its secret is kept. `expires_at` None: never."""
 
