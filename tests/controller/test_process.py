@@ -13,9 +13,11 @@ import pytest
 
 from tests.agent.conftest import RunningAgent
 from tests.agent.image_server import qcow2_header, sha256
-from tests.controller.conftest import IMAGE, SPEC, wait_until
+from tests.controller.conftest import IMAGE, SPEC, opened, wait_until
 from tests.controller.controllers import Controller, running_controller
 from vgpuctl.controller import openapi
+from vgpuctl.controller.database.store import upgrade
+from vgpuctl.controller.model import Role
 from vgpuctl.controller.routes import API, CALLS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/json"
@@ -92,7 +94,8 @@ def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: Run
     before = [data(f"list-{kind}") for kind in ("pools", "images", "tokens", "events")]
     changes = (
         "stop-desktop office-001", "delete-desktop office-001", "drain-host gpu01",
-        "label-host gpu01 a=b", "resume-pool office", "delete-pool office", f"{image} --version 2",
+        "label-host gpu01 a=b", "resume-pool office", "delete-pool office",
+        f"ensure-image office --path {IMAGE} --version 2",
     )  # fmt: skip
     for line in changes:
         done = run(*line.split(), "--dry-run", "--json")
@@ -199,6 +202,22 @@ def test_the_description_of_the_api_is_published() -> None:
     if os.environ.get("VGPUCTL_REGENERATE"):
         path.write_text(openapi.text())
     assert path.read_text() == openapi.text()
+
+
+def test_old_events_are_deleted_while_it_runs(tmp_path: Path) -> None:
+    state = tmp_path / "controller" / "state"
+    state.mkdir(parents=True, mode=0o700)
+    url = f"sqlite:///{state}/fleet.db"
+    upgrade(url)
+    with opened(url) as store:
+        for number in range(3):
+            store.tokens.add(f"t{number}", Role.VIEWER, str(number) * 64, None, "root")
+        with store.database.write() as connection:
+            connection.exec_driver_sql("UPDATE event SET at = at - 3 * 86400 WHERE id < 3")
+    one = Controller(tmp_path / "controller", 0)
+    one.start("--event-days", "2")
+    wait_until(lambda: [event["text"] for event in one.data("list-events")] == ["t2: viewer"], "old events to go")
+    assert one.stop() == 0
 
 
 def test_a_controller_ends_and_goes_on(controller: Controller, agent: RunningAgent) -> None:

@@ -23,6 +23,7 @@ from vgpuctl.controller.model import (
     Desktop,
     DesktopReport,
     FleetHostState,
+    JournalLimits,
     NewDesktop,
     Offer,
     Pool,
@@ -470,6 +471,41 @@ def test_the_journal_goes_on_after_an_entry(store: Store) -> None:
     last_two = store.journal.list(limit=2)
     assert [event.text for event in last_two] == ["t3: viewer", "t4: viewer"]
     assert [event.text for event in store.journal.list(after=last_two[0].id)] == ["t4: viewer"]
+
+
+def add_events(store: Store, ages_days: list[float]) -> None:
+    with store.database.write() as connection:
+        now = store.database.now(connection)
+        rows = [{"at": now - days * 86400, "kind": "k", "text": f"{days}", "actor": "test"} for days in ages_days]
+        connection.execute(schema.event.insert(), rows)
+
+
+def prune(store: Store, limits: JournalLimits) -> int:
+    """Prune until there is nothing more; return in how many transactions."""
+    return next(count for count in range(1, 100) if not store.journal.prune(limits))
+
+
+def test_old_events_go_a_thousand_at_a_time(store: Store) -> None:
+    assert prune(store, JournalLimits()) == 1, "there are none"
+    add_events(store, [100.0] * 2500 + [91.0, 89.0, 1.0])
+    assert prune(store, JournalLimits()) == 3
+    assert [event.text for event in store.journal.list()] == ["89.0", "1.0"]
+    assert prune(store, JournalLimits(entries=1)) == 1
+    assert [event.text for event in store.journal.list()] == ["1.0"]
+    last = store.journal.list()[-1].id
+    add_events(store, [200.0])
+    prune(store, JournalLimits(days=1))
+    (kept,) = store.journal.list()
+    assert (kept.text, kept.id) == ("200.0", last + 1), "the last one stays, so that ids grow"
+
+
+def test_what_contradicts_the_database_is_handed_out_to_nobody(store: Store) -> None:
+    _, host_id, epoch = with_desktops(store, 1)
+    store.desktops.assign("office", "ada", "test")
+    report_all(store, host_id, epoch)
+    assert store.desktops.find("office-001").handed_out
+    report_all(store, host_id, epoch, code="record-newer", error="its generation is newer")
+    assert not store.desktops.find("office-001").handed_out
 
 
 def test_two_hundred_users_with_two_tabs_get_120_desktops(url: str) -> None:

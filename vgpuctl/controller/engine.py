@@ -18,7 +18,7 @@ from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.hosts.runner import LEASE_SECONDS, HostRunner
-from vgpuctl.controller.model import Desktop, FleetHost, Offer, Pool, PoolChanges, PoolState
+from vgpuctl.controller.model import Desktop, FleetHost, JournalLimits, Offer, Pool, PoolChanges, PoolState
 from vgpuctl.controller.planning.host_choice import choose_host
 from vgpuctl.controller.planning.pool_plan import plan_pool
 from vgpuctl.errors import Refused, VgpuctlError
@@ -31,6 +31,7 @@ TICK_SECONDS = 5.0
 """What the pools need is looked at this often, and after each change in this process."""
 SETTLE_SECONDS = 0.2
 """Changes that follow each other this quickly are looked at together."""
+PRUNE_SECONDS = 3600.0
 STOP_SECONDS = 60.0
 """So long calls of hosts may go on when the controller stops; the hosts finish or undo them."""
 QEMU_MAC_PREFIX = (0x52, 0x54, 0x00)
@@ -47,15 +48,20 @@ def connect_host(host: FleetHost) -> HostLink:
 
 
 class Engine:
-    """All that runs by itself. `connect`: makes the link to a host's agent; `on_failure`: ends this controller."""
+    """All that runs by itself.
+
+    `connect`: makes the link to a host's agent; `on_failure`: ends this controller. `limits`: of the journal.
+    """
 
     def __init__(
         self,
         store: Store,
         connect: Callable[[FleetHost], HostLink] = connect_host,
         on_failure: Callable[[], object] = lambda: None,
+        limits: JournalLimits = JournalLimits(),  # noqa: B008 - values do not change
     ) -> None:
         self._store = store
+        self._limits = limits
         self._clock = store.clock
         self._on_failure = on_failure
         self._connect = connect
@@ -64,7 +70,7 @@ class Engine:
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._keep(work), name=work.__name__, daemon=True)
-            for work in (self._tick, self._renew)
+            for work in (self._tick, self._renew, self._prune)
         ]
         self.ticked_at = self._clock.monotonic()
         self.failure: VgpuctlError | None = None
@@ -129,6 +135,12 @@ class Engine:
             self._on_failure()
             return
         self._store.hosts.renew_leases(self._store.holder, LEASE_SECONDS)
+
+    def _prune(self) -> None:
+        """Delete old entries of the journal."""
+        while not self._stopping.is_set() and self._store.journal.prune(self._limits):
+            pass
+        self._pause(PRUNE_SECONDS)
 
     def _tick(self) -> None:
         """Give each pool what it needs, find hosts for new desktops, and have each host's loop look."""

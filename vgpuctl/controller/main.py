@@ -24,6 +24,7 @@ from vgpuctl.controller.api import ControllerApi
 from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.engine import Engine, connect_host
 from vgpuctl.controller.fleet import FleetService
+from vgpuctl.controller.model import JournalLimits
 from vgpuctl.errors import FileFailed, InvalidInput, Refused
 from vgpuctl.model.controller_service import DATABASE_FILE, SOCKET_PATH, STATE_DIRECTORY
 from vgpuctl.regular_file import read_regular_file
@@ -84,7 +85,14 @@ def parse_listen(text: str, certificate: str | None, key: str | None) -> Listen:
     return Listen(address, int(port), certificate, key)
 
 
-def run(*, database: str | None, state: str | None, path: str | None, listen: Listen | None) -> str:
+def run(
+    *,
+    database: str | None,
+    state: str | None,
+    path: str | None,
+    listen: Listen | None,
+    limits: JournalLimits = JournalLimits(),  # noqa: B008 - values do not change
+) -> str:
     """Run until SIGTERM or SIGINT; return the socket's path.
 
     Raises:
@@ -103,7 +111,7 @@ def run(*, database: str | None, state: str | None, path: str | None, listen: Li
     try:
         with bind(path or SOCKET_PATH) as listening:
             socket_path = str(listening.getsockname())
-            asyncio.run(_serve(store, listening, listen))
+            asyncio.run(_serve(store, listening, listen, limits))
         return socket_path
     finally:
         store.close()
@@ -161,11 +169,11 @@ class _OwnProtocol(LimitedProtocol):
         """Return None: its owner has no limit."""
 
 
-async def _serve(store: Store, listening: socket.socket, listen: Listen | None) -> None:
+async def _serve(store: Store, listening: socket.socket, listen: Listen | None, limits: JournalLimits) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    engine = Engine(store, on_failure=lambda: loop.call_soon_threadsafe(stop.set))
+    engine = Engine(store, on_failure=lambda: loop.call_soon_threadsafe(stop.set), limits=limits)
     api = ControllerApi(store, FleetService(store, connect_host), engine)
     servers = [make_server(_through_socket(api.app), _OwnProtocol)]
     sockets = [listening]

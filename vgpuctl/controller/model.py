@@ -361,6 +361,13 @@ class Restored(Value):
     imported_pools: tuple[str, ...] = ()
 
 
+class JournalLimits(Value):
+    """How long entries of the journal are kept, and how many at most."""
+
+    days: int = 90
+    entries: int = 1_000_000
+
+
 class ApiToken(Value):
     """An API token. Only the digest of its secret is kept. `expires_at` None: never."""
 

@@ -309,6 +309,8 @@ def changes_at_controller(function: _Command) -> _Command:
 @click.option("--listen", metavar="ADDRESS:PORT", help="Serve the API there, too; other than loopback with TLS.")
 @click.option("--tls-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
 @click.option("--tls-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
+@click.option("--event-days", metavar="N", type=click.IntRange(1, 3650), help="Events are kept so long. [90]")
+@click.option("--events", metavar="N", type=click.IntRange(1000), help="So many events are kept at most. [1000000]")
 @click.pass_obj
 def run_controller(
     settings: Settings,
@@ -318,6 +320,8 @@ def run_controller(
     listen: str | None,
     tls_certificate: str | None,
     tls_key: str | None,
+    event_days: int | None,
+    events: int | None,
 ) -> int:
     """Run a controller until SIGTERM or Ctrl-C, as an ordinary user.
 
@@ -327,6 +331,7 @@ def run_controller(
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         from vgpuctl.controller import main
+        from vgpuctl.controller.model import JournalLimits
         from vgpuctl.model.outcome import QueryResult
         from vgpuctl.model.results.host import AgentResult
 
@@ -334,9 +339,9 @@ def run_controller(
         if listen is None and (tls_certificate or tls_key):
             raise InvalidInput("--tls-certificate and --tls-key need --listen")
         port = None if listen is None else main.parse_listen(listen, tls_certificate, tls_key)
-        return run.CommandOutput(
-            QueryResult(AgentResult(main.run(database=database, state=state, path=path, listen=port)))
-        )
+        limits = JournalLimits(event_days or JournalLimits.days, events or JournalLimits.entries)
+        ended = main.run(database=database, state=state, path=path, listen=port, limits=limits)
+        return run.CommandOutput(QueryResult(AgentResult(ended)))
 
     return run.perform(settings, "controller-run", work)
 

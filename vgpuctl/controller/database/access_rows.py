@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import hmac
+from itertools import takewhile
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import About, Rows, columns_of
-from vgpuctl.controller.model import ApiToken, FleetEvent, Role
+from vgpuctl.controller.model import ApiToken, FleetEvent, JournalLimits, Role
 from vgpuctl.errors import Exists, NotFound, Refused
 from vgpuctl.value import Value
 
 ANSWER_SECONDS = 86400.0
 MAX_EVENTS = 1000
+DAY_SECONDS = 86400.0
+PRUNE_ENTRIES = 1000
 
 
 class KnownAnswer(Value):
@@ -73,7 +76,7 @@ class TokenRows(Rows):
 
 
 class JournalRows(Rows):
-    """The journal of the fleet, which is only added to."""
+    """The journal of the fleet. Entries are added, and the oldest ones deleted."""
 
     def list(self, after: int = 0, limit: int = MAX_EVENTS) -> tuple[FleetEvent, ...]:
         """Return the entries after one, the oldest first; without one the last ones."""
@@ -83,6 +86,24 @@ class JournalRows(Rows):
             rows = connection.execute(statement.where(event.c.id > after)).mappings()
             entries = [FleetEvent(**row) for row in rows]
         return tuple(entries if after else reversed(entries))
+
+    def prune(self, limits: JournalLimits) -> bool:
+        """Delete the oldest entries beyond the limits, not many at a time; return whether there may be more of them.
+
+        The last entry stays: the next one's id must be greater.
+        """
+        event = schema.event
+        with self._database.write() as connection:
+            last = connection.execute(select(func.max(event.c.id))).scalar_one()
+            if last is None:
+                return False
+            before = self._database.now(connection) - limits.days * DAY_SECONDS
+            oldest = select(event.c.id, event.c.at).where(event.c.id < last).order_by(event.c.id).limit(PRUNE_ENTRIES)
+            rows = connection.execute(oldest).all()
+            gone = list(takewhile(lambda row: row.at < before or row.id <= last - limits.entries, rows))
+            if gone:
+                connection.execute(delete(event).where(event.c.id <= gone[-1].id))
+            return len(gone) == PRUNE_ENTRIES
 
     def add(self, kind: str, text: str, actor: str, about: About) -> None:
         """Add an entry."""

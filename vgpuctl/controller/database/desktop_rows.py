@@ -28,7 +28,7 @@ from vgpuctl.controller.database.rows import (
 )
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, Pool, PoolChanges, PoolKind, PoolState
 from vgpuctl.controller.planning.back_off import next_try
-from vgpuctl.controller.planning.phase import CRASHES_CODE, FAILED_AFTER, SILENT_SECONDS, was_seen
+from vgpuctl.controller.planning.phase import BLOCKING_CODES, CRASHES_CODE, FAILED_AFTER, SILENT_SECONDS, was_seen
 from vgpuctl.controller.planning.restored import record_of
 from vgpuctl.errors import InvalidInput, NoCapacity, NotAllowed, NotFound, Refused
 from vgpuctl.value import replace
@@ -549,7 +549,9 @@ def _differs(desktop: Desktop, report: DesktopReport) -> bool:
 
 
 def _is_confirmed(desktop: Desktop, report: DesktopReport) -> bool:
-    return desktop.user is not None and (report.user, report.generation) == (desktop.user, desktop.generation)
+    if desktop.user is None or report.code in BLOCKING_CODES:
+        return False  # the host has something else than the database says
+    return (report.user, report.generation) == (desktop.user, desktop.generation)
 
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> Desktop:

@@ -10,7 +10,8 @@ module: image
 short_description: Ensure an image of the pools of desktops
 version_added: 0.3.0
 description:
-  - Says which file pools make desktops of. One of O(file), O(url) and O(path) says where it is; hosts get copies of the first two.
+  - Says which file pools make desktops of. One of O(file), O(url) and O(path) says where it is.
+  - Hosts get copies of the first two.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes.fleet
 options:
