@@ -138,7 +138,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.hosts[self.ids.index(choice.host.id)].free -= 1
 
     @rule(one=controllers, place=places)
-    def look(self, one: int, place: int) -> None:
+    def report_host(self, one: int, place: int) -> None:
         store, model, host_id = self.stores[one], self.hosts[place], self.ids[place]
         before = store.hosts.leases().get(host_id)
         lease = store.hosts.take_lease(host_id, store.holder, 300.0)
@@ -176,7 +176,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.tick(store)
                 self.place(store)
                 for place in (0, 1):
-                    self.look(store, place)
+                    self.report_host(store, place)
                 while self.pending:
                     self.carry_out(0)
 
@@ -210,10 +210,10 @@ class StoreMachine(RuleBasedStateMachine):
             return
         assert desktop.user == user
         assert not (is_new and desktop.handed_out), "its host has not confirmed it"
-        found = self.vm_of(desktop)
+        vm_and_host = self.vm_of(desktop)
         if is_new and not self.was_restored:
-            assert found is not None
-            assert found[0].disk_users[desktop.id] == set(), "a dirty desktop is nobody's"
+            assert vm_and_host is not None
+            assert vm_and_host[0].disk_users[desktop.id] == set(), "a dirty desktop is nobody's"
 
     @rule(one=controllers, number=which)
     def release(self, one: int, number: int) -> None:
@@ -225,10 +225,10 @@ class StoreMachine(RuleBasedStateMachine):
     def log_on(self) -> None:
         """Have everybody log on who was told an address."""
         for row in self.stores[0].desktops.list():
-            found = self.vm_of(row)
-            if row.user is None or not row.handed_out or row.id in self.unlooked or found is None:
+            vm_and_host = self.vm_of(row)
+            if row.user is None or not row.handed_out or row.id in self.unlooked or vm_and_host is None:
                 continue
-            host, vm = found
+            host, vm = vm_and_host
             if vm.state == "running":
                 assert host.disk_users[row.id] <= {row.user}, f"{row.user} after {host.disk_users[row.id]}"
                 host.disk_users[row.id].add(row.user)
@@ -237,16 +237,16 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(number=which)
     def log_off(self, number: int) -> None:
         row = self.row(number)
-        found = None if row is None else self.vm_of(row)
-        if row is not None and found is not None and found[1].guest_users:
-            found[0].vms[row.id] = replace(found[1], guest_users=())
+        vm_and_host = None if row is None else self.vm_of(row)
+        if row is not None and vm_and_host is not None and vm_and_host[1].guest_users:
+            vm_and_host[0].vms[row.id] = replace(vm_and_host[1], guest_users=())
 
     @rule(number=which)
     def stop_by_itself(self, number: int) -> None:
         row = self.row(number)
-        found = None if row is None else self.vm_of(row)
-        if row is not None and found is not None:
-            found[0].vms[row.id] = replace(found[1], state="stopped", guest_users=None)
+        vm_and_host = None if row is None else self.vm_of(row)
+        if row is not None and vm_and_host is not None:
+            vm_and_host[0].vms[row.id] = replace(vm_and_host[1], state="stopped", guest_users=None)
 
     @rule(one=controllers, number=which)
     def delete(self, one: int, number: int) -> None:
@@ -277,10 +277,10 @@ class StoreMachine(RuleBasedStateMachine):
         row = self.row(number)
         if row is not None:
             with self.stores[0].database.read() as connection:
-                found = (
+                vm_and_host = (
                     connection.execute(schema.desktop.select().where(schema.desktop.c.id == row.id)).mappings().one()
                 )
-                self.saved[row.id] = dict(found)
+                self.saved[row.id] = dict(vm_and_host)
 
     @rule(number=which)
     def restore(self, number: int) -> None:
