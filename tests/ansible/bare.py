@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.ansible.debs import write_repository
-from tests.ansible.plays import Ran, played
+from tests.ansible.plays import ANSIBLE, Ran, played
 from tests.ansible.stand_ins import PACKAGES, PROGRAMS, PYTHON
 from tests.namespaces import expect, unshare
 
@@ -49,7 +49,7 @@ exec cat
 SETTINGS = """\
 HostKey /fake/host_key
 AuthorizedKeysFile /fake/authorized_keys
-PidFile none
+PidFile /run/sshd.pid
 StrictModes no
 UsePAM no
 PasswordAuthentication no
@@ -60,10 +60,22 @@ SetEnv PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VGPUCTL_HOST=sim:a100-4
 
 
 class Bare:
-    """The host. `files` and `programs` map paths to contents, which are written before anything runs on the host."""
+    """The host. `files` and `programs` map paths to contents, which are written before anything runs on the host.
 
-    def __init__(self, place: Path, files: Mapping[str, str], programs: Mapping[str, str] = PROGRAMS) -> None:
+    `sshd_settings`: more lines for sshd, after all others. `ansible`: the directory of Ansible's programs.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        files: Mapping[str, str],
+        programs: Mapping[str, str] = PROGRAMS,
+        sshd_settings: str = "",
+        ansible: Path = ANSIBLE,
+    ) -> None:
         self.place = place
+        self._ansible = ansible
+        self._sshd_settings = SETTINGS + sshd_settings
         (place / "layer").mkdir()
         self._errors = (place / "stderr").open("w+")
         self._child = subprocess.Popen(
@@ -126,6 +138,7 @@ class Bare:
             ANSIBLE_SSH_ARGS="-o ControlMaster=auto -o ControlPersist=20s",
             ANSIBLE_SSH_CONTROL_PATH_DIR=str(self.place / "cp"),
             ANSIBLE_REMOTE_TEMP="/root/.ansible/tmp",
+            ansible=self._ansible,
         )
 
     def _login(self) -> dict[str, str]:
@@ -144,7 +157,7 @@ class Bare:
             subprocess.run(argv, check=True, timeout=60)
         public = (self.place / "host_key.pub").read_text()
         (self.place / "known_hosts").write_text(f"127.0.0.1 {public}")
-        fake = {"host_key": (self.place / "host_key").read_text(), "sshd_config": SETTINGS, "cpuinfo": CPU,
+        fake = {"host_key": (self.place / "host_key").read_text(), "sshd_config": self._sshd_settings, "cpuinfo": CPU,
                 "authorized_keys": (self.place / "key.pub").read_text(), "boot_id": "boot-0\n",
                 "cmdline": "root=/dev/vda quiet\n"}  # fmt: skip
         for name in ("packaging", "pkg_resources"):  # a stock Debian has neither

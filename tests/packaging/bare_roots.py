@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tests.packaging.build import ROOT
 from vgpuctl.operations.plans.agent_units import AGENT_UNITS
+from vgpuctl.operations.plans.controller_unit import CONTROLLER_UNITS
 from vgpuctl.operations.plans.installation import HOOK_PATH, UNIT_PATH, UNIT_WANTS_LINK
 from vgpuctl.remote import bootstrap, bootstrap_script
 from vgpuctl.version import __version__
@@ -60,6 +61,17 @@ watch vm-undefined
 kill $agent
 wait $agent
 """
+FLEET_LIBRARIES = (
+    "python3-alembic python3-paramiko python3-psycopg python3-sqlalchemy python3-starlette python3-uvicorn"
+)
+FLEET = """\
+for directory in /var/lib /run; do install -d -o vgpuctl-controller -m 700 $directory/vgpuctl-controller; done
+setpriv --reuid=vgpuctl-controller --regid=vgpuctl-controller --clear-groups vgpuctl controller run & fleet=$!
+timeout 60 sh -c 'until [ -S /run/vgpuctl-controller/controller.sock ]; do sleep 0.2; done'
+vgpuctl controller show-fleet --json
+kill $fleet
+wait $fleet
+"""
 ENTER = ("unshare", "--mount", "--pid", "--fork", "sh", "-ec", 'mount -t proc proc "$1/proc"; exec chroot "$@"', "sh")
 
 
@@ -96,7 +108,8 @@ def try_all(wheel: Path, deb: Path) -> None:
     failed = []
     for suite, (name, python) in SUITES.items():
         trials = [fresh, over_old_files, brought, upgrade, removal, agent, member, pip_without_compiler]
-        trials += [by_ansible] if suite == "trixie" else []  # Debian 12's ansible-core is too old
+        # Debian 12's ansible-core and SQLAlchemy are too old
+        trials += [by_ansible, controller] if suite == "trixie" else []
         for trial in trials:
             started = time.monotonic()
             with _root(suite, wheel, deb, python) as root:
@@ -234,6 +247,23 @@ def agent(root: BareRoot, deb: Path) -> None:
     root.run(f"{APT} purge vgpuctl")
     assert not root.file("/var/lib/vgpuctl-agent").exists()
     assert "vgpuctl-view:x:4711:" in root.file("/etc/group").read_text()
+
+
+def controller(root: BareRoot, deb: Path) -> None:
+    """The controller comes disabled; install-host --controller enables it; its user runs it on Debian's libraries."""
+    _install(root, deb)
+    (unit,) = CONTROLLER_UNITS
+    assert not root.file(unit.wants_link).is_symlink()
+    refused = root.run("vgpuctl install-host --controller 2>&1", status=6)
+    assert "apt install python3-sqlalchemy && apt install python3-alembic" in refused, refused
+    root.run(f"{INSTALL} {FLEET_LIBRARIES}; vgpuctl install-host --controller")
+    assert os.readlink(root.file(unit.wants_link)) == unit.package_path
+    assert '"role": "admin"' in root.run(FLEET)
+    root.run(f"dpkg -i {_make_newer(root)}")
+    assert root.file(unit.wants_link).is_symlink()
+    root.run(f"{APT} purge vgpuctl")
+    assert not root.file(unit.wants_link).is_symlink()
+    assert not root.file("/var/lib/vgpuctl-controller").exists()
 
 
 def member(root: BareRoot, deb: Path) -> None:

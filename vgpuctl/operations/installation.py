@@ -74,19 +74,14 @@ def install_host(
     others = [] if is_package else [texts.unit_file(python), *_completion_files(system, completions)]
     writes, kept_paths = write_files(system, [hook, *others])
     unit_changes, changed_paths = _hand_over_to_package(system) if is_package else _enable_boot_unit(system, kept_paths)
-    service_changes = [
-        service_installation.plan_installation(system, one, python, is_package=is_package, enable=one in services)
-        for one in service_installation.SERVICES
-    ]
-    actions = [*_create_config_directory(system), *writes, *unit_changes]
-    actions += [action for changes in service_changes for action in changes.actions]
+    changes = service_installation.plan_installations(system, services, python, is_package=is_package)
+    actions = [*_create_config_directory(system), *writes, *unit_changes, *changes.actions]
     if system.has_systemd and any(action.path in _UNIT_PATHS for action in actions):
         actions.append(systemctl(system, "daemon-reload"))
-    actions += [action for changes in service_changes for action in changes.services]
-    actions += _restarts(system) if restart_libvirt else []
+    actions += [*changes.services, *(_restarts(system) if restart_libvirt else [])]
     notes = _notes(system, is_new=system.read(hook.path) is None, restart_libvirt=restart_libvirt)
-    paths = [*(file.path for file in (hook, *others)), *(path for one in service_changes for path in one.files)]
-    kept_paths += [*changed_paths, *(path for one in service_changes for path in one.kept_paths)]
+    paths = [*(file.path for file in (hook, *others)), *changes.files]
+    kept_paths += [*changed_paths, *changes.kept_paths]
     return carry_out(context, actions, InstalledResult, paths, kept_paths, notes)
 
 
@@ -133,11 +128,10 @@ def uninstall_host(host: Host, context: Context, *, restart_libvirt: bool) -> Ou
             kept_paths.append(path)
     if target == texts.UNIT_PATH and texts.UNIT_PATH not in kept_paths:
         actions.insert(0, remove(system, texts.UNIT_WANTS_LINK, f"remove the link {texts.UNIT_WANTS_LINK}"))
-    for service in service_installation.SERVICES:
-        changes = service_installation.plan_removal(system, service)
-        actions = [*changes.actions, *actions]
-        removed_paths += changes.files
-        kept_paths += changes.kept_paths
+    changes = service_installation.plan_removals(system)
+    actions = [*changes.actions, *actions]
+    removed_paths += changes.files
+    kept_paths += changes.kept_paths
     if actions and system.has_systemd:
         actions.append(systemctl(system, "daemon-reload"))
     if system.is_directory(texts.CONFIG_DIRECTORY) and system.is_empty(texts.CONFIG_DIRECTORY):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from vgpuctl import extras
@@ -21,7 +22,7 @@ from vgpuctl.operations.installation_actions import Action
 from vgpuctl.operations.plans.agent_units import AGENT_UNITS, ServiceUnit
 from vgpuctl.operations.plans.controller_unit import CONTROLLER_UNITS
 from vgpuctl.operations.plans.installation import has_valid_checksum
-from vgpuctl.value import Value
+from vgpuctl.value import Value, field_names
 from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
@@ -90,8 +91,26 @@ def refuse_without_libraries(service: InstalledService, python: str, missing: Se
         )
 
 
-def plan_installation(
-    system: System, service: InstalledService, python: str, *, is_package: bool, enable: bool
+def plan_installations(
+    system: System, wanted: Sequence[InstalledService], python: str, *, is_package: bool
+) -> ServiceChanges:
+    """Return what installs the `wanted` services, and keeps installed ones up to date; see `_plan_installation`."""
+    return _join([_plan_installation(system, one, python, is_package, one in wanted) for one in SERVICES])
+
+
+def plan_removals(system: System) -> ServiceChanges:
+    """Return what stops, disables and removes all services. Units of the Debian package stay, disabled."""
+    return _join([_plan_removal(system, one) for one in SERVICES])
+
+
+def _join(changes: Sequence[ServiceChanges]) -> ServiceChanges:
+    return ServiceChanges(
+        *(tuple(chain(*(getattr(one, key) for one in changes))) for key in field_names(ServiceChanges))
+    )
+
+
+def _plan_installation(
+    system: System, service: InstalledService, python: str, is_package: bool, enable: bool
 ) -> ServiceChanges:
     """Return what installs a service, or keeps an installed one up to date.
 
@@ -120,8 +139,7 @@ def plan_installation(
     return ServiceChanges(changes.actions, services, changes.files, changes.kept_paths)
 
 
-def plan_removal(system: System, service: InstalledService) -> ServiceChanges:
-    """Return what stops, disables and removes a service. Units of the Debian package stay, disabled."""
+def _plan_removal(system: System, service: InstalledService) -> ServiceChanges:
     kept_paths = [unit.path for unit in service.units if _is_changed_by_hand(system.read(unit.path))]
     units = [unit for unit in service.units if unit.path not in kept_paths]
     actions: list[Action] = []

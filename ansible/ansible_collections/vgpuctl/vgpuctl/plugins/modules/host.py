@@ -29,6 +29,11 @@ options:
     description:
       - Changes of the host's own file, which keeps its comments. Each GPU, named as in host.yaml, has keys and
         values; V(null) removes a key.
+  agent:
+    type: dict
+    description:
+      - Changes of the section C(agent) of the host's own file, which keeps its comments, such as C(accounts). Mappings
+        are merged; a list replaces the list; V(null) removes a key.
   prune:
     type: bool
     default: false
@@ -58,6 +63,11 @@ EXAMPLES = r"""
   vgpuctl.vgpuctl.host:
     gpus:
       '0000:3b:00.0': {cordoned: true}
+
+- name: Let an account change the VMs of others
+  vgpuctl.vgpuctl.host:
+    agent:
+      accounts: {ada: operator}
 
 - name: Apply the host's own file
   vgpuctl.vgpuctl.host:
@@ -97,6 +107,13 @@ from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import (
 )
 
 
+def agent_sets(value: object, path: str = "agent") -> list[str]:
+    """Return the --set of each value in a section."""
+    if not isinstance(value, dict) or not value:
+        return [f"{path}={json.dumps(value)}"]
+    return [text for key, inner in value.items() for text in agent_sets(inner, f"{path}[{key}]")]
+
+
 def main() -> None:
     """Hand the file over as JSON, which is YAML, or the parts as --set."""
     module = AnsibleModule(
@@ -104,6 +121,7 @@ def main() -> None:
             "spec": {"type": "dict"},
             "src": {"type": "path"},
             "gpus": {"type": "dict"},
+            "agent": {"type": "dict"},
             "prune": {"type": "bool", "default": False},
             "drain": {"type": "bool", "default": False},
             **COMMON,
@@ -120,6 +138,7 @@ def main() -> None:
         text_of(module, "spec.gpus", gpu)
     file = ["--file", src or "-"] if spec is not None or src is not None else []
     sets = [f"gpus[{gpu}].{key}={json.dumps(value)}" for gpu, keys in named.items() for key, value in keys.items()]
+    sets += agent_sets(module.params["agent"]) if module.params["agent"] else []
     words = ["apply", *file, *flags({"set": sets, "drain": module.params["drain"]}, "set", "drain")]
     consent = None if module.params["prune"] else "prune: true lets these go"
     data = json.dumps(spec) if spec is not None else None
