@@ -599,3 +599,18 @@ def test_what_host_yaml_cannot_express_is_named(ports):
     assert any("the files say depth (f0:2), breadth (f1:3)" in line for line in left_out)
     _, left_out = host_lines(ports, texts.XE_GROUP, "NVreg_RegistryDwords RmPVMRL=0x21\n")
     assert "selects policy 2" in left_out[0]
+
+
+def test_what_a_new_vm_lacks_of_its_hardware_and_network_is_said(ports):
+    conf = (
+        "name: a\nbios: ovmf\nostype: {}\ncores: 2\nmemory: 2048\nsmbios1: uuid=0d9b3c5e-1111-4222-8333-444455556666\n"
+        "net0: virtio=BC:24:11:00:00:01,bridge=vm br0,tag=50\nnet1: virtio=BC:24:11:00:00:02\n"
+    )
+    windows, other = (the_vm(ports, conf.format(kind), "101.conf") for kind in ("win10", "other"))
+    assert [text for text in windows.left_out if text.startswith("101.conf:6: smbios1: the VM gets a new UUID")]
+    assert not [text for text in other.left_out if "UUID" in text]
+    assert "101.conf:3: ostype: other names no system: check os: in the spec" in other.notes
+    assert "101.conf:7: the network 'vm br0' with VLAN 50 there is network default here: change it" in other.notes
+    assert "101.conf:8: no network is named there: it is network default here" in other.notes
+    with pytest.raises(InvalidInput, match="memory is '-5', not a whole number of at most 18 digits"):
+        the_vm(ports, conf.replace("2048", "-5").format("l26"), "101.conf")

@@ -75,7 +75,7 @@ class Source(Value):
         """
         stripped = value.strip()
         if not re.fullmatch("[0-9]{1,18}", stripped, re.ASCII):
-            raise self.error(line, f"{what} is {value[:60]!a}, not a whole number")
+            raise self.error(line, f"{what} is {value[:60]!a}, not a whole number of at most 18 digits")
         return int(stripped)
 
     def clock(self, line: int, what: str, seconds: str) -> ImportedClock:
@@ -151,8 +151,8 @@ class ImportedVm(Value):
     `uuid`: by which other files name it. `firmware`: `bios` or `uefi`. `os_name`: the guest's system as its file calls
     it, empty if it does not. `opener`: how virt-v2v opens the whole VM (`vmx`, `ova`), or `disk` where its only disk
     must be exported first; None where each disk is opened by itself. `listed_nics`: network cards that other files
-    describe, None if it does not say how many. `tpm`: the place and key of its TPM. `notes`: what is assumed where the
-    file says nothing.
+    describe, None if it does not say how many. `tpm`: the place and key of its TPM; `hardware_uuid`: of the UUID that
+    its guest sees. `notes`: what is assumed where the file says nothing.
     """
 
     name: str
@@ -170,6 +170,7 @@ class ImportedVm(Value):
     listed_nics: int | None = None
     clock: ImportedClock | None = None
     tpm: str | None = None
+    hardware_uuid: str | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -86,7 +86,7 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
     line = line_of(domain if name is None else name)
     vcpu = first(domain, "vcpu")
     devices = first(domain, "devices")
-    tpm = first(devices, "tpm")
+    tpm, uuid = first(devices, "tpm"), first(domain, "uuid")
     vm = ImportedVm(
         name=source.text(line, "name", content(name)),
         position=source.at(line),
@@ -100,6 +100,7 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         gpus=_find_gpus(source, devices, left_out),
         clock=_clock(source, domain),
         tpm=None if tpm is None else f"{source.at(line_of(tpm))}: <tpm>",
+        hardware_uuid=None if uuid is None else f"{source.at(line_of(uuid))}: <uuid>",
         left_out=(
             *left_out,
             *_find_differences(source, domain),

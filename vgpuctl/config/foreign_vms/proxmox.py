@@ -52,6 +52,7 @@ _GPU_OPTIONS = frozenset({"host", "mapping", "mdev", "pcie", "x-vga"})
 _DEFAULT_OPTIONS = frozenset({"firewall=0", "link_down=0", "rombar=1", "replicate=1", "shared=0", "ro=0"})
 _OS_NAMES = {"win7": "Windows 7", "win8": "Windows 8 or 2012", "win10": "Windows 10, 2016 or 2019",
              "win11": "Windows 11, 2022 or 2025"}  # fmt: skip
+_UNKNOWN_SYSTEMS = frozenset({"other", "solaris"})
 _REASONS = {
     "args": "QEMU's own command line is not taken over",
     "hookscript": "a script of the other host is not taken over",
@@ -97,6 +98,10 @@ def parse_text(source: Source, text: str) -> ForeignFile:
     os_word = "" if os_type is None else source.text(os_type.number, "ostype", os_type.value)
     is_windows = os_word.startswith(("win", "w2k", "wxp", "wvista"))
     position = source.at(1 if name is None else name.number)
+    if os_type is not None and os_word in _UNKNOWN_SYSTEMS:
+        notes.append(f"{source.at(os_type.number)}: ostype: {os_word} names no system: check os: in the spec")
+    smbios = values.get("smbios1")
+    has_uuid = smbios is not None and "uuid=" in smbios.value
     vm = ImportedVm(
         name="" if name is None else source.text(name.number, "name", name.value),
         position=position,
@@ -111,6 +116,7 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         left_out=(*left_out, *_find_others(source, lines), *sections),
         clock=_clock(source, values, is_windows=is_windows),
         tpm=None if "tpmstate0" not in values else f"{source.at(values['tpmstate0'].number)}: tpmstate0",
+        hardware_uuid=f"{source.at(smbios.number)}: smbios1" if smbios is not None and has_uuid else None,
         notes=tuple(notes),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))

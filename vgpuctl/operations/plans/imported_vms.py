@@ -83,6 +83,11 @@ def plan_spec(
         notes.append(f"{vm.position}: {' and '.join(missing)}: the host's default, as the file does not say")
     fields["os"] = _os_kind(vm, notes)
     left_out += _find_guest_state(vm, fields["os"])
+    if vm.hardware_uuid is not None and vm.is_windows:
+        left_out.append(
+            f"{vm.hardware_uuid}: the VM gets a new UUID: Windows, and programs whose licenses are for the old one, "
+            "may ask to be activated again"
+        )
     if fields["os"] == WINDOWS_11:
         _raise_to_least(vm, fields, notes)
     if conversion.paths:
@@ -347,5 +352,10 @@ def _card(nic: ImportedNic, file: VmFile, notes: list[str]) -> dict[str, Any]:
         return {**named, **model}
     if nic.network is not None or nic.bridge is not None:
         named_there = nic.bridge or nic.network
-        notes.append(f"{nic.position}: the network {named_there!a} there is network {DEFAULT_NETWORK} here: change it")
+        vlan = "" if nic.vlan is None else f" with VLAN {nic.vlan}"
+        notes.append(
+            f"{nic.position}: the network {named_there!a}{vlan} there is network {DEFAULT_NETWORK} here: change it"
+        )
+    elif is_kvm:
+        notes.append(f"{nic.position}: no network is named there: it is network {DEFAULT_NETWORK} here")
     return {"network": DEFAULT_NETWORK, **model}
