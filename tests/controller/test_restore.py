@@ -151,7 +151,11 @@ def test_a_damaged_backup_changes_nothing(url: str, backup: Path, damage: str) -
         assert store.restored.state().begun_at is None
 
 
-@pytest.mark.parametrize("content", [b"", b"text", gzip.compress(b"x" * 100), gzip.compress(b"{}\n")[:-4]])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"text", gzip.compress(b"x" * 100), gzip.compress(b"{}\n")[:-4]],
+    ids=["empty", "text", "no lines", "cut off"],  # what gzip makes has the time in it
+)
 def test_what_is_no_backup_is_said(url: str, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
