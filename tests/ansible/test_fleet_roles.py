@@ -35,6 +35,18 @@ export VGPUCTL_HOST={SIMULATED}
 setsid vgpuctl agent run >/fake/agent.log 2>&1 </dev/null &
 timeout 60 sh -c 'until [ -S /run/vgpuctl-agent/agent.sock ]; do sleep 0.1; done'
 """
+START_POSTGRESQL = """\
+#!/bin/sh
+set -e
+cd /
+programs=$(ls -d /usr/lib/postgresql/*/bin | tail -n 1)
+install -d -o nobody -m 700 /srv/postgresql
+as_nobody="setpriv --reuid nobody --regid nogroup --clear-groups"
+$as_nobody $programs/initdb -D /srv/postgresql/data -A trust -U fleet --no-sync >/fake/postgresql.log
+$as_nobody setsid $programs/postgres -D /srv/postgresql/data -k /srv/postgresql -c listen_addresses=127.0.0.1 \\
+    -c fsync=off >>/fake/postgresql.log 2>&1 </dev/null &
+timeout 60 sh -c "until $programs/createdb -h 127.0.0.1 -U fleet fleet 2>>/fake/postgresql.log; do sleep 0.1; done"
+"""
 SERVICE = "vgpuctl-controller.service"
 WITH_CONTROLLER = f"""\
 #!/bin/sh
@@ -65,6 +77,7 @@ PROGRAMS_OF_A_FLEET = {
     **PROGRAMS,
     "/usr/bin/systemctl": WITH_CONTROLLER + SYSTEMCTL.removeprefix("#!/bin/sh\n"),
     "/fake/start-agent": START_AGENT,
+    "/fake/start-postgresql": START_POSTGRESQL,
     "/fake/sshd": SSHD,
 }
 SETTINGS = "Include /etc/ssh/sshd_config.d/*.conf\n"
@@ -197,6 +210,21 @@ def _assert_the_host_is_set_up_and_goes_again(host: FleetHost) -> None:
     assert host.role("fleet_host", **absent).changed == []
 
 
+def test_a_database_of_postgresql_has_its_tables_before_the_controller_starts(host: FleetHost) -> None:
+    assert host.play({"ansible.builtin.command": {"argv": ["/fake/start-postgresql"]}}).status == 0
+    url = "postgresql://fleet:hidden-word@127.0.0.1/fleet"
+    first = host.role("controller", "-vvv", "--diff", controller_database=url, controller_token_name="")
+    assert first.status == 0, first.output
+    assert names(first) >= {"Ask whether the tables are those of this version", "Make or upgrade the tables"}
+    assert "hidden-word" not in first.output
+    assert (host.text("/etc/vgpuctl/database"), mode(host, "/etc/vgpuctl/database")) == (f"{url}\n", 0o600)
+    assert host.fleet(gather="hosts")["hosts"] == []
+    assert not (host.root / "etc/vgpuctl/controller.token").exists()
+    assert not (host.root / "var/lib/vgpuctl-controller/fleet.db").exists()
+    again = host.role("controller", controller_database=url, controller_token_name="")
+    assert (again.status, again.changed) == (0, []), again.output
+
+
 def test_what_is_wrong_is_refused_before_any_change(host: FleetHost) -> None:
     before = host.layer()
     for variables in (
@@ -211,7 +239,9 @@ def test_what_is_wrong_is_refused_before_any_change(host: FleetHost) -> None:
     ):
         (refused,) = host.role("controller", **variables).failed
         assert "one that is not of loopback needs both files" in refused.result["msg"], refused.result
-    (refused,) = host.role("controller", controller_database="mysql://fleet:secret@db/fleet").failed
+    ran = host.role("controller", "-vvv", controller_database="mysql://fleet:hidden-word@db/fleet")
+    assert "hidden-word" not in ran.output
+    (refused,) = ran.failed
     assert "is no URL like postgresql://" in refused.result["msg"]
     (refused,) = host.role("fleet_host", **{**FLEET, "fleet_host_from": ['10.0.0.1",command="sh']}).failed
     assert "the addresses from which controllers log in" in refused.result["msg"]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.ansible.plays import Ran, Site
 
+HOST = "vgpuctl.vgpuctl.host"
 ALL_MODULES = [
     {"name": "mode", "vgpuctl.vgpuctl.gpu_mode": {"gpu": "0000:3b:00.0", "mode": "vgpu"}},
     {"name": "scheduler", "vgpuctl.vgpuctl.scheduler": {"gpu": "A100", "policy": "fixed_share", "time_slice": 2}},
@@ -387,3 +388,26 @@ def test_a_hundred_desktops_in_one_task(tmp_path: Path) -> None:
     assert {vm["state"] for vm in site.vgpuctl("gpu-1", "list-vms")["data"]} == {"running"}
     assert len(site.vgpuctl("gpu-1", "list-vms")["data"]) == 100
     assert site.play(task).changed == []
+
+
+def test_keys_of_the_agent_in_host_yaml_are_set_once(site: Site) -> None:
+    wanted = {"accounts": {"ada@example.org": "operator"}, "allow": {"folders": ["/srv/images"], "pools": ["default"]}}
+    task = {HOST: {"agent": wanted}, "diff": True}
+    ran = site.play(
+        {**task, "check_mode": True}, task, task, {HOST: {"agent": {"accounts": {"ada@example.org": None}}}}
+    )
+    assert (ran.status, [done.changed for done in ran.tasks]) == (0, [True, True, False, True]), ran.output
+    planned, done = (one.result["diff"][0] for one in ran.tasks[:2])
+    assert (
+        planned["after"]
+        == done["after"]
+        == {
+            "host agent.accounts.ada@example.org": "operator",
+            "host agent.allow.folders": ["/srv/images"],
+            "host agent.allow.pools": ["default"],
+        }
+    )
+    text = site.vgpuctl("gpu-1", "export")["data"]["text"]
+    assert ("folders: [/srv/images]" in text, "ada" in text) == (True, False)
+    (wrong,) = site.play({HOST: {"agent": {"accounts": {"ada": "king"}}}}).failed
+    assert (wrong.result["code"], "king" in wrong.result["msg"]) == ("invalid-input", True)

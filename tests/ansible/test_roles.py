@@ -76,6 +76,7 @@ def test_the_host_agent_is_installed_only_where_it_is_asked_for(
         ("guest_driver", "main", "guest_driver_gridd"),
         ("desktop_pool", "main", "desktop_pool_options"),
         ("monitoring", "main", "monitoring_targets"),
+        ("fleet_host", "main", "fleet_host_from"),
     ],
 )
 def test_a_list_or_dictionary_that_the_command_line_passes_as_text_is_an_error(
@@ -83,7 +84,12 @@ def test_a_list_or_dictionary_that_the_command_line_passes_as_text_is_an_error(
 ) -> None:
     site = Site(tmp_path, {"gpu-1": "a100-40"})
     text = "{}" if option in ("vgpuctl_host_spec", "guest_driver_gridd", "desktop_pool_options") else '["one"]'
-    pool = {"desktop_pool_count": 1, "desktop_pool_profile": "A100-4C", "desktop_pool_image": "/srv/images/a.qcow2"}
+    pool = {
+        "fleet_host_controllers": [],
+        "desktop_pool_count": 1,
+        "desktop_pool_profile": "A100-4C",
+        "desktop_pool_image": "/srv/images/a.qcow2",
+    }
     (refused,) = run(site, role, part, facts=DEBIAN, **pool, **{option: text}).failed
     assert refused.result["msg"] == "One or more items failed"
     output = [item["msg"] for item in refused.result["results"] if item.get("failed")]

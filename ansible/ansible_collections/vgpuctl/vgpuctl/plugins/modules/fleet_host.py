@@ -87,7 +87,7 @@ def main() -> None:
         argument_spec={
             "name": {"type": "str", "required": True},
             "address": {"type": "str"},
-            "host_key": {"type": "str"},
+            "host_key": {"type": "str", "no_log": False},  # a fingerprint of its public key
             "labels": {"type": "dict"},
             "state": {
                 "type": "str",
