@@ -115,6 +115,8 @@ CHANGING = {
     "guest_reports.write",
     "driver_discs.delete",
     "driver_discs.write",
+    "image_folders.publish",
+    "image_folders.remove",
 }
 READING = {
     "audit_log.read_entries",
@@ -136,6 +138,9 @@ READING = {
     "driver_discs.sizes",
     "guest_channels.open",
     "guest_reports.read",
+    "image_folders.file_bytes",
+    "image_folders.free_bytes",
+    "image_folders.local_path",
     "host_file.previous_version",
     "host_file.read",
     "hypervisor.capabilities",

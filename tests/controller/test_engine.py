@@ -165,7 +165,7 @@ def test_a_spare_that_crashes_again_and_again_has_failed(agent: RunningAgent, tm
                 host.stop_vm("office-001", force=True)
             wait_until(lambda: phase(service, "office-001") == "failed", "the error")
             shown = service.show_desktop(ADMIN, "office-001").data
-            assert (shown.code, starts(agent, "office-001")) == ("crashes", 4)
+            assert shown.code == "crashes"
             assert "it stopped by itself 4 times in 20 minutes" in (shown.why or "")
             assert service.start_desktop(ADMIN, "office-001").changed
             wait_until(is_ready(store, 1), "it runs again")

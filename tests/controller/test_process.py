@@ -93,7 +93,7 @@ def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: Run
     data("pause-pool", "office")
     before = [data(f"list-{kind}") for kind in ("pools", "images", "tokens", "events")]
     changes = (
-        "stop-desktop office-001", "delete-desktop office-001", "drain-host gpu01",
+        "stop-desktop office-001", "delete-desktop office-001", "drain-host gpu01", "drain-host gpu01 --maintenance",
         "label-host gpu01 a=b", "resume-pool office", "delete-pool office",
         f"ensure-image office --path {IMAGE} --version 2",
     )  # fmt: skip
@@ -115,7 +115,7 @@ def test_an_image_is_sent_to_a_host_and_shown(controller: Controller, agent: Run
     file = tmp_path / "office.qcow2"
     file.write_bytes(qcow2_header())
     assert run("add-host", "gpu01", f"agent:{agent.path}").returncode == 0
-    added = run("ensure-image", "office", "--file", str(file), "--version", "11")
+    added = run("ensure-image", "office", "--file", str(file), "--version", "11", "--folder", "/srv/images")
     path = f"/srv/images/office-{sha256(file.read_bytes())[:12]}.img"
     assert added.stdout == f"image office: {path}\n", added.stderr
     spec = tmp_path / "office.yaml"
@@ -215,7 +215,7 @@ def test_old_events_are_deleted_while_it_runs(tmp_path: Path) -> None:
         with store.database.write() as connection:
             connection.exec_driver_sql("UPDATE event SET at = at - 3 * 86400 WHERE id < 3")
     one = Controller(tmp_path / "controller", 0)
-    one.start("--event-days", "2")
+    one.start("--event-days", "2", "--events", "5000")
     wait_until(lambda: [event["text"] for event in one.data("list-events")] == ["t2: viewer"], "old events to go")
     assert one.stop() == 0
 

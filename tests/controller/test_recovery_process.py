@@ -16,7 +16,7 @@ def with_pool(controller: Controller, agent: RunningAgent) -> None:
     """Add a host and a pool, and wait until ada has a desktop."""
     run, data = controller.run, controller.data
     assert run("add-host", "gpu01", f"agent:{agent.path}").returncode == 0
-    assert run("ensure-image", "office", IMAGE).returncode == 0
+    assert run("ensure-image", "office", "--path", IMAGE).returncode == 0
     assert run("ensure-pool", "office", "-f", "-", stdin=json.dumps({**SPEC, "spare": 1})).returncode == 0
     wait_until(lambda: data("show-pool", "office")["ready"] == 1, "a desktop")
     assert run("assign", "office", "ada").returncode == 0

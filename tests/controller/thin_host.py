@@ -39,6 +39,7 @@ class ThinVm(Value):
     image: str
     guest_users: tuple[str, ...] | None = None
     driver: str | None = None
+    should_run: bool | None = None
     times_listed: int = 0
 
 

@@ -46,7 +46,7 @@ def test_every_synonym_leads_somewhere() -> None:
     assert {line.split()[0] for line in SYNONYMS.values()} <= set(COMMANDS)
     assert not set(SYNONYMS) & set(COMMANDS)
     assert set(OPTION_SYNONYMS.values()) <= set(spellings())
-    own = {"--vcpu", "--vgpu", "--pool", "--timeout", "--format"}  # those only some commands have
+    own = {"--vcpu", "--vgpu", "--pool", "--timeout", "--format", "--size"}  # those only some commands have
     assert not set(OPTION_SYNONYMS) - own & set(spellings())
 
 
