@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of an agent's images, for a controller. Each request has a connection of its own."""
+"""The client of an agent's images, for a controller."""
 
 from __future__ import annotations
 
-import http.client
 import json
 from typing import Any
 from urllib.parse import urlencode
 
 from vgpuctl.agent.answers import read_answer
-from vgpuctl.agent.connection import REMOTE_LIMITS, AgentConnection, Dial
+from vgpuctl.agent.channel import AgentChannel
 from vgpuctl.agent.protocol import API_VERSION
 from vgpuctl.agent.remote_errors import error_of
-from vgpuctl.errors import Unreachable
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.documents import read_failure, to_json_value
 from vgpuctl.model.image_copy import FENCE_HEADER, ImageCopy, ImageRequest
@@ -21,10 +19,10 @@ from vgpuctl.model.image_copy import FENCE_HEADER, ImageCopy, ImageRequest
 class ImageClient:
     """The images of one host. `fence`: of who asks for changes."""
 
-    def __init__(self, dial: Dial, fence: Fence) -> None:
+    def __init__(self, channel: AgentChannel, fence: Fence) -> None:
         self.fence = fence
-        self._dial = dial
-        self._headers = {FENCE_HEADER: json.dumps(to_json_value(fence)), "Connection": "close"}
+        self._channel = channel
+        self._headers = {FENCE_HEADER: json.dumps(to_json_value(fence))}
 
     def list(self) -> tuple[ImageCopy, ...]:
         """Return the images that the agent knows."""
@@ -59,21 +57,8 @@ class ImageClient:
         return bool(read_answer(bool, self._ask("DELETE", f"images?{urlencode({'path': path})}").get("changed")))
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        connection = AgentConnection(self._dial)
-        try:
-            connection.request(method, f"/{API_VERSION}/{path}", body, self._headers)
-            response = connection.getresponse()
-            answer = REMOTE_LIMITS.parse(response.read(REMOTE_LIMITS.line_bytes))
-        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-            raise Unreachable(
-                f"the host agent's answer to {method} /{API_VERSION}/images did not arrive: {error}",
-                hint="systemctl status vgpuctl-agent",
-            ) from error
-        finally:
-            connection.close()
-        if not isinstance(answer, dict):
-            raise Unreachable(f"the host agent answered {method} /{API_VERSION}/images with something else")
-        if response.status != 200:
+        status, answer = self._channel.ask(method, f"/{API_VERSION}/{path}", body, self._headers)
+        if status != 200:
             error_given = answer.get("error")
             raise error_of(read_failure(error_given if isinstance(error_given, dict) else {}))
         return answer

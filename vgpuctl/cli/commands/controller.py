@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -38,8 +38,15 @@ if TYPE_CHECKING:
 _MAX_TOKEN_BYTES = 4096
 _MAX_SPEC_BYTES = 1 << 20
 _Command = Callable[..., int]
-Where = tuple["str | None", "str | None", bool]
-"""Which controller is asked: its address, and the file of a token; None: as the environment says. And: a dry run."""
+
+
+class Where(NamedTuple):
+    """Which controller is asked: its address, and the file of a token; None: as the environment says."""
+
+    address: str | None
+    token_file: str | None
+    dry_run: bool
+
 
 POOLS = Listing(
     "pools",
@@ -249,7 +256,7 @@ def make_call(settings: Settings, where: Where, call: str, /, **arguments: Any) 
     return run.perform(settings, f"controller-{call}", work)
 
 
-def confirm(settings: Settings, where: Where, question: str, details: tuple[str, ...] = ()) -> None:
+def confirm(settings: Settings, question: str, details: tuple[str, ...] = (), *, dry_run: bool = False) -> None:
     """Return normally if the user, or --yes, says yes; nobody is asked for a dry run.
 
     Raises:
@@ -257,7 +264,7 @@ def confirm(settings: Settings, where: Where, question: str, details: tuple[str,
     """
     from vgpuctl.cli import progress
 
-    if not where[2]:
+    if not dry_run:
         progress.ConfirmationPrompt(settings)(question, details)
 
 
@@ -267,7 +274,7 @@ def at_controller(function: _Command) -> _Command:
 
     @wraps(function)
     def command(*args: Any, **kwargs: Any) -> int:
-        where = kwargs.pop("controller"), kwargs.pop("token_file"), kwargs.pop("dry_run", False)
+        where = Where(kwargs.pop("controller"), kwargs.pop("token_file"), kwargs.pop("dry_run", False))
         return function(*args, where=where, **kwargs)
 
     decorated: _Command = click.option(
@@ -457,7 +464,7 @@ def _host_command(name: str, help_text: str, example: str, question: str | None 
             return make_call(settings, where, name, name=name_)
 
         def work(guard: SignalGuard) -> run.CommandOutput:
-            confirm(settings, where, question.format(name_))
+            confirm(settings, question.format(name_), dry_run=where.dry_run)
             return run.CommandOutput(connect(settings, *where).call(name, name=name_))
 
         return run.perform(settings, f"controller-{name}", work)
@@ -488,7 +495,7 @@ def accept_host(settings: Settings, name: str, host_key: str | None, where: Wher
     """Let a held host go on as it is now: it is another machine, has another driver or key, or lost its fence."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        confirm(settings, where, f"Host {name} is trusted as it is now. Accept it?")
+        confirm(settings, f"Host {name} is trusted as it is now. Accept it?", dry_run=where.dry_run)
         return run.CommandOutput(connect(settings, *where).call("accept-host", name=name, host_key=host_key))
 
     return run.perform(settings, "controller-accept-host", work)
@@ -670,7 +677,7 @@ def delete_pool(settings: Settings, name: str, where: Where) -> int:
         client = connect(settings, *where)
         pool: PoolResult = client.call("show-pool", name=name).data
         question = f"Delete pool {name} with {pool.desktops} desktops and their disks; {pool.assigned} have users?"
-        confirm(settings, where, question)
+        confirm(settings, question, dry_run=where.dry_run)
         return run.CommandOutput(client.call("delete-pool", name=name))
 
     return run.perform(settings, "controller-delete-pool", work)
@@ -748,7 +755,11 @@ def _desktop_command(name: str, help_text: str, example: str, question: str | No
         def work(guard: SignalGuard) -> run.CommandOutput:
             client = connect(settings, *where)
             desktop: DesktopResult = client.call("show-desktop", name=name_).data
-            confirm(settings, where, question.format(name_, "nobody" if desktop.user is None else desktop.user))
+            confirm(
+                settings,
+                question.format(name_, "nobody" if desktop.user is None else desktop.user),
+                dry_run=where.dry_run,
+            )
             return run.CommandOutput(client.call(name, name=name_))
 
         return run.perform(settings, f"controller-{name}", work)

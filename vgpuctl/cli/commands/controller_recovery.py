@@ -158,11 +158,7 @@ def restore(
             main.make_directory(Path(state or STATE_DIRECTORY))
         counts = files.count_rows(url)
         if counts and replace:
-            confirm(
-                settings,
-                (None, None, False),
-                f"Delete what is in the database ({files.counts_text(counts)}), and restore {file}?",
-            )
+            confirm(settings, f"Delete what is in the database ({files.counts_text(counts)}), and restore {file}?")
         return _renewed(files.restore_backup(url, Path(file), replace=replace), read.rows)
 
     return run.perform(settings, "controller-restore", work)
@@ -202,7 +198,7 @@ def confirm_restore(settings: Settings, where: Where) -> int:
     def work(guard: SignalGuard) -> run.CommandOutput:
         client = connect(settings, *where)
         shown: FleetRestoreResult = client.call("show-restore").data
-        confirm(settings, where, "Let the hosts obey this database from now on?", _restore_lines(shown))
+        confirm(settings, "Let the hosts obey this database from now on?", _restore_lines(shown), dry_run=where.dry_run)
         return run.CommandOutput(client.call("confirm-restore"))
 
     return run.perform(settings, "controller-confirm-restore", work)
@@ -222,7 +218,11 @@ def import_desktops(settings: Settings, where: Where) -> int:
     """
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        confirm(settings, where, "Add desktops from hosts' records, and stop all work on hosts until confirm-restore?")
+        confirm(
+            settings,
+            "Add desktops from hosts' records, and stop all work on hosts until confirm-restore?",
+            dry_run=where.dry_run,
+        )
         return run.CommandOutput(connect(settings, *where).call("import-desktops"))
 
     return run.perform(settings, "controller-import-desktops", work)
@@ -241,7 +241,9 @@ def accept_desktop(settings: Settings, name: str, where: Where) -> int:
     def work(guard: SignalGuard) -> run.CommandOutput:
         client = connect(settings, *where)
         shown = client.call("show-desktop", name=name).data
-        confirm(settings, where, f"Believe the host about {name}?", (shown.error,) if shown.error else ())
+        confirm(
+            settings, f"Believe the host about {name}?", (shown.error,) if shown.error else (), dry_run=where.dry_run
+        )
         return run.CommandOutput(client.call("accept-desktop", name=name))
 
     return run.perform(settings, "controller-accept-desktop", work)

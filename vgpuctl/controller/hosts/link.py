@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.agent.channel import IdleConnections
+from vgpuctl.agent.channel import AgentChannel, IdleConnections
 from vgpuctl.agent.client import AgentHost
-from vgpuctl.agent.connection import LOCAL_AGENT, dial_socket
+from vgpuctl.agent.connection import LOCAL_AGENT, REMOTE_LIMITS, dial_socket
 from vgpuctl.agent.image_client import ImageClient
 from vgpuctl.controller.model import AgentFacts
 from vgpuctl.errors import InvalidInput
@@ -89,7 +89,7 @@ class HostLink:
 
     def images(self, fence: Fence) -> ImageClient:
         """Return the images of the host, for its holder."""
-        return ImageClient(self._dial, fence)
+        return ImageClient(AgentChannel(self._dial, REMOTE_LIMITS, self._idle), fence)
 
     def close(self) -> None:
         """Log out; what runs on the connection fails."""

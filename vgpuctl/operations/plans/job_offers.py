@@ -8,7 +8,7 @@ Software Frame Buffer Reservation"), not at NVIDIA's. Without the part for ECC, 
 that is what is left out here.
 
 Profiles of series C come first, then Q, which has CUDA as well; A and B have none. A GPU with MIG has only the profiles
-of the GPU instances that exist: to divide it anew ends the work of all of them.
+of the GPU instances that exist: to divide it again ends the work of all of them.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _choose_instance(gpus: Sequence[Gpu], offers: Sequence[JobOffer], request: D
         there = f"; its GPU instances are {', '.join(existing)}" if existing else ""
         raise job_error(
             f"no GPU of this host is divided into GPU instances for {instance_text(request)}: {gpus_text(gpus)}{there}",
-            hint=f"vgpuctl show-gpu {able[0]} shows its instances, vgpuctl set-mig --help how to divide it anew"
+            hint=f"vgpuctl show-gpu {able[0]}; to divide it: vgpuctl set-mig --help"
             if able
             else "no GPU of this host supports MIG",
         )
