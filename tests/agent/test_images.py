@@ -22,6 +22,8 @@ from tests.agent.test_fleet import FENCE, POOLS, Directory, HostRights
 from tests.agent.test_members import BOB, EVE
 from tests.namespaces import unshare
 from vgpuctl import library
+from vgpuctl.agent.channel import AgentChannel, IdleConnections
+from vgpuctl.agent.connection import REMOTE_LIMITS
 from vgpuctl.agent.image_client import ImageClient
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.errors import Busy, InUse, InvalidInput, NoSpace, NotFound, VgpuctlError
@@ -39,7 +41,7 @@ class Images(ImageClient):
     """An agent's images, for a controller that has announced itself."""
 
     def __init__(self, agent: RunningAgent) -> None:
-        super().__init__(agent.dial, OWN)
+        super().__init__(AgentChannel(agent.dial, REMOTE_LIMITS, IdleConnections()), OWN)
         self.agent = agent
         agent.connect().announce_fleet(OWN)
 
