@@ -71,6 +71,7 @@ CASES = {
         f"{{cloned}} --image {IMAGE} --drain",
         kills=(Kill("--image {image}"), Kill("--image {image} --drain", 1, "running")),
     ),
+    "prepare-vm": CommandCase("{cloned} --drain", kills=(Kill("--drain", 1, "running"),)),
     "adopt": CommandCase("old-desktop", ("old-desktop --release", VM)),
     "attach-vgpu": CommandCase(
         "{off} --profile A100-4C", kills=(Kill("--profile {profile}"), Kill("--profile {profile}", 1, "running"))

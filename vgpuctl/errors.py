@@ -163,6 +163,12 @@ class RecordNewer(Refused):
     code = "record-newer"
 
 
+class NotShutDown(Refused):
+    """The VM is off, and its guest did not shut down, as far as libvirt knows; `facts` has the `reason`."""
+
+    code = "not-shut-down"
+
+
 class NotAllowed(Refused):
     """The caller may not do this on this host; `facts["rule"]` names the key of host.yaml that would allow it."""
 

@@ -84,6 +84,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "move-vms": {"defragment": True},
     "plan-moves": {"defragment": True},
     "pool-names": {},
+    "prepare-vm": {"name": "cloned", "drain": True},
     "print-xml": {"name": "vdi-001", "profile": "A100-4C"},
     "purge-deleted": {"names": ["cad-07"]},
     "reboot-vm": {"name": "runs"},

@@ -53,6 +53,7 @@ from vgpuctl.operations.guest_setup import refresh_license
 from vgpuctl.operations.moves import carry_out, make_room
 from vgpuctl.operations.plans.move_order import VmLeave, VmMove
 from vgpuctl.operations.power import delete_vm, reboot_vm
+from vgpuctl.operations.prepare import prepare_vm
 from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.operations.resize_disk import resize_disk
 from vgpuctl.operations.restore import restore_host
@@ -208,6 +209,10 @@ def _set_owner(ports: Host, name: str = "vm") -> Outcome:
 def _delete_to_bin(ports: Host) -> Outcome:
     keeps = Caller(1001, "ada", Rights.OPERATOR, Limits(keep_deleted_days=14))
     return delete_vm(ports, replace(context(wait_seconds=5.0), caller=keeps), "vm", keep_disks=False)
+
+
+def _prepare(ports: Host) -> Outcome:
+    return prepare_vm(ports, context(wait_seconds=5), "vm", drain=True)
 
 
 def _refresh(ports: Host, *, drain: bool) -> Outcome:
@@ -379,6 +384,7 @@ def _of_kind(kind: str) -> Iterator[Case]:
     yield Case("delete-vm --reserve running", kind, off_reserve, partial(delete, name="vm"))
     yield Case("refresh-vm", kind, off, partial(_refresh, drain=False))
     yield Case("refresh-vm --drain", kind, on, partial(_refresh, drain=True))
+    yield Case("prepare-vm --drain", kind, on, _prepare)
     yield Case("set-vm --owner (on)", kind, on, _set_owner)
     yield Case("set-vm --owner (off)", kind, off, _set_owner)
     yield Case("resize-disk (on)", kind, on, _resize)

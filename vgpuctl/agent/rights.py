@@ -71,8 +71,8 @@ GUEST_READS = ("guest-processes", "show-address", "show-console", "wait")
 """Consoles, what a guest's agent tells, and what runs in a guest: the operations show those of one's own VMs alone."""
 VM_CHANGES = (
     "allow-logon", "attach-gpu", "attach-vgpu", "create-vm", "create-vms", "delete-vm", "detach-gpu", "detach-vgpu",
-    "ensure-vm", "ensure-vms", "message-vm", "reboot-vm", "refresh-license", "refresh-vm", "resize-disk", "set-vm",
-    "shutdown-in", "start-vm", "stop-vm",
+    "ensure-vm", "ensure-vms", "message-vm", "prepare-vm", "reboot-vm", "refresh-license", "refresh-vm", "resize-disk",
+    "set-vm", "shutdown-in", "start-vm", "stop-vm",
 )  # fmt: skip
 OPERATORS_CHANGES = ("move-vms",)
 """It stops and starts VMs of whatever account, as the plan needs."""
@@ -117,6 +117,7 @@ HARMLESS_FIELDS = frozenset({
     "name", "profile", "gpu", "gpus", "not_gpu", "numa_node", "spread_group", "scheduler", "placement", "memory",
     "vcpus", "hugepages", "cpu_pin", "display", "os", "hotplug_slots", "pci_window", "reserve", "labels", "owner",
     "autostart", "autostart_storage", "start_order", "guest_helper", "guest_sharing",
+    "off_after_setup",
 })  # fmt: skip
 """Fields of a VM spec that name nothing of the host but GPUs and CPUs; limits bound how many vGPUs."""
 CHECKED_FIELDS = frozenset({

@@ -51,8 +51,11 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
             "delete destroy destroy-vm remove remove-vm rm undefine",
         ),
         "refresh-vm": Entry(
-            "vm_changes", "Rebuild VMs from a newer base image.", "rebuild rebuild-vm recompose refresh reimage"
+            "vm_changes",
+            "Rebuild VMs from an image, or as prepare-vm kept them.",
+            "rebuild rebuild-vm recompose refresh reimage",
         ),
+        "prepare-vm": Entry("vm_changes", "Keep VMs' disks, to which refresh-vm goes back.", "prepare seal snapshot"),
         "adopt": Entry("adopt", "Manage VMs that other programs made, without a restart.", "manage take-over"),
         "attach-vgpu": Entry("vm_changes", "Add vGPUs to VMs, also while they run.", "attach attach-device"),
         "detach-vgpu": Entry("vm_changes", "Remove vGPUs from VMs, also while they run.", "detach detach-device"),

@@ -421,6 +421,16 @@ class VmRequest(DeclaredFields):
         change_help="bring vgpuctl's helper into the guest at its next boot; off: the guest keeps the one that it has",
         recorded="given",
     )
+    off_after_setup: bool = vm_field(
+        rules.boolean,
+        {"type": "boolean"},
+        "the guest shuts down once it has been set up for the first time, so that prepare-vm can keep its disk",
+        default=False,
+        shown=as_is,
+        changes="any",
+        change_help="have the guest shut down after its next start if it has not been set up yet; off: it stays on",
+        recorded="given",
+    )
     nics: tuple[Nic, ...] = vm_field(
         nonempty_list(device_rules.network),
         list_schema(_NETWORK_SCHEMA),

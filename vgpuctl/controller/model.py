@@ -101,7 +101,8 @@ class PoolSpec(Value):
     `per_user`: how many a user may have. `users`: who may have one; empty: everybody. `boot_minutes`: a desktop that is
     not ready after so long has failed. `lease_days`: a user's desktop is released after so long; None: never.
     `starts_per_host`: how many start or are made at a time on one host. `hosts`: labels that a host must have.
-    `apart`: desktops of this pool are on as many hosts as possible.
+    `apart`: desktops of this pool are on as many hosts as possible. `prepared`: each desktop is set up once, and a
+    refresh goes back to that.
     """
 
     kind: PoolKind
@@ -125,6 +126,7 @@ class PoolSpec(Value):
     apart: bool = False
     time_zone: str = "UTC"
     schedules: tuple[Schedule, ...] = ()
+    prepared: bool = False
 
 
 class Pool(Value):
@@ -249,7 +251,8 @@ class DesktopReport(Value):
     after that; `logged_off`: that was seen twice, 30 s apart. `crashes`: when it stopped by itself while
     nobody had it, in the last 20 minutes. `superseded`: its user got another one while its host was silent.
     `planning.host_look` keeps these. `record_user`, `record_generation`: of the mark that contradicts the row; the
-    generation is None where none does. `driver`: NVIDIA's in the guest, as it last said.
+    generation is None where none does. `driver`: NVIDIA's in the guest, as it last said. `preparing`: its guest sets
+    itself up, once, and its disk is not kept yet.
     """
 
     exists: bool
@@ -275,6 +278,7 @@ class DesktopReport(Value):
     record_generation: int | None = None
     driver: str | None = None
     superseded: bool = False
+    preparing: bool = False
 
 
 class Desktop(Value):

@@ -58,6 +58,7 @@ def setup_script(setup: GuestSetup, *, replaces: bool = False, unread: bool = Fa
     if not setup.fields and not replaces:
         return None
     values = {"what": _describe(setup), "license": setup.license, "driver": setup.guest_driver, "unread": unread}
+    values["off_after_setup"] = setup.off_after_setup
     if setup.for_windows:
         return render_text(DIRECTORY, "setup.ps1.j2", {**values, **_windows_values(setup)})
     sharing = setup.guest_sharing

@@ -32,24 +32,42 @@ class DiskCalls(Calls):
 
     @change("refresh-vm", "vm")
     def refresh_vm(
-        self, name: str, image: str, *, from_image: str | None = None, drain: bool = False, dry_run: bool = False
+        self,
+        name: str,
+        image: str | None = None,
+        *,
+        from_image: str | None = None,
+        drain: bool = False,
+        dry_run: bool = False,
     ) -> Outcome[VmReport]:
         """Rebuild a VM from a base image; what is on its first disk is lost. `drain`: a running VM may be stopped.
+
+        `image` None: from what `prepare_vm` kept.
 
         `from_image`: a VM whose first disk was not made from this image is left alone.
         """
         from vgpuctl.library import requests
         from vgpuctl.operations import refresh
 
-        request = requests.for_vm(self._ports, name, {"image": image})
+        base = None if image is None else requests.for_vm(self._ports, name, {"image": image}).image or image
         return refresh.refresh_vm(
             self._ports,
             self._context(dry_run=dry_run),
             name,
-            request.image or image,
+            base,
             from_image=from_image,
             drain=drain,
         )
+
+    @change("prepare-vm", "vm")
+    def prepare_vm(self, name: str, *, drain: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
+        """Keep the first disk of a VM whose guest has shut down; `refresh_vm` without an image goes back to it.
+
+        `drain`: a running VM may be shut down, and is started again.
+        """
+        from vgpuctl.operations import prepare
+
+        return prepare.prepare_vm(self._ports, self._context(dry_run=dry_run), name, drain=drain)
 
     @change("refresh-license", "vm")
     def refresh_license(self, name: str, *, clear: bool = False, dry_run: bool = False) -> Outcome[VmReport]:

@@ -84,7 +84,8 @@ class HypervisorStatus(Value):
 class DomainInfo(Value):
     """One domain: `xml` is the inactive (config) XML; `live_xml` the running domain's, None when it is off.
 
-    `persistent` False: a transient domain, as after `virsh undefine`; it disappears when it stops.
+    `persistent` False: a transient domain, as after `virsh undefine`; it disappears when it stops. `stop_reason`: why
+    it is off, as in `Vm`.
     """
 
     name: str
@@ -93,6 +94,7 @@ class DomainInfo(Value):
     xml: str
     live_xml: str | None = None
     persistent: bool = True
+    stop_reason: str | None = None
 
 
 class DomainEventKind(StrEnum):

@@ -52,12 +52,14 @@ class GuestSetup(GuestSecrets):
     """What a script of vgpuctl's sets up in a guest: each part has the name of the VM's field that asks for it.
 
     `guest_driver`: the file that is on the VM's driver disc. `guest_helper`: whether the guest gets vgpuctl's helper.
+    `off_after_setup`: it shuts down once all of that was done for the first time.
     `for_windows`: the guest has Windows.
     """
 
     guest_driver: str | None = None
     guest_sharing: GuestSharing | None = None
     guest_helper: bool = False
+    off_after_setup: bool = False
     for_windows: bool = False
 
     @property
@@ -71,7 +73,7 @@ class GuestSetup(GuestSecrets):
         }
         return (
             *(f"{name} {text}" for name, text in texts.items() if text),
-            *(("guest_helper",) if self.guest_helper else ()),
+            *(name for name in ("guest_helper", "off_after_setup") if getattr(self, name)),
         )
 
 

@@ -73,11 +73,13 @@ class DiskRole(StrEnum):
     """A volume's role for its VM: a disk, the seed that cloud-init reads, or a spare that a refresh makes or leaves.
 
     A spare does not belong to the VM: if no vgpuctl works on the VM, any command that finds the spare removes it.
+    `prepared`: what `prepare-vm` kept of the system disk; the VM's disk is a clone of it, and nobody writes to it.
     """
 
     DISK = "disk"
     SEED = "seed"
     SPARE = "spare"
+    PREPARED = "prepared"
 
 
 class HostVgpu(Value):
@@ -193,6 +195,17 @@ class VmRecord(Value):
         """Return the disks that may hold user data: no seed, and none that a refresh makes or leaves."""
         return tuple(d for d in self.disks if d.role is DiskRole.DISK)
 
+    @property
+    def prepared_disk(self) -> ManagedDisk | None:
+        """What `prepare-vm` kept of the system disk; None: nothing."""
+        return next((d for d in self.disks if d.role is DiskRole.PREPARED), None)
+
+    @property
+    def image(self) -> str | None:
+        """The image that the system disk was made from, below what is prepared; None: it was made from none."""
+        prepared = self.prepared_disk
+        return next((d.image for d in (*((prepared,) if prepared else ()), *self.data_disks()) if d.image), None)
+
     def spare_disks(self) -> tuple[ManagedDisk, ...]:
         """Return the disks that a refresh makes or leaves."""
         return tuple(d for d in self.disks if d.role is DiskRole.SPARE)
@@ -269,7 +282,9 @@ class Vm(Value):
     that its vCPUs may run on, empty when they may run on any. `settings`: pairs of a field and its text, as
     `domain.settings` reads them. `nics`: in document order. `persistent` False: a transient domain, as after
     `virsh undefine`; it disappears when it stops. `backing_pairs`: pairs of a file and its backing file that libvirt's
-    XML shows and the record does not. `live_carriers`: the carriers that the running domain has, None when it is off;
+    XML shows and the record does not. `stop_reason`: why it is off, in libvirt's words (virDomainShutoffReason):
+    `shutdown` is the guest's, by itself or on request; None while it runs, and where libvirt does not know, as after a
+    boot of the host. `live_carriers`: the carriers that the running domain has, None when it is off;
     `hostdevs` has those of the definition too.
     """
 
@@ -292,6 +307,7 @@ class Vm(Value):
     settings: tuple[tuple[str, str], ...] = ()
     persistent: bool = True
     backing_pairs: tuple[tuple[str, str], ...] = ()
+    stop_reason: str | None = None
     live_carriers: frozenset[str] | None = None
 
     @property

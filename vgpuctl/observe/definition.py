@@ -41,7 +41,8 @@ _ALIAS_PREFIX = "ua-vgpuctl-"
 
 def read_vm(host: Host, domain: DomainInfo) -> Vm:
     """Convert one domain to a Vm, including devices of the running domain that its persistent config lacks."""
-    return _parse(domain.xml, domain.live_xml, domain.state, host.machine_id, persistent=domain.persistent)
+    vm = _parse(domain.xml, domain.live_xml, domain.state, host.machine_id, persistent=domain.persistent)
+    return vm if domain.stop_reason is None else replace(vm, stop_reason=domain.stop_reason)
 
 
 @lru_cache(maxsize=2048)

@@ -170,14 +170,18 @@ def changed_setup(
 
 
 def setup_for_new_disk(
-    host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord
+    host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord, *, is_prepared: bool = False
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """Return the steps that write the secrets for the guest on a new disk, and make its driver disc if that is gone.
+
+    `is_prepared`: the disk has a guest that was set up already, so that it has joined its cluster.
 
     What the guest cannot get now is a warning: the new disk is wanted all the same.
     """
     steps, warnings = _lost_disc_steps(host, vm, request_of_record(record.request_fields).guest_driver)
     names = secret_names(request_of_record(record.request_fields))
+    if is_prepared:
+        names.pop("k8s_join", None)
     if not names:
         return steps, warnings
     try:
@@ -205,6 +209,18 @@ def find_other_disc(host: Host, vm: Vm, path: str, *, must_exist: bool) -> str |
         return None if read_guest_driver(host, path).disc == disc else disc
     except NotFound:
         return None
+
+
+def steps_without_secrets(host: Host, vm: Vm, record: VmRecord) -> tuple[Step, ...]:
+    """Return the step that takes all secrets out of a VM's seed, whose guest has them; none if there are none there.
+
+    Raises:
+        HostCannot: the seed cannot be read.
+    """
+    if not secret_names(request_of_record(record.request_fields)) or not _has_seed(record):
+        return ()
+    step = _setup_step(vm, record, GuestSecrets())
+    return (step,) if secrets_in(step.read_script(host)) else ()
 
 
 def _disc_of(vm: Vm) -> str | None:

@@ -309,7 +309,7 @@ def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> O
             tx.note(vm.name, vm.uuid)
         tx.carry_out(plan)
     host.claims.remove_drained_vm(vm.uuid)
-    kept_disks = record.data_disks() if keep_disks else ()
+    kept_disks = tuple(d for d in record.disks if d not in removed_record.disks)
     disks = tuple(KeptDiskResult(d.path, d.capacity_bytes, d.base, d.copied_from) for d in kept_disks)
     return Outcome(True, PlannedVmResult(vm.name, vm.uuid, "absent", disks=disks), steps, snapshot.warnings, plan.notes)
 

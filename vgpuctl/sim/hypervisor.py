@@ -241,11 +241,17 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
         power = VmState(running.state) if running else VmState.STOPPED
         cached = self._domain_infos.get(domain.uuid)
         unchanged = cached is not None and cached[0] is domain.xml and cached[1] == (live, pid)
-        if cached is not None and unchanged and (cached[2].persistent, cached[2].state) == (domain.persistent, power):
+        reason = None if running else domain.stop_reason
+        others = (domain.persistent, power, reason)
+        if (
+            cached is not None
+            and unchanged
+            and (cached[2].persistent, cached[2].state, cached[2].stop_reason) == others
+        ):
             return cached[2]
         shown_live_xml = live_xml(running) if running else None
         info = DomainInfo(
-            domain.name, domain.uuid, power, strip_passwords(domain.xml), shown_live_xml, domain.persistent
+            domain.name, domain.uuid, power, strip_passwords(domain.xml), shown_live_xml, domain.persistent, reason
         )
         self._domain_infos[domain.uuid] = (domain.xml, (live, pid), info)
         return info

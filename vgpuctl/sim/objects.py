@@ -23,12 +23,13 @@ class SimMdev:
 
 @dataclass(slots=True)
 class SimDomain:
-    """A domain. One that is not persistent disappears when it stops."""
+    """A domain. One that is not persistent disappears when it stops. `stop_reason`: why it is off; None: not known."""
 
     uuid: str
     name: str
     xml: str
     persistent: bool = True
+    stop_reason: str | None = None
 
 
 @dataclass(slots=True)

@@ -128,6 +128,8 @@ class State:
     def _on_boot(self) -> None:
         self.boots += 1
         self._boot_devices()
+        for domain in self.domains.values():
+            domain.stop_reason = None
 
     def _on_mdev(self, uuid: str, parent: str, type_key: str, group: int) -> None:
         self.mdevs[uuid] = SimMdev(uuid, parent, type_key, group)
@@ -214,7 +216,8 @@ class State:
         self.module_options = (dwords, per_device)
 
     def _on_domain(self, uuid: str, name: str, xml: str) -> None:
-        self.domains[uuid] = SimDomain(uuid, name, xml)
+        former = self.domains.get(uuid)
+        self.domains[uuid] = SimDomain(uuid, name, xml, stop_reason=former.stop_reason if former else None)
         self.uuids_by_name[name] = uuid
 
     def _on_splice(self, uuid: str, start: int, end: int, text: str) -> None:
@@ -245,8 +248,8 @@ class State:
         self.carrier_users.update((carrier, uuid) for carrier in carriers)
         self.next_pid = max(self.next_pid, pid + 1)
 
-    def _on_off(self, uuid: str, _reason: str | None = None) -> None:
-        """Stop a domain. The reason is for those who watch events (`domain_events.py`); old journals have none."""
+    def _on_off(self, uuid: str, reason: str | None = None) -> None:
+        """Stop a domain, for libvirt's reason; old journals have none."""
         running = self.running.pop(uuid, None)
         if running is None:
             return
@@ -255,7 +258,10 @@ class State:
         for address, driver in running.previous_drivers.items():
             self._on_driver(address, driver)
         domain = self.domains.get(uuid)
-        if domain is not None and not domain.persistent:
+        if domain is None:
+            return
+        domain.stop_reason = reason
+        if not domain.persistent:
             self._on_undefine(uuid)
 
     def _on_resets(self, uuid: str, number: int) -> None:

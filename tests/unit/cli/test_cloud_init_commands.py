@@ -76,12 +76,35 @@ def test_a_file_that_is_not_there_or_no_text_is_exit_2(sim: Run, user_data: Path
 
 
 def test_before_a_refresh_the_loss_is_told_and_confirmed(sim: Run) -> None:
-    assert sim("refresh-vm vdi-001").status == 2, "an image is missing"
+    assert "there is no VM vdi-001" in sim("refresh-vm vdi-001").err
     assert sim(f"create-vm vdi-001 --profile A100-4C --image {IMAGE}").status == 0
     assert "note: all data on" in sim(f"refresh-vm vdi-001 --image {IMAGE} --drain --dry-run").err
     assert sim(f"refresh-vm vdi-001 --image {IMAGE} --drain").status == 2
     ran = sim(f"--yes refresh-vm vdi-001 --image {IMAGE} --drain --json")
     assert (ran.document["changed"], ran.document["data"]["state"]) == (True, "running")
+
+
+def test_a_guest_that_is_set_up_is_kept_and_brought_back(sim: Run) -> None:
+    made = sim(f"create-vm vdi-001 --profile A100-4C --image {IMAGE} --off-after-setup")
+    assert (made.status, "from off_after_setup" in made.err) == (0, True)
+    assert "prepared:  no: its guest shuts down once it is set up" in sim("show-vm vdi-001").out
+    assert "nothing was prepared for vdi-001" in sim("refresh-vm vdi-001 --drain --yes").err
+    assert sim("set-vm vdi-001 --no-off-after-setup").status == 0
+    running = sim("prepare-vm vdi-001")
+    assert (running.status, "or use --drain" in running.err) == (3, True)
+    assert sim("prepare-vm vdi-001 --drain").status == 2, "it asks"
+    assert sim("prepare-vm vdi-001 --drain --dry-run").status == 0
+    assert sim("stop-vm vdi-001").status == 0
+    assert sim("list-vms --json").document["data"][0]["stop_reason"] == "shutdown"
+    kept = sim("prepare-vm vdi-001 --json")
+    assert (kept.status, kept.document["data"]["prepared"], kept.document["data"]["image"]) == (0, True, IMAGE)
+    assert "prepared:  yes: refresh-vm without --image brings back" in sim("show-vm vdi-001").out
+    asked = sim("refresh-vm vdi-001")
+    text = "Rebuild 1 VM from what prepare-vm kept? All that was written since then will be lost."
+    assert (asked.status, text in asked.err) == (2, True)
+    assert sim("refresh-vm vdi-001 --yes").status == 0
+    again = sim("prepare-vm vdi-001")
+    assert (again.status, "vdi-001 is prepared already" in again.err) == (3, True)
 
 
 def write_networks(directory: Path, *addresses: str) -> None:

@@ -167,7 +167,9 @@ def test_the_examples_of_the_help_pages_work(line: str, vgpuctl: Run, monkeypatc
     if given:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(shlex.split(given)[1].encode())))
     if "vdi-001" in typed and "create-vm" not in typed:
-        image = ["--image", "/srv/images/ubuntu-24.04.qcow2"] if "refresh-vm" in typed else []
+        image = (
+            ["--image", "/srv/images/ubuntu-24.04.qcow2"] if {"prepare-vm", "refresh-vm"} & set(typed.split()) else []
+        )
         assert vgpuctl("--host", "sim:a100-40", "create-vm", "vdi-001", "--profile", "A100-4C", *image).status == 0
     if "train-1" in typed and "create-vm" not in typed:
         words = ["create-vm", "train-1", "--mode", "passthrough", "--gpus", "2", "--no-start"]

@@ -54,6 +54,9 @@ VM: dict[str, Any] = {
     "guest_driver": None,
     "k8s_join": None,
     "guest_helper": None,
+    "off_after_setup": None,
+    "prepared": None,
+    "stop_reason": None,
     "disks": [
         {"path": "/d/a.qcow2", "device": "disk", "size_bytes": 40 << 30, "base": "/d/base.qcow2", "copied_from": None,
          "made": True},

@@ -33,6 +33,7 @@ FIELDS: dict[str, tuple[str, str, Any]] = {
     "guest_driver": ("--guest-driver DRIVER", "guest_driver", "DRIVER"),
     "k8s_join": ("--k8s-join lab", "k8s_join", "lab"),
     "guest_helper": ("--guest-helper", "guest_helper", True),
+    "off_after_setup": ("--off-after-setup", "off_after_setup", True),
     "autostart": ("--autostart enabled", "autostart", "enabled"),
     "autostart_storage": ("--autostart-storage any", "autostart_storage", "any"),
     "start_order": ("--start-order 7", "start_order", 7),

@@ -45,6 +45,7 @@ license: cad
 guest_driver: /srv/NVIDIA-Linux-x86_64-580.159.03-grid.run
 k8s_join: lab
 guest_helper: true
+off_after_setup: true
 networks: [desktops, {bridge: br0, vlan: 30, mac: 52-54-00-AA-00-01}]
 display: true
 os: generic
@@ -95,6 +96,7 @@ def test_every_field_is_read() -> None:
         "guest_driver": "/srv/NVIDIA-Linux-x86_64-580.159.03-grid.run",
         "k8s_join": "lab",
         "guest_helper": True,
+        "off_after_setup": True,
         "networks": ("desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         "display": True,
         "os": "generic",
@@ -133,6 +135,7 @@ def test_files_and_options_agree() -> None:
         guest_driver="/srv/NVIDIA-Linux-x86_64-580.159.03-grid.run",
         k8s_join="lab",
         guest_helper=True,
+        off_after_setup=True,
         networks=("network=desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
         display=True,
         os="generic",
@@ -292,6 +295,7 @@ def test_contradictions(text: str, line: str) -> None:
         ),
         ({"guest_driver": "/srv/driver.run"}, "--guest-driver: 'driver.run' is no name of NVIDIA's drivers"),
         ({"k8s_join": "a b"}, "--k8s-join: 'a b' is not the name of a cluster"),
+        ({"off_after_setup": "x"}, "--off-after-setup: 'x' is not true or false"),
         ({"guest_helper": "x"}, "--guest-helper: 'x' is not true or false"),
         ({"display": "x"}, "--display: 'x' is not true or false"),
         ({"display": True, "mode": "passthrough"}, "--display: mode passthrough has no vGPU"),
@@ -407,6 +411,7 @@ typed_specs = st.fixed_dictionaries(
         "guest_driver": st.sampled_from(["none", "/a/nvidia-linux-grid-580_580.159.03_amd64.deb"]),
         "k8s_join": st.sampled_from(["none", "lab"]),
         "guest_helper": st.booleans(),
+        "off_after_setup": st.booleans(),
         "display": st.booleans(),
         "os": st.sampled_from(["linux", "generic", "windows11"]),
         "storage_pool": names,

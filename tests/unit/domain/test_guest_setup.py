@@ -229,6 +229,82 @@ def test_a_helper_that_cannot_be_installed_does_not_stop_the_rest(root):
     assert "vgpuctl: the helper vgpuctl-guest was not installed" in ran.stderr
 
 
+OFF = "/usr/local/sbin/vgpuctl-off-after-setup"
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >>/run/systemctl
+case $1 in
+is-failed) cat /run/failed 2>/dev/null ;;
+is-system-running) cat /run/system ;;
+esac
+"""
+
+
+@pytest.fixture
+def new_guest(root):
+    """Return a root that shuts down once it is set up; its files say what cloud-init and systemd answer."""
+    root.put_program("systemctl", SYSTEMCTL)
+    root.put_program("cloud-init", "#!/bin/sh\ncat /run/cloud-init\n")
+    root.put_program("sync", "#!/bin/sh\n")
+    (root.path / "sys/class/dmi/id").mkdir(parents=True)
+    for path, text in {
+        "sys/class/dmi/id/product_uuid": "one",
+        "run/cloud-init": "status: done",
+        "run/system": "running",
+    }.items():
+        (root.path / path).write_text(text + "\n")
+    root.run_script(setup_script(GuestSetup(off_after_setup=True)))
+    return root
+
+
+def shuts_down(guest):
+    """Run the service's program; return whether it shut the guest down, and what it said."""
+    (guest.path / "run/systemctl").write_text("")
+    ran = guest.run(OFF, check=False)
+    return "--no-block poweroff" in (guest.path / "run/systemctl").read_text().splitlines(), ran.stderr.strip()
+
+
+def test_a_guest_shuts_down_once_when_it_is_set_up(new_guest):
+    starts = (new_guest.path / "run/systemctl").read_text().splitlines()
+    assert starts == ["daemon-reload", "--no-block start vgpuctl-off-after-setup.service"]
+    assert shuts_down(new_guest) == (True, "")
+    assert shuts_down(new_guest) == (False, ""), "its disk is kept, and starts"
+    (new_guest.path / "sys/class/dmi/id/product_uuid").write_text("another\n")
+    assert shuts_down(new_guest) == (True, ""), "an image of this guest is another machine's"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "error"),
+    [
+        (
+            "run/cloud-init",
+            "status: error",
+            "vgpuctl: this guest is not set up, and stays on: cloud-init status --long",
+        ),
+        ("run/cloud-init", "", "vgpuctl: this guest is not set up, and stays on: cloud-init status --long"),
+        ("run/failed", "failed", "journalctl -u vgpuctl-driver -u vgpuctl-join (failed)"),
+        ("etc/vgpuctl/join.yaml", "kind: JoinConfiguration", "vgpuctl: this guest has not joined its cluster yet"),
+        ("run/system", "stopping", ""),
+    ],
+)
+def test_a_guest_stays_on_until_all_of_its_setup_has_succeeded(new_guest, path, text, error):
+    changed = new_guest.path / path
+    changed.parent.mkdir(parents=True, exist_ok=True)
+    before = changed.read_text() if changed.exists() else None
+    changed.write_text(text + "\n")
+    is_off, shown = shuts_down(new_guest)
+    assert (is_off, shown[-len(error) :] if error else shown) == (False, error)
+    changed.unlink() if before is None else changed.write_text(before)
+    assert shuts_down(new_guest) == (True, "")
+
+
+def test_the_unit_that_shuts_down_is_one_for_systemd(new_guest):
+    unit = new_guest.path / "etc/systemd/system/vgpuctl-off-after-setup.service"
+    assert "After=cloud-final.service" in unit.read_text()
+    new_guest.run_script(setup_script(GuestSetup(guest_helper=True)))
+    assert not unit.exists()
+    assert not (new_guest.path / OFF[1:]).exists()
+
+
 DRIVER_FILE = "NVIDIA-Linux-x86_64-580.159.03-grid.run"
 DRIVER = f"/srv/drivers/{DRIVER_FILE}"
 PACKAGE = "nvidia-linux-grid-580_580.159.03_amd64.deb"

@@ -7,6 +7,7 @@ A type checker needs them as text, so they cannot be derived when the program ru
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -42,7 +43,7 @@ CALLS: dict[str, tuple[str, Iterable[str]]] = {
         f"""What can change in a VM that exists; what is not given stays.
 
     At any time:
-    {", ".join(LABEL_FIELDS)};
+    {textwrap.fill(", ".join(LABEL_FIELDS), 116, subsequent_indent="    ")};
     the others while the VM is off. `labels` are set, or removed by None or `key-`; the VM's other labels stay. Of the
     others that can change at any time an empty text sets the default.
     """,

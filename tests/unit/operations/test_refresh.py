@@ -57,16 +57,16 @@ SEED = CloudInit(CloudInitFile("/root/user-data", "#cloud-config\na: 1\n"))
 GIB = 1 << 30
 
 
-def prepared(directory: Path, act: str = "off", **changes: object) -> SimulatedHost:
+def prepared(directory: Path, act: str = "off", scenario: str = SCENARIO, **changes: object) -> SimulatedHost:
     """Return a host with one VM that has a clone, a second disk and a seed; "drain": it runs."""
-    host = open_sim_host(directory, text=SCENARIO)
+    host = open_sim_host(directory, text=scenario)
     wanted = {"image": "/old.qcow2", "disks": (NewDisk(1024),), "seed": SEED, **changes}
     create(host.ports, request("A100-4C", name="vm", **wanted), start=act == "drain")
     return host.again()
 
 
 def refresh(
-    ports: Host, act: str = "off", image: str = "/new.qcow2", *, from_image: str | None = None, **how: Any
+    ports: Host, act: str = "off", image: str | None = "/new.qcow2", *, from_image: str | None = None, **how: Any
 ) -> Outcome:
     """refresh-vm --yes; "drain" with that option."""
     with operation(ports):

@@ -150,7 +150,7 @@ def _drain_question(rows: Rows, _: Rows) -> str:
     ),
 )
 @targets.vms()
-@field_options.fields("image", required=("image",))
+@field_options.fields("image")
 @click.option(
     "--from", "from_image", metavar="IMAGE", help="Only VMs whose first disk is a clone or a full copy of IMAGE."
 )
@@ -158,39 +158,88 @@ def _drain_question(rows: Rows, _: Rows) -> str:
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def refresh_vm(
-    settings: Settings, targets: Targets, image: str, from_image: str | None, drain: bool, dry_run: bool
+    settings: Settings, targets: Targets, image: str | None, from_image: str | None, drain: bool, dry_run: bool
 ) -> int:
-    """Rebuild VMs from a newer base image: the first disk becomes a new clone, and its old content is lost.
+    """Rebuild VMs: the first disk becomes a new clone, and its old content is lost.
 
-    Name, uuid, MAC address, vGPUs, NVRAM, TPM and all other disks stay. The cloud-init seed stays too; cloud-init runs
-    again, because the new disk has not seen it. This works only for a VM that was created with --image. It is refused
-    for a VM with snapshots or a saved state, and if another disk is a clone of the VM's disk.
+    With --image it is a clone of that base image. Without, of what prepare-vm kept; --image throws that away, too.
+
+    Name, uuid, MAC address, vGPUs, NVRAM, TPM and all other disks stay. The cloud-init seed stays too; after --image
+    cloud-init runs again, because the new disk has not seen it. This works only for a VM that was created with --image.
+    It is refused for a VM with snapshots or a saved state, and if another disk is a clone of the VM's disk.
 
     A VM that already has the image is rebuilt as well. With --from only VMs that still have the old image are rebuilt;
     the others are left alone. 'list-vms -o wide' shows each VM's image.
     """
-    image = field_options.absolute_path(image) or image
+    base = None if image is None else field_options.absolute_path(image) or image
     from_image = field_options.absolute_path(from_image)
 
     def question(rows: Rows, selected: Rows) -> str:
         asked = {row.name for row in rows}
         others = [row for row in selected if row.name not in asked]
-        return (
-            f"Rebuild {count_text(len(rows), 'VM')} from {image}? All data on the first disks will be lost."
-            f"{of_them_text(_count_image(rows, image), f'already made from {image}')}"
-            f"{_left_alone_text(others, image) if from_image is not None and others else ''}{running_text(rows)}"
-        )
+        if base is None:
+            source, losses = "what prepare-vm kept", "All that was written since then will be lost."
+        else:
+            source = base
+            losses = (
+                f"All data on the first disks will be lost.{of_them_text(_count_image(rows, base), _already(base))}"
+                f"{_left_alone_text(others, base) if from_image is not None and others else ''}"
+            )
+        return f"Rebuild {count_text(len(rows), 'VM')} from {source}? {losses}{running_text(rows)}"
 
     return change(
         settings,
         "refresh-vm",
         targets,
-        lambda host, name: host.refresh_vm(name, image, from_image=from_image, drain=drain, dry_run=dry_run),
+        lambda host, name: host.refresh_vm(name, base, from_image=from_image, drain=drain, dry_run=dry_run),
         question=question,
-        check=lambda host: host.check_image(image),
+        check=None if base is None else lambda host: host.check_image(base),
         preview_notes=lambda rows: (
-            f"{_count_image(rows, image)} of {count_text(len(rows), 'VM')} already have {image}",
+            ()
+            if base is None
+            else (f"{_count_image(rows, base)} of {count_text(len(rows), 'VM')} already have {base}",)
         ),
+        dry_run=dry_run,
+    )
+
+
+def _prepare_question(rows: Rows, _: Rows) -> str:
+    return f"Shut down {count_rows(rows, 'VM')}, keep the first disks, and start them again?{running_text(rows)}"
+
+
+def _already(image: str) -> str:
+    return f"already made from {image}"
+
+
+@make_command(
+    "prepare-vm",
+    shown_by="show-vm",
+    examples=(
+        (
+            "vgpuctl --host sim:a100-40 prepare-vm vdi-001 --drain",
+            "shuts its guest down, and starts it again; 'vgpuctl refresh-vm vdi-001' then goes back to this disk",
+        ),
+    ),
+)
+@targets.vms()
+@click.option("--drain", is_flag=True, help="Shut a running VM down first, at most --wait seconds, and start it again.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.pass_obj
+def prepare_vm(settings: Settings, targets: Targets, drain: bool, dry_run: bool) -> int:
+    """Keep the first disk of VMs as it is now; refresh-vm without --image goes back to it.
+
+    So a guest is set up once, by cloud-init or by hand, and each refresh takes seconds and keeps its name, its keys and
+    its membership of a domain. The VM must be off because its guest shut down, and its first disk a clone: it was
+    created with --image. A license and other secrets leave its seed, because the guest has them.
+
+    With the field off_after_setup a guest shuts down by itself once it has been set up.
+    """
+    return change(
+        settings,
+        "prepare-vm",
+        targets,
+        lambda host, name: host.prepare_vm(name, drain=drain, dry_run=dry_run),
+        question=_prepare_question if drain else None,
         dry_run=dry_run,
     )
 

@@ -136,15 +136,22 @@ _IN_OWN_WORDS = frozenset({
     "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
     "network_config", "labels", "vgpus", "disks", "generation", "autostart", "autostart_storage", "start_order",
     "should_run", "planned", "libvirt_autostart", "guest_software", "guest_helper", "helper_report", "desktop",
+    "prepared", "stop_reason", "off_after_setup",
 })  # fmt: skip
 """The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
 neither list come after the first."""
 
 
+_USUAL_REASONS = (None, "shutdown", "destroyed")
+_PREPARED = "yes: refresh-vm without --image brings back the disk that prepare-vm kept"
+_TO_PREPARE = "no: its guest shuts down once it is set up; then prepare-vm keeps its disk"
+
+
 def _vm(data: VmResult) -> Page:
     others = [n for n in field_names(data) if n not in _IN_OWN_WORDS.union(_FIRST_FIELDS) and getattr(data, n) != NONE]
     by_name = [(name.replace("_", " "), getattr(data, name)) for name in (*_FIRST_FIELDS, *others)]
-    items: list[tuple[str, str]] = [("name", data.name), ("uuid", data.uuid), ("state", data.state)]
+    why = f" ({data.stop_reason})" if data.stop_reason not in _USUAL_REASONS else ""
+    items: list[tuple[str, str]] = [("name", data.name), ("uuid", data.uuid), ("state", f"{data.state}{why}")]
     items += [("memory", mib(data.memory_mib))]
     items += [(title, value_text(value)) for title, value in by_name if value is not None]
     items += [("cpus", _pins_line(data))] if data.pinned_cpus or data.memory_nodes else []
@@ -155,6 +162,9 @@ def _vm(data: VmResult) -> Page:
     items += [("autostart", line)] if (line := _autostart_line(data)) else []
     items += [("when off", f"{name.replace('_', ' ')} {value}") for name, value in data.planned.items()]
     items += [("desktop", text)] if (text := _desktop_text(data)) else []
+    items += (
+        [("prepared", _PREPARED if data.prepared else _TO_PREPARE)] if data.prepared or data.off_after_setup else []
+    )
     items += [("labels", value_text(data.labels))] if data.labels else []
     items += _software_lines(data.guest_software)
     items += (

@@ -13,6 +13,7 @@ from vgpuctl.controller.planning.host_plan import (
     HostAction,
     MakeVm,
     MarkVm,
+    PrepareVm,
     RefreshVm,
     StartVm,
     StopVm,
@@ -35,22 +36,26 @@ def carry_out(link: HostLink, fence: Fence, action: HostAction, pool: Pool, imag
             marking.mark_desktop(desktop.id)
         case StartVm():
             host.start_vm(desktop.id)
-        case StopVm(force=force):
-            _stop(host, desktop.id, force=force)
+        case StopVm(force=force, at_once=at_once):
+            _stop(host, desktop.id, force=force, at_once=at_once)
+        case PrepareVm():
+            host.prepare_vm(desktop.id)
+            if desktop.power_on:
+                host.start_vm(desktop.id)
         case MakeVm():
             marking.create_vm(start=desktop.power_on, **vm_fields(desktop, pool, image))
-        case RefreshVm():
+        case RefreshVm(from_image=from_image):
             host.stop_vm(desktop.id, force=True)  # nobody uses it, and its disk is thrown away
-            marking.refresh_vm(desktop.id, image.path)
+            marking.refresh_vm(desktop.id, image.path if from_image else None)
             if desktop.power_on:
                 host.start_vm(desktop.id)
         case DeleteVm():
             _delete(host, desktop.id)
 
 
-def _stop(host: AgentHost, desktop_id: str, *, force: bool) -> None:
+def _stop(host: AgentHost, desktop_id: str, *, force: bool, at_once: bool) -> None:
     try:
-        host.stop_vm(desktop_id)
+        host.stop_vm(desktop_id, force=at_once)
     except Temporary:
         if not force:
             raise

@@ -59,6 +59,6 @@ def ask_guest(desktop: Desktop, pool: Pool, vm: HostVm) -> GuestQuestion:
     return GuestQuestion(
         replace(vm, address=address, guest_answers=answers, port_open=was_ready),
         needs_address=address is None and has_reader,
-        needs_guest=kind is ReadyWhen.GUEST and not answers,
-        port=pool.spec.port if kind is ReadyWhen.PORT and not was_ready else None,
+        needs_guest=kind is ReadyWhen.GUEST and not answers and not vm.is_preparing,
+        port=pool.spec.port if kind is ReadyWhen.PORT and not was_ready and not vm.is_preparing else None,
     )

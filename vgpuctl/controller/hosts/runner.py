@@ -287,7 +287,8 @@ class HostRunner(threading.Thread):
         questions: list[GuestQuestion] = []
         for row in link.host().list_vms().data:
             vm = HostVm(row.name, row.uuid, str(row.state), row.generation, row.desktop, row.image, row.guest_users)
-            vm = replace(vm, driver=row.driver, should_run=row.should_run is True)
+            vm = replace(vm, driver=row.driver, should_run=row.should_run is True, stop_reason=row.stop_reason)
+            vm = replace(vm, off_after_setup=row.off_after_setup is True, prepared=row.prepared is True)
             desktop = rows.get(row.uuid)
             pool = None if desktop is None else pools.get(desktop.pool_id)
             if desktop is not None and pool is not None and vm.state == "running":

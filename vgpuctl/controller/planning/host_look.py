@@ -25,6 +25,8 @@ from vgpuctl.controller.planning.phase import (
 from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.value import Value, replace
 
+CLEAN_STOP = "shutdown"
+"""libvirt's word for a guest that shut down."""
 LOGGED_OFF_SECONDS = 30
 """Nobody is logged on twice, so far apart: a log-off, and not a moment of a log-on."""
 
@@ -35,7 +37,8 @@ class HostVm(Value):
     `generation`: of the VM's record, for `if_generation`. `mark`: of its record, None: it has none. `image`: the file
     that its first disk was made from. `guest_users`: as the helper in the guest reports; None without one, or while the
     guest does not run. `guest_answers`: the guest's agent or helper does; `port_open`: the pool's port is; False: not
-    asked. `driver`: NVIDIA's in the guest. `should_run`: its host's agent starts it after a boot.
+    asked. `driver`: NVIDIA's in the guest. `should_run`: its host's agent starts it after a boot. `off_after_setup`,
+    `prepared`, `stop_reason`: as the list has them.
     """
 
     name: str
@@ -50,6 +53,19 @@ class HostVm(Value):
     port_open: bool = False
     driver: str | None = None
     should_run: bool = False
+    off_after_setup: bool = False
+    prepared: bool = False
+    stop_reason: str | None = None
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether its guest sets itself up, once, and its disk is to be kept then."""
+        return self.off_after_setup and not self.prepared
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether its guest has set itself up and shut down, so that its disk can be kept now."""
+        return self.is_preparing and is_off(self.state) and self.stop_reason == CLEAN_STOP
 
 
 class DesktopView(Value):
@@ -188,7 +204,7 @@ def _seen(
     ended = since is not None and is_off(vm.state) and not in_flight
     is_floating = pool is not None and pool.spec.kind is PoolKind.FLOATING
     may_be_user = host.state is not FleetHostState.MAINTENANCE or (is_floating and memory.logged_on_seen)
-    powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors and may_be_user
+    powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors and may_be_user and not vm.is_set_up
     is_done = ended or (is_off(vm.state) and not desktop.power_on)  # the stop that the controller wanted
     running_since = now if running and since is None else None if is_done else since
     logged_on, empty_since, logged_off = _log_off(vm, memory, mark, powered_off, now)
@@ -201,7 +217,7 @@ def _seen(
         image=vm.image,
         guest_users=vm.guest_users,
         address=vm.address,
-        ready=running and _is_ready(vm, pool),
+        ready=running and not vm.is_preparing and _is_ready(vm, pool),
         running_since=running_since,
         seen_at=now,
         boot_id=host.boot_id,
@@ -211,6 +227,7 @@ def _seen(
         crashes=_crashes(desktop, memory, mark, powered_off, now),
         driver=vm.driver or memory.driver,
         superseded=former is not None and former.superseded and desktop.user is not None,
+        preparing=vm.is_preparing,
     )
     report = _with_error(report, desktop, vm, stray or unmarked)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)

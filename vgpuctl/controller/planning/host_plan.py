@@ -53,13 +53,26 @@ class StartVm(HostAction):
 
 
 class StopVm(HostAction):
-    """Shut the guest down. `force`: stop the VM if it does not."""
+    """Shut the guest down. `force`: stop the VM if it does not. `at_once`: do not ask the guest.
+
+    A guest that sets itself up is not asked: one that shut down in the middle of that would count as set up.
+    """
 
     force: bool = False
+    at_once: bool = False
+
+
+class PrepareVm(HostAction):
+    """Keep the disk of a guest that has set itself up, and start the VM if the desktop should run."""
 
 
 class RefreshVm(HostAction):
-    """Make the first disk again from the desktop's image, and start the VM if the desktop should run."""
+    """Make the first disk again, and start the VM if the desktop should run.
+
+    `from_image`: from the desktop's image; else from what was kept when its guest had set itself up.
+    """
+
+    from_image: bool = True
 
 
 class MarkVm(HostAction):
@@ -231,9 +244,9 @@ def _next_action(
         return None
     call = _Call(desktop, vm, wanted)
     if host.state is FleetHostState.MAINTENANCE:
-        return _for_maintenance(call, view, pool, images, may_stop=may_stop)
+        return _for_maintenance(call, view, pool, images, now, may_stop=may_stop)
     if desktop.user is not None and pool.spec.kind is not PoolKind.FIXED:
-        return _for_user(call, view, pool, images)
+        return _for_user(call, view, pool, images, now)
     return _for_nobody(call, view, pool, images, now)
 
 
@@ -248,6 +261,18 @@ class _Call(Value):
         """Return an action on the VM; `mark`: another one than the VM has."""
         present = replace(self.vm.mark, pool=self.wanted.pool) if self.vm.mark is not None else self.wanted
         return kind(self.desktop, mark or present, self.vm.name, self.vm.generation)
+
+    def refresh(self, mark: DesktopMark, images: Mapping[str, Image]) -> HostAction:
+        """Return the refresh of the VM: from what was kept, unless the image is another one now."""
+        image = images.get(self.desktop.image_id)
+        is_kept = self.vm.prepared and image is not None and self.vm.image == image.path
+        return RefreshVm(self.desktop, mark, self.vm.name, self.vm.generation, from_image=not is_kept)
+
+    def stop(self, *, force: bool = False) -> HostAction:
+        """Return the stop of the VM."""
+        at_once = self.vm.is_preparing
+        mark = self.act(StopVm).mark
+        return StopVm(self.desktop, mark, self.vm.name, self.vm.generation, force=force or at_once, at_once=at_once)
 
 
 def _make(
@@ -265,7 +290,7 @@ def _make(
     return order, MakeVm(desktop, wanted, desktop.name)
 
 
-def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image]) -> Ranked | None:
+def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image], now: float) -> Ranked | None:
     """Return the next action about a desktop that has a user.
 
     A disk that another user had, or the same one in an earlier assignment, is refreshed before this one is let in; also
@@ -281,22 +306,25 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
     is_strangers = mark.user not in (None, desktop.user) or (mark.user is None and report.logged_on_seen)
     if is_old or is_strangers:
         clean = replace(wanted, dirty=False, user=None)
-        return (_Order.USER, call.act(RefreshVm, clean)) if may_begin and has_image else None
+        return (_Order.USER, call.refresh(clean, images)) if may_begin and has_image else None
+    if vm.is_preparing:
+        may_prepare = may_begin and has_image and _may_start_again(report, now)
+        return _for_setup(call, replace(wanted, dirty=False), report, may_begin=may_prepare)
     if mark != replace(wanted, pool=mark.pool):
         return _Order.USER, call.act(MarkVm, wanted)
     running = is_running(vm.state)
     keeps = pool.spec.kind is PoolKind.DEDICATED
     if report.logged_off and keeps and pool.spec.on_logoff is OnLogoff.REFRESH and may_begin and has_image:
-        return _Order.REFRESH, call.act(RefreshVm, replace(wanted, dirty=False))
+        return _Order.REFRESH, call.refresh(replace(wanted, dirty=False), images)
     if running and (not desktop.power_on or (report.logged_off and keeps and pool.spec.on_logoff is OnLogoff.STOP)):
-        return _Order.REMOVE, call.act(StopVm)
+        return _Order.REMOVE, call.stop()
     if is_off(vm.state) and desktop.power_on and not view.powered_off and not _is_ended(report, pool) and may_begin:
         return _Order.USER, call.act(StartVm)
     return None
 
 
 def _for_maintenance(
-    call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image], *, may_stop: bool
+    call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, Image], now: float, *, may_stop: bool
 ) -> Ranked | None:
     """Return the stop of a desktop of a host that is to be changed; nothing is made or started there.
 
@@ -310,11 +338,10 @@ def _for_maintenance(
         report.logged_off or (report.guest_users == () and not report.logged_on_seen and not is_fixed)
     )
     if is_used and not is_empty and not may_stop:
-        marking = None if desktop.user is None else _for_user(call, view, pool, images)
+        marking = None if desktop.user is None else _for_user(call, view, pool, images, now)
         return marking if marking is not None and isinstance(marking[1], MarkVm) else None
     if is_running(vm.state) or vm.should_run:
-        stop = StopVm(desktop, call.wanted, vm.name, vm.generation, force=may_stop or not is_used)
-        return _Order.REMOVE, stop
+        return _Order.REMOVE, call.stop(force=may_stop or not is_used)
     return None
 
 
@@ -339,12 +366,31 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
     elif mark.generation == desktop.generation and vm.guest_users and mark.user is None:
         return None  # somebody uses a desktop that is nobody's: it is refreshed after him
     elif mark.dirty or mark.generation != desktop.generation:
-        return (_Order.REFRESH, call.act(RefreshVm, clean)) if may_begin and image is not None else None
+        return (_Order.REFRESH, call.refresh(clean, images)) if may_begin and image is not None else None
     elif mark.incarnation != clean.incarnation:
         return _Order.REFRESH, call.act(MarkVm, clean)
     if image is not None and vm.image not in (None, image.path) and may_begin:
-        return _Order.REFRESH, call.act(RefreshVm, clean)
-    return _power(call, may_begin=may_begin, may_start=_may_start_again(report, now))
+        return _Order.REFRESH, call.refresh(clean, images)
+    may_start = _may_start_again(report, now)
+    if vm.is_preparing:
+        return _for_setup(call, clean, report, may_begin=may_begin and may_start and image is not None)
+    return _power(call, may_begin=may_begin, may_start=may_start)
+
+
+def _for_setup(call: _Call, clean: DesktopMark, report: DesktopReport, *, may_begin: bool) -> Ranked | None:
+    """Return the next action about a guest that sets itself up; nobody is let in before its disk was kept.
+
+    One that went off in another way than by its own shutdown begins again, and so does one to which somebody logged on:
+    what he left would be kept for others.
+    """
+    desktop, vm = call.desktop, call.vm
+    if is_running(vm.state):
+        return None if desktop.power_on else (_Order.REMOVE, call.stop())
+    if not is_off(vm.state) or not desktop.power_on or not may_begin:
+        return None
+    if vm.is_set_up and not report.logged_on_seen:
+        return _Order.SPARE, call.act(PrepareVm)
+    return _Order.SPARE, call.act(RefreshVm, clean)
 
 
 def _power(call: _Call, *, may_begin: bool, may_start: bool) -> Ranked | None:
@@ -352,7 +398,7 @@ def _power(call: _Call, *, may_begin: bool, may_start: bool) -> Ranked | None:
     desktop, vm = call.desktop, call.vm
     running = is_running(vm.state)
     if running and not desktop.power_on:
-        return _Order.REMOVE, call.act(StopVm)
+        return _Order.REMOVE, call.stop()
     if is_off(vm.state) and desktop.power_on and may_begin and may_start:
         return _Order.SPARE, call.act(StartVm)
     return None
@@ -386,7 +432,7 @@ def _within_limits(
         if len(begun) >= room:
             break
         pool, desktop = pools.get(action.desktop.pool_id), action.desktop
-        if isinstance(action, MakeVm | StartVm | RefreshVm) and pool is not None:
+        if isinstance(action, MakeVm | StartVm | PrepareVm | RefreshVm) and pool is not None:
             if len(starting[pool.id] - {desktop.id}) >= pool.spec.starts_per_host:
                 continue
             starting[pool.id].add(desktop.id)

@@ -31,12 +31,13 @@ class PhaseWord(StrEnum):
     """`unplaced`: it has no host yet; `waiting`: for its next try, or until something is made at all.
 
     `dirty`: a user was in it, and its refresh cannot begin; `refreshing`: it is due or runs. `unknown`: its host is
-    silent. `retiring`: it is being deleted. `lost`: its VM is gone.
+    silent. `retiring`: it is being deleted. `lost`: its VM is gone. `preparing`: its guest sets itself up, once.
     """
 
     UNPLACED = "unplaced"
     WAITING = "waiting"
     MAKING = "making"
+    PREPARING = "preparing"
     STARTING = "starting"
     READY = "ready"
     ASSIGNED = "assigned"
@@ -166,12 +167,20 @@ def _phase_of_power(desktop: Desktop, report: DesktopReport, pool: Pool, waits: 
     if not desktop.power_on:
         return Phase(PhaseWord.STOPPING if is_running(report.state) else PhaseWord.OFF)
     if not is_running(report.state):
-        return Phase(PhaseWord.WAITING, waits) if waits else Phase(PhaseWord.STARTING)
+        word = PhaseWord.PREPARING if report.preparing else PhaseWord.STARTING
+        return Phase(PhaseWord.WAITING, waits) if waits else Phase(word)
     if report.ready:
         return Phase(PhaseWord.READY)
     if boot_failed(desktop, pool, now):
         minutes = pool.spec.boot_minutes
-        return Phase(PhaseWord.FAILED, f"not ready ({pool.spec.ready_when}) {minutes} minutes after its start")
+        what = (
+            "its guest has not set itself up and shut down"
+            if report.preparing
+            else f"not ready ({pool.spec.ready_when})"
+        )
+        return Phase(PhaseWord.FAILED, f"{what} {minutes} minutes after its start")
+    if report.preparing:
+        return Phase(PhaseWord.PREPARING, "its guest sets itself up, and shuts down then")
     return Phase(PhaseWord.STARTING, f"not ready yet ({pool.spec.ready_when})")
 
 

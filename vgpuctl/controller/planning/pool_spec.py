@@ -96,6 +96,9 @@ def _check_kind(fields: Mapping[str, object]) -> Iterator[Problem]:
     if kind == PoolKind.FLOATING and on_logoff in (OnLogoff.KEEP, OnLogoff.STOP):
         text = f"a floating desktop is always refreshed after its user: omit this; kind dedicated can {on_logoff}"
         yield Problem(("on_logoff",), text)
+    is_refreshed = kind == PoolKind.FLOATING or (kind == PoolKind.DEDICATED and on_logoff == OnLogoff.REFRESH)
+    if fields.get("prepared") is True and not is_refreshed:
+        yield Problem(("prepared",), "nothing of this pool is refreshed: omit this, or on_logoff: refresh", at_key=True)
 
 
 def _check_numbers(fields: Mapping[str, object]) -> Iterator[Problem]:
@@ -240,6 +243,13 @@ POOL_SHAPE = Shape(
             enum_schema(HostChoice),
         ),
         Key("apart", pool_rules.flag, "put the desktops on as many hosts as possible", {"type": "boolean"}),
+        Key(
+            "prepared",
+            pool_rules.flag,
+            "each desktop is set up once: its guest shuts down when cloud-init and its driver are done, and a refresh "
+            "goes back to that in seconds, with its name, its keys and its membership of a domain",
+            {"type": "boolean"},
+        ),
         Key("time_zone", pool_rules.time_zone, "of the schedules, like Europe/Berlin", {"type": "string"}),
         Key(
             "schedules",

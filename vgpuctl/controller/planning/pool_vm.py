@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The VMs of a pool's desktops: the key `vm:` of a pool's spec, and the VM spec of one desktop.
 
-`vm:` has the fields of a VM spec with their own rules, without those that the pool decides (`name`, `image`, `profile`)
+`vm:` has the fields of a VM spec with their own rules, without those that the pool decides (`_POOL_FIELDS`)
 and without those that would make all desktops share one thing, or would bring secrets into the database: files for
 cloud-init, a disk by path, a card's MAC address, the address of a GPU. Paths in it are files of the hosts.
 """
@@ -25,7 +25,8 @@ from vgpuctl.value import replace
 
 MAX_NAME, MAX_WINDOWS_NAME = 63, 15
 """NetBIOS names of Windows computers have at most 15 characters (Microsoft, KB 909264)."""
-_POOL_FIELDS = ("name", "image", "profile")
+_POOL_FIELDS = {"name": "names", "image": "image", "profile": "profile", "off_after_setup": "prepared"}
+"""Fields of a VM that the pool decides, and its keys for them."""
 
 
 def _no_file(value: object) -> object:
@@ -70,7 +71,7 @@ def pool_vm(value: object) -> dict[str, object]:
     """Check `vm:`; lists stay lists, so that the database's JSON gives back the same."""
     given = value if isinstance(value, Mapping) else {}
     problems = [
-        Problem((name,), f"specify the pool's {_pool_key(name)} instead", at_key=True)
+        Problem((name,), f"specify the pool's {_POOL_FIELDS[name]} instead", at_key=True)
         for name in _POOL_FIELDS
         if name in given
     ]
@@ -84,10 +85,6 @@ def pool_vm(value: object) -> dict[str, object]:
     if problems:
         raise ValidationError(tuple(problems))
     return {name: list(entry) if isinstance(entry, tuple) else entry for name, entry in checked.items()}
-
-
-def _pool_key(name: str) -> str:
-    return "names" if name == "name" else name
 
 
 def long_name_problem(pattern: str, maximum: int, os: str) -> str | None:
@@ -123,6 +120,8 @@ def desktop_vm(desktop: Desktop, spec: PoolSpec, image: Image) -> dict[str, Any]
         "name": desktop.name,
         "image": image.path,
     }
+    if spec.prepared:
+        fields["off_after_setup"] = True
     if desktop.profile is not None and spec.profiles:
         fields["profile"] = desktop.profile
     texts = fields.get("networks", FIELDS["networks"].default)

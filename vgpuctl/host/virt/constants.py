@@ -126,6 +126,13 @@ SHUTOFF_REASONS = (
 )  # fmt: skip
 """The words for the numbers of virDomainShutoffReason, in their order; 0 is unknown."""
 
+
+def stop_reason(state: int, detail: int) -> str | None:
+    """Return the word for why a domain is off; None for other states and for a reason that is not known."""
+    is_known = state == VIR_DOMAIN_SHUTOFF and 0 <= detail < len(SHUTOFF_REASONS)
+    return SHUTOFF_REASONS[detail] if is_known else None
+
+
 CLOSE_REASONS = {
     VIR_CONNECT_CLOSE_REASON_ERROR: "an error on the connection",
     VIR_CONNECT_CLOSE_REASON_EOF: "libvirt's daemon ended",

@@ -312,7 +312,7 @@ class LibvirtHypervisor(DomainChanges):
 
 def _read_domain(domain: virDomain) -> DomainInfo:
     """Read one domain; raises when it is gone."""
-    number, _reason = domain.state(0)
+    number, detail = domain.state(0)
     active = number != constants.VIR_DOMAIN_SHUTOFF and domain.isActive()
     return DomainInfo(
         name=domain.name(),
@@ -321,6 +321,7 @@ def _read_domain(domain: virDomain) -> DomainInfo:
         xml=domain.XMLDesc(constants.VIR_DOMAIN_XML_INACTIVE),
         live_xml=domain.XMLDesc(0) if active else None,
         persistent=not active or bool(domain.isPersistent()),
+        stop_reason=constants.stop_reason(number, detail),
     )
 
 

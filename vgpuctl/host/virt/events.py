@@ -258,7 +258,6 @@ def _read_status(domain: virDomain) -> DomainStatus:
     number, detail = domain.state(0)
     state = constants.VM_STATES.get(number, VmState.UNKNOWN)
     is_off = state is VmState.STOPPED
-    reasons = constants.SHUTOFF_REASONS
-    reason = reasons[detail] if is_off and 0 <= detail < len(reasons) else None
+    reason = constants.stop_reason(number, detail)
     run_id = domain.ID()
     return DomainStatus(domain.name(), domain.UUIDString(), state, None if is_off or run_id < 0 else run_id, reason)

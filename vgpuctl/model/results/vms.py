@@ -213,7 +213,9 @@ class VmRowResult(Value):
     the running guest and who is logged on there, as its helper reports; null without a helper. `should_run`: as in
     `VmResult`. `adoptable`: another
     program made it with a vGPU, VF or whole GPU, and the adopt command would probably take it over. `desktop`: the mark
-    of a pool's desktop in its record, null for other VMs.
+    of a pool's desktop in its record, null for other VMs. `prepared`: prepare-vm kept its first disk. `stop_reason`:
+    why it is off, in libvirt's words (shutdown, destroyed, crashed, failed, saved); null while it runs, and where
+    libvirt does not know, as after a boot of the host. `off_after_setup`: as in `VmResult`.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -237,6 +239,9 @@ class VmRowResult(Value):
     should_run: bool | None
     adoptable: bool | None
     desktop: DesktopMark | None
+    prepared: bool | None
+    stop_reason: str | None
+    off_after_setup: bool | None
     vgpus: tuple[VgpuResult, ...]
 
 
@@ -246,8 +251,8 @@ class VmResult(Value):
     `spread_group`: the group whose VMs are on different GPUs, null for none. `hugepages`: the size of its memory's huge
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
-    console. `owner`, `account`, `generation`, `ownership`, `image`, `desktop`: as in
-    `VmRowResult`. `cloud_init`,
+    console. `owner`, `account`, `generation`, `ownership`, `image`, `desktop`, `prepared`, `stop_reason`: as in
+    `VmRowResult`. `off_after_setup`: its guest shuts down once it was set up. `cloud_init`,
     `network_config`: the files that its seed for cloud-init was made from, null without one. `guest_sharing`: how the
     programs of its guest share its GPU, "none" where nothing is set up for that, null without a record. `license`: the
     name of the license that its guest is given, or "none"; whether NVIDIA's driver there has one now is in
@@ -290,6 +295,7 @@ class VmResult(Value):
     guest_driver: str | None
     k8s_join: str | None
     guest_helper: bool | None
+    off_after_setup: bool | None
     autostart: str | None
     autostart_storage: str | None
     start_order: int | None
@@ -299,6 +305,8 @@ class VmResult(Value):
     guest_software: GuestSoftwareResult | None
     helper_report: GuestHelperResult | None
     desktop: DesktopMark | None
+    prepared: bool | None
+    stop_reason: str | None
     vgpus: tuple[VgpuResult, ...]
     disks: tuple[DiskResult, ...]
 

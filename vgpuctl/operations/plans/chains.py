@@ -20,6 +20,7 @@ from vgpuctl.operations.plans.images import DiskReferences, DiskUser, collect_re
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 _READ_ONLY = ("cdrom", "floppy")
+_NOT_WRITTEN = (DiskRole.SEED, DiskRole.PREPARED)
 
 
 class BackingChains(Value):
@@ -99,7 +100,7 @@ def build_chains(
         (identify(d.source), vm.name) for vm in snapshot.vms for d in vm.disks if d.source and d.device in _READ_ONLY
     }
     read_only |= {
-        (identify(d.path), vm.name) for vm in snapshot.vms for d in _record_disks(vm) if d.role is DiskRole.SEED
+        (identify(d.path), vm.name) for vm in snapshot.vms for d in _record_disks(vm) if d.role in _NOT_WRITTEN
     }
     direct_clones: dict[str, list[str]] = {}
     for path, base in references.bases.items():

@@ -117,7 +117,8 @@ def unproven_carriers(snapshot: Snapshot, vm: Vm, record: VmRecord) -> frozenset
 
 def disks_to_delete(record: VmRecord, *, keep_disks: bool) -> tuple[ManagedDisk, ...]:
     """Return the volumes to delete with a VM: always its seeds and leftovers of a refresh, which hold nobody's work."""
-    return tuple(d for d in record.disks if not keep_disks or d.role is not DiskRole.DISK)
+    kept = (DiskRole.DISK, DiskRole.PREPARED) if keep_disks else ()
+    return tuple(d for d in record.disks if d.role not in kept)
 
 
 def vm_removal_plan(

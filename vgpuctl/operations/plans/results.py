@@ -137,6 +137,8 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         guest_software=None,
         helper_report=None,
         desktop=vm.record.desktop if vm.record else None,
+        prepared=None if vm.record is None else vm.record.prepared_disk is not None,
+        stop_reason=vm.stop_reason,
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -223,7 +225,7 @@ def _is_free_to_adopt(snapshot: Snapshot, vm: Vm, vgpu: Vgpu) -> bool:
 
 def image_of(vm: Vm) -> str | None:
     """Return the image of the first disk that vgpuctl made from one, which refresh-vm replaces; None without one."""
-    return next((d.image for d in vm.record.data_disks() if d.image is not None), None) if vm.record else None
+    return vm.record.image if vm.record else None
 
 
 def _should_run(vm: Vm) -> bool | None:
@@ -253,6 +255,9 @@ def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmR
         should_run=_should_run(vm),
         adoptable=is_adoptable(snapshot, vm),
         desktop=vm.record.desktop if vm.record else None,
+        prepared=None if vm.record is None else vm.record.prepared_disk is not None,
+        stop_reason=vm.stop_reason,
+        off_after_setup=_recorded_value(vm, "off_after_setup"),
         vgpus=_vgpus_of(snapshot, vm),
     )
 

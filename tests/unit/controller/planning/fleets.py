@@ -28,6 +28,7 @@ from vgpuctl.controller.planning.host_plan import (
     HostPlan,
     MakeVm,
     MarkVm,
+    PrepareVm,
     RefreshVm,
     StartVm,
     StopVm,
@@ -128,7 +129,7 @@ class Fleet:
         self.hosts = {key: replace(host, seen_at=self.now) for key, host in self.hosts.items()}
         carried, self.begun = self.begun, []
         for host_id, vms in self.vms.items():  # a guest needs a step to boot
-            self.vms[host_id] = {id: replace(vm, guest_answers=vm.state == "running") for id, vm in vms.items()}
+            self.vms[host_id] = {id: self.later(vm) for id, vm in vms.items()}
         for host_id, action in carried:
             self.carry_out(host_id, action)
         for host in self.hosts.values():
@@ -137,6 +138,16 @@ class Fleet:
         self.place()
         after = {row.id: replace(row, report=without_time(row.report)) for row in self.rows.values()}
         return before != after or bool(carried) or bool(self.begun)
+
+    @staticmethod
+    def later(vm: HostVm) -> HostVm:
+        """Return a VM after a step: its guest answers, or has set itself up and shut down.
+
+        Who is logged on was seen a step earlier: what nobody looks at in time cannot be known.
+        """
+        if vm.state == "running" and vm.is_preparing and vm.guest_answers and not vm.guest_users:
+            return replace(vm, state="stopped", stop_reason="shutdown", guest_users=None, guest_answers=False)
+        return replace(vm, guest_answers=vm.state == "running")
 
     def report_of(self, host: FleetHost) -> None:
         rows = [row for row in self.rows.values() if row.host_id == host.id]
@@ -159,19 +170,21 @@ class Fleet:
     def carry_out(self, host_id: str, action: HostAction) -> None:
         vms, id = self.vms[host_id], action.desktop.id
         row = self.rows.get(id)
-        if self.failures > 0:
-            self.failures -= 1
+        vm = vms.get(id)
+        refuses = isinstance(action, PrepareVm) and vm is not None and not vm.is_set_up  # the host was booted meanwhile
+        if self.failures > 0 or refuses:
+            self.failures = max(0, self.failures - 1)
             if row is not None:
                 errors = row.errors + 1
                 report = replace(row.report or DesktopReport(False), code="failed", error="it failed")
                 self.rows[id] = replace(row, errors=errors, not_before=next_try(errors, self.now), report=report)
             return
-        vm = vms.get(id)
         if isinstance(action, MakeVm):
             assert vm is None, "the desktop has its VM"
             state = "running" if action.desktop.power_on else "stopped"
             path = self.images[action.desktop.image_id].path
-            vms[id] = HostVm(action.vm_name, id, state, 1, action.mark, path, self.users_when(state))
+            made = HostVm(action.vm_name, id, state, 1, action.mark, path, self.users_when(state))
+            vms[id] = replace(made, off_after_setup=self.pool.spec.prepared)
             self.disk_users[id] = set()
         elif vm is not None and vm.generation == action.if_generation:
             self.change(host_id, vm, action)
@@ -190,10 +203,20 @@ class Fleet:
         changed = replace(vm, generation=(vm.generation or 0) + 1, mark=action.mark)
         if not isinstance(action, MarkVm):
             changed = replace(changed, guest_answers=False)
+        if isinstance(action, StopVm):
+            assert action.at_once or not vm.is_preparing, "a guest that is asked to shut down would count as set up"
+            changed = replace(changed, stop_reason="destroyed" if action.at_once else "shutdown")
+        if isinstance(action, PrepareVm):
+            assert not self.disk_users[id], "what somebody left is not kept for others"
+            changed = replace(changed, prepared=True)
         if isinstance(action, RefreshVm):
-            state = "running" if action.desktop.power_on else "stopped"
-            changed = replace(changed, image=self.images[action.desktop.image_id].path, guest_users=())
+            assert action.from_image or vm.prepared, vm
+            path = self.images[action.desktop.image_id].path if action.from_image else vm.image
+            changed = replace(changed, image=path, guest_users=(), prepared=not action.from_image)
             self.disk_users[id] = set()
+        if isinstance(action, PrepareVm | RefreshVm):
+            state = "running" if action.desktop.power_on else "stopped"
+            changed = replace(changed, stop_reason=None if isinstance(action, RefreshVm) else vm.stop_reason)
         if not isinstance(action, MarkVm):
             changed = replace(changed, state=state, guest_users=self.users_when(state))
         vms[id] = changed
@@ -280,8 +303,9 @@ class Fleet:
     def switch_off(self, id: str) -> None:
         row = self.rows[id]
         vm = self.vms.get(row.host_id or "", {}).get(id)
-        if vm is not None:
-            self.vms[row.host_id or ""][id] = replace(vm, state="stopped", guest_users=None)
+        if vm is not None and vm.state == "running":
+            reason = "destroyed" if vm.is_preparing else "shutdown"
+            self.vms[row.host_id or ""][id] = replace(vm, state="stopped", guest_users=None, stop_reason=reason)
 
     def open(self, id: str) -> None:
         if self.rows[id].user is not None:
@@ -294,7 +318,8 @@ class Fleet:
     def reboot(self, host: str) -> None:
         self.hosts[host] = replace(self.hosts[host], boot_id=f"boot-{self.now}")
         vms = self.vms[host]
-        self.vms[host] = {id: replace(vm, state="stopped", guest_users=None) for id, vm in vms.items()}
+        off = {"state": "stopped", "guest_users": None, "stop_reason": None}
+        self.vms[host] = {id: replace(vm, **off) for id, vm in vms.items()}
 
     def lose(self, id: str) -> None:
         if self.vms.get(self.rows[id].host_id or "", {}).pop(id, None) is not None:

@@ -90,7 +90,9 @@ def test_whatever_happens_the_fleet_gets_what_is_wanted(seed):
     chance = Random(seed)
     kind = chance.choice(KINDS)
     on_logoff = "refresh" if kind == "floating" else chance.choice(("keep", "stop", "refresh"))
-    fleet = Fleet(fleet_pool(kind, maximum=6, spare=chance.randrange(7), on_logoff=on_logoff), HOSTS)
+    sizes = {"maximum": 6, "spare": chance.randrange(7)}
+    prepared = on_logoff == "refresh" and kind != "fixed" and chance.random() < 0.5
+    fleet = Fleet(fleet_pool(kind, on_logoff=on_logoff, prepared=prepared, **sizes), HOSTS)
     history = history_of(chance)
     for event in history:
         happen(fleet, event)
@@ -124,6 +126,7 @@ def reached(fleet: Fleet) -> None:
         assert row.image_id == fleet.image.id
         assert row.report is not None
         assert row.report.image == fleet.image.path
+        assert fleet.vms[row.host_id or ""][row.id].prepared == spec.prepared
     for row in used:
         phase = phase_of(row, fleet.pool, fleet.hosts[row.host_id or ""], fleet.now)
         assert phase.word in (PhaseWord.ASSIGNED, PhaseWord.CONNECTED, PhaseWord.OFF, PhaseWord.LOST), phase

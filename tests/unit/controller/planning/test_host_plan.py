@@ -81,6 +81,65 @@ def test_the_next_action(desktop, vm, expected):
     assert kinds(plan_of([desktop], vms, POOL)) == [kind.__name__ for kind in expected]
 
 
+NEW = {"off_after_setup": True, "guest_users": None}
+KEPT = {"off_after_setup": True, "prepared": True}
+SET_UP = {**NEW, "state": "stopped", "stop_reason": "shutdown"}
+
+
+@pytest.mark.parametrize(
+    ("desktop", "vm", "expected"),
+    [
+        (desktop_of(), NEW, []),
+        (desktop_of(), SET_UP, ["PrepareVm"]),
+        (seen(desktop_of()), SET_UP, ["PrepareVm"]),
+        (desktop_of(power_on=False), SET_UP, []),
+        (desktop_of(), {**SET_UP, "stop_reason": "destroyed"}, ["RefreshVm from the image"]),
+        (desktop_of(), {**SET_UP, "stop_reason": None}, ["RefreshVm from the image"]),
+        (desktop_of(), {**SET_UP, "state": "unknown"}, []),
+        (desktop_of(power_on=False), NEW, ["StopVm at once"]),
+        (desktop_of(), {**NEW, "guest_users": ("eve",)}, ["MarkVm"]),
+        (desktop_of(generation=3), {**KEPT, "mark": mark_of(USED)}, ["RefreshVm"]),
+        (desktop_of(generation=3), {**NEW, "mark": mark_of(USED)}, ["RefreshVm from the image"]),
+        (desktop_of(image_id="image-2"), KEPT, ["RefreshVm from the image"]),
+        (desktop_of(), {**KEPT, "state": "stopped"}, ["StartVm"]),
+        (USED, {**SET_UP, "mark": mark_of(USED, dirty=False)}, ["PrepareVm"]),
+        (USED, {**NEW, "mark": mark_of(USED, dirty=False)}, []),
+        (used(logged_on_seen=True, dirty=False), {**SET_UP, "mark": mark_of(USED, dirty=False)},
+         ["RefreshVm from the image"]),
+        (USED, {**KEPT, "mark": mark_of(USED, dirty=False)}, ["MarkVm"]),
+    ],
+)  # fmt: skip
+def test_a_guest_that_sets_itself_up(desktop, vm, expected):
+    plan = plan_of([desktop], [vm_of(desktop, **vm)], POOL)
+    shown = [
+        type(action).__name__
+        + (" from the image" if isinstance(action, RefreshVm) and action.from_image else "")
+        + (" at once" if isinstance(action, StopVm) and action.at_once else "")
+        for action in plan.actions
+    ]
+    assert shown == expected
+    report = plan.reports[desktop.id]
+    assert (report.ready, report.preparing) == (False, True) or "prepared" in vm
+    assert plan.powered_off == ()
+
+
+def test_a_guest_that_crashes_while_it_sets_itself_up_has_failed_after_three_times():
+    crashes = tuple(NOW - 60 * number for number in (1, 4, 7))
+    desktop = seen(desktop_of(), crashes=crashes, preparing=True)
+    plan = plan_of([desktop], [vm_of(desktop, **{**SET_UP, "stop_reason": "crashed"})], POOL)
+    assert (plan.actions, plan.reports[desktop.id].code) == ((), "crashes")
+
+
+def test_the_phase_says_that_a_guest_sets_itself_up():
+    desktop = seen(desktop_of(), ready=False, preparing=True)
+    assert phase_of(desktop, POOL, HOST, NOW - 599 + 60).word == "preparing"
+    late = phase_of(desktop, POOL, replace(HOST, seen_at=NOW + 900), NOW + 900)
+    assert (late.word, late.why) == (
+        "failed",
+        "its guest has not set itself up and shut down 15 minutes after its start",
+    )
+
+
 def test_a_clean_mark_follows_a_refresh_and_a_dirty_one_lets_a_user_in():
     freed = desktop_of(generation=3)
     (refresh,) = plan_of([freed], [vm_of(freed, mark=mark_of(USED))], POOL).actions

@@ -197,7 +197,7 @@ def test_the_schema_is_valid_and_has_the_fields_of_a_vm():
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(load_document(OFFICE, "n").value, schema)
     vm = schema["properties"]["vm"]["anyOf"][0]["properties"]
-    assert set(vm) == set(VM_SHAPE.names) - {"name", "image", "profile"}
+    assert set(vm) == set(VM_SHAPE.names) - {"name", "image", "profile", "off_after_setup"}
 
 
 def test_names_of_two_pools_overlap():

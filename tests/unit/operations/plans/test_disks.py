@@ -27,15 +27,10 @@ from vgpuctl.operations.plans.images import (
     image_results,
     path_results,
 )
-from vgpuctl.operations.refresh import (
-    disk_switch_plan,
-    new_disk,
-    record_after_switch,
-    refuse_saved_states,
-    refuse_unbootable,
-)
+from vgpuctl.operations.refresh import refuse_unbootable
 from vgpuctl.operations.resize_disk import resize_plan, select_disk
 from vgpuctl.operations.steps.attach import WriteRecord
+from vgpuctl.operations.system_disk import disk_switch_plan, new_disk, record_after_switch, refuse_saved_states
 from vgpuctl.value import replace
 
 
@@ -156,11 +151,11 @@ def roles(record):
 
 
 def test_the_record_names_both_disks_while_there_are_two():
-    steps = disk_switch_plan(WHOLE, RECORD, OLD, NEW, IMAGE, None, SPARE).steps
+    steps = disk_switch_plan(WHOLE, RECORD, OLD, NEW, IMAGE, None, (SPARE,)).steps
     assert [type(s).__name__ for s in steps] == ["WriteRecord", "CreateSpareDisk", "SwitchDisk"]
     kept = [(DATA.path, "disk"), (SEED.path, "seed")]
     assert roles(steps[0].record) == [(OLD.path, "disk"), *kept, (NEW.path, "spare")]
-    switched = record_after_switch(RECORD, OLD, NEW, SPARE)
+    switched = record_after_switch(RECORD, OLD, NEW, (SPARE,))
     assert (steps[2].old_record, steps[2].new_record) == (steps[0].written, switched)
     assert roles(steps[2].new_record) == [(NEW.path, "disk"), *kept, (OLD.path, "spare")]
 

@@ -13,9 +13,9 @@ from vgpuctl.errors import InUse, VerifyFailed
 from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.model.vm import DiskRole
 from vgpuctl.operations.execute import execute_plan
-from vgpuctl.operations.refresh import disk_switch_plan, new_disk
 from vgpuctl.operations.steps.refresh_disk import DeleteSpareDisk
 from vgpuctl.operations.steps.storage import GrowDisk
+from vgpuctl.operations.system_disk import disk_switch_plan, new_disk
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
 
@@ -36,7 +36,7 @@ def steps(host):
     old = vm.record.disks[0]
     image = ImageInfo(BASE, "qcow2", 1, "both")
     new, spare = new_disk(old, image, "n.qcow2"), replace(old, role=DiskRole.SPARE)
-    return disk_switch_plan(vm, vm.record, old, new, image, None, spare).steps
+    return disk_switch_plan(vm, vm.record, old, new, image, None, (spare,)).steps
 
 
 def test_each_is_read_back_and_taken_back(host, steps):

@@ -151,6 +151,11 @@ options:
     description:
       - 'Bring vgpuctl''s helper into the guest by its seed: it reports who is logged on and which driver
         runs.'
+  off_after_setup:
+    type: bool
+    description:
+      - 'The guest shuts down once it has been set up for the first time, so that prepare-vm can keep its
+        disk.'
   networks:
     type: raw
     description:

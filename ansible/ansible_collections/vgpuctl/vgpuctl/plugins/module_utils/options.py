@@ -28,6 +28,7 @@ VM = {
     "license": {"type": "str"},
     "k8s_join": {"type": "str"},
     "guest_helper": {"type": "bool"},
+    "off_after_setup": {"type": "bool"},
     "networks": {"type": "raw"},
     "display": {"type": "bool"},
     "os": {"type": "str", "choices": ["linux", "generic", "windows11"]},
