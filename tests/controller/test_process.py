@@ -273,6 +273,7 @@ def test_starting_with_something_wrong(controller: Controller, tmp_path: Path) -
         "ensure-image x", "ensure-image x --path /a/b --url https://h/x", "ensure-image a/b --path /a/b",
         "ensure-image x --url http://h/x --sha256 " + "0" * 64, "ensure-image x --url https://h/x",
         "ensure-image x --url https://ada:secret@h/x --sha256 " + "0" * 64, "show-image none",
+        "move-desktop none --fenced power-off-at-its-BMC --yes", "move-desktop none --fenced off --yes",
         "add-host gpu01 gpu01.example.org", "add-host gpu01 ssh://gpu01 --host-key MD5:1 --label a",
     ],
 )  # fmt: skip

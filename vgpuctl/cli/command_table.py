@@ -186,6 +186,7 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "show-restore": Entry("controller_recovery", "Compare a restored database with the hosts."),
     "confirm-restore": Entry("controller_recovery", "Let hosts obey a restored database."),
     "import-desktops": Entry("controller_recovery", "Add desktops that only the hosts know."),
+    "move-desktop": Entry("controller_maintenance", "Make a desktop of a lost host on another one."),
     "accept-desktop": Entry("controller_recovery", "Let a desktop be what its host says."),
     "list-events": Entry("controller", "Show who did what in the fleet."),
 }

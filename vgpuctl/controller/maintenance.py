@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that empty a host and let it go on; `FleetService` has them with all other calls."""
+"""The calls that empty a host, let it go on, and take its desktops where it is lost.
+
+`FleetService` has them with all other calls.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.controller.hosts.link import facts_of
-from vgpuctl.controller.model import FleetCaller, FleetHost, FleetHostState
+from vgpuctl.controller.model import Desktop, FleetCaller, FleetHost, FleetHostState
 from vgpuctl.controller.planning.driver_check import check_drivers
 from vgpuctl.errors import InvalidInput, Refused
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.results.fleet import FleetHostResult
+from vgpuctl.model.results.fleet import DesktopResult, FleetHostResult
 
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from vgpuctl.model.desktop import FleetStatus
 
 MAX_MINUTES = 7 * 24 * 60
+MIN_EVIDENCE, MAX_EVIDENCE = 8, 500
 
 
 class MaintenanceCalls:
@@ -27,6 +31,7 @@ class MaintenanceCalls:
     _store: Store
     _connect: Callable[[FleetHost], HostLink]
     _host_results: Callable[[tuple[FleetHost, ...]], tuple[FleetHostResult, ...]]
+    _desktop_results: Callable[[tuple[Desktop, ...]], tuple[DesktopResult, ...]]
 
     def drain_host(
         self,
@@ -65,6 +70,19 @@ class MaintenanceCalls:
             self._check_machine(before, unchecked=unchecked)
         host = self._store.hosts.change(name, caller.name, state=FleetHostState.ACTIVE)
         return Outcome(host.generation != before.generation, self._host_results((host,))[0])
+
+    def move_desktop(self, caller: FleetCaller, name: str, fenced: str) -> Outcome[DesktopResult]:
+        """Make a desktop of a lost host on another one, with the files of its disks, which are on shared storage.
+
+        `fenced`: how the caller knows that the lost host cannot write to them any more; it is kept in the journal.
+        """
+        if not MIN_EVIDENCE <= len(fenced.strip()) <= MAX_EVIDENCE or not fenced.isprintable():
+            raise InvalidInput(
+                f"fenced: say in {MIN_EVIDENCE} to {MAX_EVIDENCE} characters how you know that the host is cut off",
+                hint="for instance: power off at its BMC, seen at 14:05",
+            )
+        desktop = self._store.moves.move(name, fenced.strip(), caller.name)
+        return Outcome(True, self._desktop_results((desktop,))[0])
 
     def _check_machine(self, host: FleetHost, *, unchecked: bool) -> None:
         """Refuse a host whose driver the guests cannot have; else store what it says of itself.

@@ -252,7 +252,8 @@ class DesktopReport(Value):
     nobody had it, in the last 20 minutes. `superseded`: its user got another one while its host was silent.
     `planning.host_look` keeps these. `record_user`, `record_generation`: of the mark that contradicts the row; the
     generation is None where none does. `driver`: NVIDIA's in the guest, as it last said. `preparing`: its guest sets
-    itself up, once, and its disk is not kept yet.
+    itself up, once, and its disk is not kept yet. `disks`: the files of its disks, as they were at the generation
+    `disks_generation` of its VM's record; of a VM that is to be made: those that it gets in place of an image.
     """
 
     exists: bool
@@ -279,6 +280,8 @@ class DesktopReport(Value):
     driver: str | None = None
     superseded: bool = False
     preparing: bool = False
+    disks: tuple[str, ...] = ()
+    disks_generation: int | None = None
 
 
 class Desktop(Value):

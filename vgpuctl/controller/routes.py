@@ -125,6 +125,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("release", "POST", "/desktops/{name}/release", Role.OPERATOR),
         FleetCall("start-desktop", "POST", "/desktops/{name}/start", Role.OPERATOR),
         FleetCall("stop-desktop", "POST", "/desktops/{name}/stop", Role.OPERATOR),
+        FleetCall("move-desktop", "POST", "/desktops/{name}/move", Role.ADMIN),
         FleetCall("delete-desktop", "DELETE", "/desktops/{name}", Role.OPERATOR),
         FleetCall("list-hosts", "GET", "/hosts", Role.VIEWER),
         FleetCall("show-host", "GET", "/hosts/{name}", Role.VIEWER),

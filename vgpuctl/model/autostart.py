@@ -27,7 +27,13 @@ def keeps_last_state(record: VmRecord) -> bool:
 
 
 def starts_after_boot(record: VmRecord) -> bool:
-    """Return whether the host agent starts the VM after a boot of the host."""
+    """Return whether the host agent starts the VM after a boot of the host.
+
+    Not a desktop whose guest was setting itself up: whether it had finished is not known any more, and its controller
+    has it begin again.
+    """
+    if record.desktop is not None and record.requested("off_after_setup", bool) and record.prepared_disk is None:
+        return False
     return record.requested("autostart", str) == AUTOSTART_ENABLED or (keeps_last_state(record) and record.should_run)
 
 

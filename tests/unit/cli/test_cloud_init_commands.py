@@ -100,7 +100,7 @@ def test_a_guest_that_is_set_up_is_kept_and_brought_back(sim: Run) -> None:
     assert (kept.status, kept.document["data"]["prepared"], kept.document["data"]["image"]) == (0, True, IMAGE)
     assert "prepared:  yes: refresh-vm without --image brings back" in sim("show-vm vdi-001").out
     asked = sim("refresh-vm vdi-001")
-    text = "Rebuild 1 VM from what prepare-vm kept? All that was written since then will be lost."
+    text = "Rebuild VM vdi-001 from what prepare-vm kept? All data on /var/lib/libvirt/images/vdi-001-"
     assert (asked.status, text in asked.err) == (2, True)
     assert sim("refresh-vm vdi-001 --yes").status == 0
     again = sim("prepare-vm vdi-001")

@@ -12,7 +12,8 @@ from tests.hosts import SimulatedHost, context, create, open_sim_host, request
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy
 from vgpuctl.model.autostart import starts_after_boot
-from vgpuctl.model.vm import VmRecord
+from vgpuctl.model.desktop import DesktopMark
+from vgpuctl.model.vm import DiskRole, ManagedDisk, VmRecord
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations import last_state, power
 from vgpuctl.operations.change import change_vm
@@ -99,6 +100,17 @@ def test_a_vm_without_a_last_state_is_not_written_to_when_it_starts(tmp_path: Pa
     last_state.stop_vm(host.ports, context(), "vm", force=False)
     assert record(host) == before
     assert starts_after_boot(before)
+
+
+def test_a_desktop_that_was_setting_itself_up_is_left_to_its_controller(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    create(host.ports, replace(last_state_request(), off_after_setup=True), start=True)
+    alone = record(host)
+    assert starts_after_boot(alone), "nobody else would start it"
+    desktop = replace(alone, desktop=DesktopMark(alone.vm_uuid, "office", "db-1", 1))
+    assert not starts_after_boot(desktop)
+    kept = ManagedDisk("default", "kept.qcow2", "/kept.qcow2", 1, role=DiskRole.PREPARED)
+    assert starts_after_boot(replace(desktop, disks=(*desktop.disks, kept)))
 
 
 def test_a_stop_that_the_guest_did_not_obey_in_time_is_noted(tmp_path: Path) -> None:

@@ -3,12 +3,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.command_table import CONTROLLER_COMMANDS
-from vgpuctl.cli.commands.controller import Where, changed_host, changes_at_controller, make_call
+from vgpuctl.cli.commands.controller import (
+    Where,
+    changed_desktop,
+    changed_host,
+    changes_at_controller,
+    confirm,
+    connect,
+    make_call,
+)
 from vgpuctl.cli.global_options import Settings
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.entry import SignalGuard
 
 
 @make_command(
@@ -51,4 +65,35 @@ def uncordon_host(settings: Settings, name: str, unchecked: bool, where: Where) 
     return make_call(settings, where, "uncordon-host", name=name, unchecked=unchecked or None)
 
 
-COMMANDS: dict[str, click.Command] = {str(one.name): one for one in (drain_host, uncordon_host)}
+@make_command(
+    "move-desktop", table=CONTROLLER_COMMANDS, page=changed_desktop,
+    examples=(
+        (
+            "vgpuctl controller move-desktop office-001 --fenced 'power off at its BMC, seen at 14:05' --yes",
+            "its host is lost, and its disks are on shared storage",
+        ),
+    ),
+)  # fmt: skip
+@click.argument("name", metavar="DESKTOP")
+@click.option("--fenced", metavar="EVIDENCE", required=True, help="How you know that the lost host cannot write.")
+@changes_at_controller
+@click.pass_obj
+def move_desktop(settings: Settings, name: str, fenced: str, where: Where) -> int:
+    """Make a desktop of a host that does not answer on another host, with the files of its disks.
+
+    For dedicated desktops that keep what is on their disks, and for fixed pools. The files must be on storage that the
+    other host has under the same paths. Two hosts that write to them destroy them: cut the lost one off first, and say
+    how you know. Where it comes back, its copy is stopped. TPM and NVRAM are not moved.
+    """
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        client = connect(settings, *where)
+        shown = client.call("show-desktop", name=name).data
+        text = f"Make {name} on another host? If {shown.host} still runs it, its disks are destroyed."
+        confirm(settings, text, (f"fenced: {fenced}",), dry_run=where.dry_run)
+        return run.CommandOutput(client.call("move-desktop", name=name, fenced=fenced))
+
+    return run.perform(settings, "controller-move-desktop", work)
+
+
+COMMANDS: dict[str, click.Command] = {str(one.name): one for one in (drain_host, uncordon_host, move_desktop)}

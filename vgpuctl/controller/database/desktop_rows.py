@@ -268,7 +268,8 @@ class DesktopRows(Rows):
         """Note why no host takes a desktop, if that is another reason than before."""
         if desktop.report is not None and desktop.report.error == reason:
             return
-        report = DesktopReport(exists=False, code="no-host", error=reason[:1000], hint="vgpuctl controller list-hosts")
+        hint = "vgpuctl controller list-hosts"
+        report = replace(_unmade(desktop), code="no-host", error=reason[:1000], hint=hint)
         table = schema.desktop
         with self._database.write() as connection:
             waiting = (table.c.id == desktop.id) & table.c.host_id.is_(None)
@@ -282,7 +283,7 @@ class DesktopRows(Rows):
             row = connection.execute(locked).mappings().first()
             if row is None or (row["report"] is not None and was_seen(desktop_of(row))):
                 return
-            free = {"host_id": None, "profile": None, **report_columns(None)}
+            free = {"host_id": None, "profile": None, **report_columns(_unmade(desktop_of(row)))}
             connection.execute(update(table).where(table.c.id == desktop_id).values(**free))
 
     def retire(self, desktop_id: str, reason: str) -> None:
@@ -441,6 +442,9 @@ class DesktopRows(Rows):
         self._set(connection, free, **row_of_desktop(free))
         about = About(desktop=free.name, user=desktop.user)
         self._note(connection, "released", f"{free.name}, which {desktop.user} had", actor, about)
+        if desktop.report is not None and desktop.report.exists and desktop.report.image is None:
+            self._retire(connection, free, actor, "it was moved here, so no image makes its disk again")
+            return replace(free, absent=True)
         return free
 
     def _open(self, connection: Connection, desktop: Desktop) -> Desktop:
@@ -560,3 +564,8 @@ def _find(connection: Connection, name: str, *, lock: bool = False) -> Desktop:
     if row is None:
         raise NotFound(f"there is no desktop {name}", hint="vgpuctl controller list-desktops", desktop=name)
     return desktop_of(row)
+
+
+def _unmade(desktop: Desktop) -> DesktopReport:
+    """Return the report of a desktop that no host has; one that is moved keeps the files of its disks."""
+    return DesktopReport(exists=False, disks=() if desktop.report is None else desktop.report.disks)

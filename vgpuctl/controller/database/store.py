@@ -26,6 +26,7 @@ from vgpuctl.controller.database.desktop_rows import DesktopRows
 from vgpuctl.controller.database.engine import LOWEST_POSTGRESQL, Database
 from vgpuctl.controller.database.host_rows import HostRows
 from vgpuctl.controller.database.image_rows import HostImageRows
+from vgpuctl.controller.database.move_rows import MoveRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
 from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.rows import Changes
@@ -71,6 +72,7 @@ class Store:
         self.host_images = HostImageRows(*parts)
         self.pools = PoolRows(*parts)
         self.desktops = DesktopRows(*parts)
+        self.moves = MoveRows(*parts)
         self.tokens = TokenRows(*parts)
         self.journal = JournalRows(*parts)
         self.answers = AnswerRows(*parts)

@@ -71,8 +71,11 @@ def _delete(host: AgentHost, desktop_id: str) -> None:
 
 
 def vm_fields(desktop: Desktop, pool: Pool, image: Image) -> dict[str, Any]:
-    """Return the arguments of `create_vm` for a desktop."""
+    """Return the arguments of `create_vm` for a desktop; one that was moved here has its disks, and no image."""
     fields = desktop_vm(desktop, pool.spec, image)
+    if desktop.report is not None and not desktop.report.exists and desktop.report.disks:
+        fields["disk"] = desktop.report.disks
+        del fields["image"]
     profile = fields.get("profile")
     if isinstance(profile, str):
         fields["profile"] = (profile,)

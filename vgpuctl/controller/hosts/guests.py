@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a desktop's guest, beyond what its host's list says: an address, and whether it is ready."""
+"""What is asked of a desktop beyond what its host's list says: its address, whether it is ready, its disks."""
 
 from __future__ import annotations
 
@@ -62,3 +62,11 @@ def ask_guest(desktop: Desktop, pool: Pool, vm: HostVm) -> GuestQuestion:
         needs_guest=kind is ReadyWhen.GUEST and not answers and not vm.is_preparing,
         port=pool.spec.port if kind is ReadyWhen.PORT and not was_ready and not vm.is_preparing else None,
     )
+
+
+def disks_of(link: HostLink, uuid: str) -> tuple[str, ...]:
+    """Return the files of a VM's disks, in their order; empty where one has none, and where the host does not say."""
+    with suppress(VgpuctlError):
+        paths = [disk.path for disk in link.host().show_vm(uuid).data.disks if disk.device == "disk"]
+        return tuple(path for path in paths if path is not None) if None not in paths else ()
+    return ()

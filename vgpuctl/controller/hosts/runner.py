@@ -17,7 +17,7 @@ from contextlib import suppress
 from vgpuctl.agent.protocol import Fenced, FenceLost
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
-from vgpuctl.controller.hosts.guests import GuestQuestion, ask_guest
+from vgpuctl.controller.hosts.guests import GuestQuestion, ask_guest, disks_of
 from vgpuctl.controller.hosts.image_keeper import ImageKeeper
 from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink, facts_of
@@ -32,7 +32,8 @@ from vgpuctl.controller.model import (
     Restored,
 )
 from vgpuctl.controller.planning.host_look import HostVm
-from vgpuctl.controller.planning.host_plan import HostAction, HostPlan, MakeVm, plan_host
+from vgpuctl.controller.planning.host_plan import HostAction, HostPlan, MakeVm, plan_host, strays
+from vgpuctl.controller.planning.moves import needs_disks
 from vgpuctl.controller.planning.phase import NEWER_CODE
 from vgpuctl.controller.planning.restored import how_to_go_on
 from vgpuctl.errors import HostKeyRefused, NoCapacity, Temporary, VgpuctlError, explain_exception
@@ -140,7 +141,7 @@ class HostRunner(threading.Thread):
         on_host = images if waits else self._keep_images(link, fence, host, desktops, pools, images)
         plan = plan_host(
             host, desktops, vms, pools, on_host, self._store.now(), self._store.incarnation, running, MAX_CALLS,
-            restored.former, self._store.hosts.stop_at(host.id),
+            restored.former, self._store.hosts.stop_at(host.id), self._elsewhere(desktops, vms),
         )  # fmt: skip
         if waits:
             plan = HostPlan(reports=plan.reports)
@@ -182,6 +183,11 @@ class HostRunner(threading.Thread):
             if desktop.image_id in self._images.failed and not desktop.absent:
                 self._store.desktops.unplace(desktop.id)  # unless it was made: another host may have the image
         return {one: image for one, image in images.items() if one in ready}
+
+    def _elsewhere(self, desktops: Sequence[Desktop], vms: Sequence[HostVm]) -> Sequence[Desktop]:
+        """Return the rows of VMs here whose desktops are on other hosts."""
+        ids = tuple(vm.mark.id for vm in strays(desktops, vms, self._store.incarnation) if vm.mark is not None)
+        return self._store.moves.of_ids(ids) if ids else ()
 
     def _store_plan(self, plan: HostPlan) -> None:
         """Store what a plan says of rows."""
@@ -291,6 +297,8 @@ class HostRunner(threading.Thread):
             vm = replace(vm, off_after_setup=row.off_after_setup is True, prepared=row.prepared is True)
             desktop = rows.get(row.uuid)
             pool = None if desktop is None else pools.get(desktop.pool_id)
+            if desktop is not None and pool is not None and needs_disks(desktop, pool, vm.generation):
+                vm = replace(vm, disks=disks_of(link, vm.uuid))
             if desktop is not None and pool is not None and vm.state == "running":
                 question = ask_guest(desktop, pool, replace(vm, guest_answers=row.driver is not None))
                 vm = question.vm

@@ -38,7 +38,7 @@ class HostVm(Value):
     that its first disk was made from. `guest_users`: as the helper in the guest reports; None without one, or while the
     guest does not run. `guest_answers`: the guest's agent or helper does; `port_open`: the pool's port is; False: not
     asked. `driver`: NVIDIA's in the guest. `should_run`: its host's agent starts it after a boot. `off_after_setup`,
-    `prepared`, `stop_reason`: as the list has them.
+    `prepared`, `stop_reason`: as the list has them. `disks`: the files of its disks, empty: not asked.
     """
 
     name: str
@@ -56,6 +56,7 @@ class HostVm(Value):
     off_after_setup: bool = False
     prepared: bool = False
     stop_reason: str | None = None
+    disks: tuple[str, ...] = ()
 
     @property
     def is_preparing(self) -> bool:
@@ -228,6 +229,8 @@ def _seen(
         driver=vm.driver or memory.driver,
         superseded=former is not None and former.superseded and desktop.user is not None,
         preparing=vm.is_preparing,
+        disks=vm.disks or (() if former is None else former.disks),
+        disks_generation=vm.generation if vm.disks else (None if former is None else former.disks_generation),
     )
     report = _with_error(report, desktop, vm, stray or unmarked)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)

@@ -10,7 +10,7 @@ Size: what a host does next, case by case.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.controller.model import (
@@ -120,12 +120,14 @@ def plan_host(
     room: int,
     former_incarnations: Collection[str] = (),
     stop_at: float | None = None,
+    elsewhere: Sequence[Desktop] = (),
 ) -> HostPlan:
     """Plan a host's next actions. `vms`: its complete list; `pools`, `images`: by id.
 
     `in_flight`: ids of desktops about which an operation is queued or runs on the host; `room`: how many operations may
     be in flight there at a time. `former_incarnations`: those that the database was restored from.
-    `stop_at`: when all desktops of a host in maintenance stop, whoever is logged on; None: never.
+    `stop_at`: when all desktops of a host in maintenance stop, whoever is logged on; None: never. `elsewhere`: rows of
+    `strays`, which are on other hosts now.
     """
     own = [desktop for desktop in desktops if desktop.host_id == host.id]
     views = _views(own, vms, pools, host, incarnation, now, in_flight, former_incarnations)
@@ -141,12 +143,13 @@ def plan_host(
         for view in due
     )
     ranked = [action for action in actions if action is not None]
+    ranked += [] if host.held is not None else _stops_of_copies(elsewhere, vms, incarnation, in_flight)
     busy = {view.desktop.id for view in views if view.desktop.id in in_flight}
     return HostPlan(
         _within_limits(ranked, views, pools, busy, max(0, room - len(in_flight)), now),
         {view.desktop.id: view.report for view in views if view.report is not None},
         tuple(view.desktop.id for view in views if view.powered_off),
-        _strays(own, vms, incarnation),
+        tuple(sorted(vm.name for vm in strays(own, vms, incarnation))),
         raised,
     )
 
@@ -199,10 +202,24 @@ def _related(desktops: Sequence[Desktop], vms: Sequence[HostVm]) -> dict[str, li
     return related
 
 
-def _strays(desktops: Sequence[Desktop], vms: Sequence[HostVm], incarnation: str) -> tuple[str, ...]:
+def strays(desktops: Sequence[Desktop], vms: Sequence[HostVm], incarnation: str) -> tuple[HostVm, ...]:
+    """Return the VMs that have a database's mark, and no row on this host; `desktops`: those that are on it."""
     known = {desktop.id for desktop in desktops}
     marked = [vm for vm in vms if vm.mark is not None and vm.mark.incarnation == incarnation]
-    return tuple(sorted(vm.name for vm in marked if vm.mark is not None and vm.mark.id not in known))
+    return tuple(vm for vm in marked if vm.mark is not None and vm.mark.id not in known)
+
+
+def _stops_of_copies(
+    elsewhere: Sequence[Desktop], vms: Sequence[HostVm], incarnation: str, in_flight: Collection[str]
+) -> Iterator[Ranked]:
+    """Yield the stops of VMs whose desktops were moved to other hosts: two that run would damage their disks."""
+    rows = {row.id: row for row in elsewhere if row.id not in in_flight}
+    for vm in strays((), vms, incarnation):
+        row = None if vm.mark is None else rows.get(vm.mark.id)
+        if row is None or vm.mark is None or vm.mark.generation >= row.generation:
+            continue
+        if is_running(vm.state) or vm.should_run:
+            yield _Order.USER, StopVm(row, vm.mark, vm.name, vm.generation, force=True, at_once=True)
 
 
 def _stays_off(view: DesktopView, pool: Pool | None) -> bool:
