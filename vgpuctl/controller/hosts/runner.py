@@ -215,7 +215,7 @@ class HostRunner(threading.Thread):
         Before a restore is confirmed, nothing is announced: the host obeys whom it obeyed, and is only looked at.
         """
         if restored.begun_at is not None:
-            self._lease, self._seen = None, link.host().read_fleet()
+            self._lease, self._seen = None, link.read_fleet()
             return False
         if self._lease is not None and self._lease.epoch == lease.epoch:
             return False
@@ -230,7 +230,7 @@ class HostRunner(threading.Thread):
         Raises:
             VgpuctlError: it cannot be reached, or obeys another one; an admin decides then.
         """
-        seen = self._seen = link.host().read_fleet()
+        seen = self._seen = link.read_fleet()
         if host.machine_id is not None and seen.machine_id != host.machine_id:
             text = f"it is another machine: its id is {seen.machine_id}, not {host.machine_id}"
             self._store.hosts.hold(host.id, text)
