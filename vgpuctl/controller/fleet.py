@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.config import labels as label_rules
 from vgpuctl.config import rules
+from vgpuctl.controller.capacity import CapacityCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
 from vgpuctl.controller.model import (
@@ -38,7 +39,7 @@ from vgpuctl.controller.model import (
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
-from vgpuctl.controller.planning.pool_spec import dump_pool, parse_pool
+from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
 from vgpuctl.errors import Busy, InvalidInput
@@ -60,14 +61,13 @@ if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
     from vgpuctl.controller.hosts.link import HostLink
 
-MAX_SPEC_BYTES = 1 << 20
 DAY_SECONDS = 86400.0
 LEASE_SECONDS = 30.0
 """So long an admin's decision about a host keeps other controllers away."""
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetService(RecoveryCalls, MaintenanceCalls):
+class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
     """The controller's calls. `connect`: makes the link to a host's agent."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
