@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,17 @@ from vgpuctl.cli import schemas
 
 
 class Controller:
-    """A controller's process, and the command line of its admin."""
+    """A controller's process, and the command line of its admin.
 
-    def __init__(self, directory: Path, port: int) -> None:
+    `prefix`: the words before its command line; `env`: its environment, by default the tests'.
+    """
+
+    def __init__(
+        self, directory: Path, port: int, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> None:
         self.directory = directory
+        self._prefix = prefix
+        self._env = env
         self.socket = directory / "run" / "controller.sock"
         self.port = port
         self.process: subprocess.Popen[str] | None = None
@@ -32,7 +39,10 @@ class Controller:
     def start(self, *words: str) -> None:
         argv = ["controller", "run", "--state", self.directory / "state", "--socket", self.socket, *words]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vgpuctl", *map(str, argv)], stderr=subprocess.PIPE, text=True
+            [*self._prefix, sys.executable, "-m", "vgpuctl", *map(str, argv)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self._env,
         )
         assert self.process.stderr is not None
         assert "runs on" in self.process.stderr.readline()

@@ -55,6 +55,7 @@ def test_from_a_host_to_a_users_desktop(controller: Controller, agent: RunningAg
     assert data("list-hosts")[0]["name"] == "gpu01"
     assert data("list-images")[0]["pools"] == ["office"]
     assert data("show-fleet")["desktops"] == 3
+    fits_and_why_not(controller, spec)
     refused = run("release", "office-001")
     assert refused.returncode == 2
     assert "--yes" in refused.stderr
@@ -73,6 +74,30 @@ def test_from_a_host_to_a_users_desktop(controller: Controller, agent: RunningAg
     events = data("list-events", "--limit", "1000")
     assert data("list-events", "--after", str(events[-2]["id"])) == events[-1:]
     assert events[-1]["text"] == "office"
+
+
+def fits_and_why_not(controller: Controller, spec: Path) -> None:
+    run, data = controller.run, controller.data
+    wait_until(lambda: data("fits", "office")["free"] == 7, "the host's count")
+    fits = data("fits", "office", "--count", "7")
+    assert (fits["fits"], fits["free_at_least"], fits["maximum_left"], fits["unplaced"]) == (True, 7, 3, 0)
+    (host,) = fits["hosts"]
+    assert (host["name"], host["profiles"], host["image"], host["why"]) == ("gpu01", {"A100-4C": 7}, "ready", None)
+    shown = run("fits", "office", "--count", "8")
+    first, *others = shown.stdout.splitlines()
+    assert (shown.returncode, first) == (4, "office: no: 8 desktops; 7 more desktops fit")
+    assert others == ["  its spec allows 3 more", "  gpu01: 7"]
+    other = json.dumps({**json.loads(spec.read_text()), "profile": "L40S-4Q"})
+    none = run("fits", "--file", "-", stdin=other)
+    assert (none.returncode, none.stdout) == (0, "0 more desktops fit\n  gpu01: none: it offers no L40S-4Q\n")
+    elsewhere = run("fits", "-f", "-", stdin=spec.read_text().replace('"a"', '"b"'))
+    assert elsewhere.stdout.endswith("  gpu01: none: lacks the label site=b\n")
+    for words in (("fits",), ("fits", "office", "-f", str(spec)), ("fits", "none"), ("fits", "office", "--count", "0")):
+        assert run(*words).returncode == 2, words
+    bad = run("fits", "-f", "-", stdin='{"kind": "floating"}')
+    assert (bad.returncode, "Traceback" in bad.stderr) == (2, False)
+    image = run("fits", "-f", "-", stdin=spec.read_text().replace('"image": "office"', '"image": "none"'))
+    assert (image.returncode, "no image none" in image.stderr) == (2, True)
 
 
 def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: RunningAgent, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from vgpuctl.controller.model import (
 from vgpuctl.controller.planning.phase import is_assignable
 from vgpuctl.controller.planning.pool_spec import parse_pool
 from vgpuctl.errors import Exists, InvalidInput, Locked, NoCapacity, NotAllowed, NotFound, Refused, Stale
+from vgpuctl.value import replace
 
 
 def numbered(count: int, first: int = 1) -> PoolChanges:
@@ -374,6 +375,34 @@ def test_an_offer_is_used_up(store: Store) -> None:
         store.hosts.remove("gpu01", "test")
     store.desktops.unplace(first.id)
     assert len(store.desktops.unplaced()) == 2
+
+
+def test_what_is_on_its_way_to_a_host_is_not_offered_again(store: Store) -> None:
+    add_image(store)
+    pool, host = add_pool(store), add_host(store)
+    store.desktops.tick(pool.id, lambda *_: numbered(3))
+    offered = (Offer(host.id, "A100-4C", 3, 10), Offer(host.id, "A100-8C", 1, 5))
+    store.hosts.set_offers(host.id, offered)
+    first, second, third = store.desktops.unplaced()
+    for desktop in (first, second):
+        assert store.desktops.place(desktop.id, host.id, "A100-4C")
+    assert store.desktops.on_their_way() == {host.id: {"A100-4C": 2}}
+    store.hosts.set_offers(host.id, offered)
+    assert set(store.hosts.offers()) == {replace(offered[0], free=1), offered[1]}
+    writes = count_writes(store)
+    store.hosts.set_offers(host.id, offered)
+    assert writes() == 0
+    store.hosts.set_offers(host.id, (replace(offered[0], free=2),), {first.id})  # it has the first, and counted it
+    assert store.hosts.offers() == (replace(offered[0], free=1),)
+    assert store.desktops.place(third.id, host.id, "A100-4C")
+    store.hosts.set_offers(host.id, (replace(offered[0], free=1),), {first.id})
+    assert store.hosts.offers() == (replace(offered[0], free=0),), "never less than none"
+    lease = store.hosts.take_lease(host.id, store.holder, 60.0)
+    assert lease is not None
+    report_all(store, host.id, lease.epoch)
+    assert store.desktops.on_their_way() == {}
+    store.hosts.set_offers(host.id, offered)
+    assert set(store.hosts.offers()) == set(offered)
 
 
 def test_an_error_waits_longer_each_time_and_a_success_ends_that(store: Store) -> None:

@@ -161,7 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert mark is not None
                 assert (mark.user, mark.generation) == (row.user, row.generation), "its host has confirmed it"
         store.hosts.note_seen(host_id, None)
-        store.hosts.set_offers(host_id, (Offer(host_id, PROFILE, CAPACITY - len(vms), CAPACITY),))
+        store.hosts.set_offers(host_id, (Offer(host_id, PROFILE, CAPACITY - len(vms), CAPACITY),), model.vms.keys())
         model.free = CAPACITY - len(vms)
         for desktop_id in plan.powered_off:
             store.desktops.note_off(desktop_id)

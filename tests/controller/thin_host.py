@@ -238,6 +238,12 @@ class ThinLink:
     def host(self, fleet: FleetRequest | None = None, cancelled: Callable[[], bool] = lambda: False) -> ThinCalls:
         return ThinCalls(self._host, fleet, cancelled)
 
+    def read_fleet(self) -> FleetStatus:
+        return self.host().read_fleet()
+
+    def opens_shell(self) -> bool:
+        return False
+
     def images(self, fence: Fence) -> ThinImages:
         self._host.fence.check(fence)
         return ThinImages(self._host)

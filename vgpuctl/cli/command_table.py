@@ -168,6 +168,7 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "ensure-pool": Entry("controller", "Create or change a pool so that it matches a spec file."),
     "list-pools": Entry("controller", "List the pools."),
     "show-pool": Entry("controller", "Show one pool and its spec."),
+    "fits": Entry("controller_capacity", "Count how many more desktops fit, and where."),
     "pause-pool": Entry("controller", "Make, start and refresh nothing for a pool."),
     "resume-pool": Entry("controller", "Let a paused pool go on."),
     "delete-pool": Entry("controller", "Delete a pool with its desktops and their disks."),

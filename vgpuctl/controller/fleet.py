@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.config import labels as label_rules
 from vgpuctl.config import rules
-from vgpuctl.controller.hosts.link import check_address, facts_of
+from vgpuctl.controller.capacity import CapacityCalls
+from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
 from vgpuctl.controller.model import (
     ApiToken,
@@ -38,7 +39,7 @@ from vgpuctl.controller.model import (
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
-from vgpuctl.controller.planning.pool_spec import dump_pool, parse_pool
+from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
 from vgpuctl.errors import Busy, InvalidInput
@@ -60,14 +61,13 @@ if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
     from vgpuctl.controller.hosts.link import HostLink
 
-MAX_SPEC_BYTES = 1 << 20
 DAY_SECONDS = 86400.0
 LEASE_SECONDS = 30.0
 """So long an admin's decision about a host keeps other controllers away."""
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetService(RecoveryCalls, MaintenanceCalls):
+class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
     """The controller's calls. `connect`: makes the link to a host's agent."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
@@ -203,7 +203,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
         checked_labels = _check_labels(labels or {})
         link = self._connect(FleetHost(id="", name=name, address=check_address(address), host_key=host_key))
         try:
-            seen = link.host().read_fleet()
+            seen, warnings = link.read_fleet(), _key_warnings(link)
             is_others = seen.incarnation not in (None, self._store.incarnation)
             if is_others and not lost_controller:
                 raise Fenced(
@@ -217,14 +217,14 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
             )
         finally:
             link.close()
-        return Outcome(True, self._host_results((host,))[0])
+        return Outcome(True, self._host_results((host,))[0], warnings=warnings)
 
     def accept_host(self, caller: FleetCaller, name: str, host_key: str | None = None) -> Outcome[FleetHostResult]:
         """Let a held host go on as it is now: another machine or driver, another SSH key, another controller's."""
         host = self._store.hosts.find(name)
         link = self._connect(host if host_key is None else replace(host, host_key=host_key))
         try:
-            seen = link.host().read_fleet()
+            seen, warnings = link.read_fleet(), _key_warnings(link)
             above = seen.epoch or 0 if seen.incarnation == self._store.incarnation else 0
             is_own = seen.holder == self._store.holder
             lease = self._store.hosts.take_lease(
@@ -238,7 +238,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
             host = self._store.hosts.take_over_machine(name, facts_of(seen), link.host_key, caller.name)
         finally:
             link.close()
-        return Outcome(True, self._host_results((host,))[0])
+        return Outcome(True, self._host_results((host,))[0], warnings=warnings)
 
     def cordon_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:
         """Make no new desktops on a host."""
@@ -423,6 +423,13 @@ class FleetService(RecoveryCalls, MaintenanceCalls):
 def digest_of(secret: str) -> str:
     """Return what the database has of a token's secret, which has more entropy than anybody can try."""
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _key_warnings(link: HostLink) -> tuple[str, ...]:
+    if not link.opens_shell():
+        return ()
+    where = f"put {KEY_OPTIONS} before it in authorized_keys there"
+    return (f"the controller's key runs any command on {link.name}: {where}",)
 
 
 def _host_of(desktop: Desktop, hosts: Mapping[str, FleetHost]) -> FleetHost | None:

@@ -259,7 +259,7 @@ def _try_hosts(hosts: Iterable[FleetHost]) -> dict[str, str | None]:
     def attempt(host: FleetHost) -> tuple[str, str | None]:
         link = HostLink(host.name, host.address, host.host_key)
         try:
-            link.host().read_fleet()
+            link.read_fleet()
         except VgpuctlError as error:
             return host.name, error.message
         finally:

@@ -92,7 +92,7 @@ class MaintenanceCalls:
         """
         link = self._connect(host)
         try:
-            seen = link.host().read_fleet()
+            seen = link.read_fleet()
             key = link.host_key
         finally:
             link.close()

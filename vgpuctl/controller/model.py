@@ -233,7 +233,7 @@ class HostLease(Value):
 
 
 class Offer(Value):
-    """How many more vGPUs of a profile a host said it can make, less what was placed there since."""
+    """How many more vGPUs of a profile a host said it can make, less what is on its way there."""
 
     host_id: str
     profile: str

@@ -37,8 +37,8 @@ class FleetCall(Value):
 
     @property
     def changes(self) -> bool:
-        """Whether it changes something."""
-        return self.method != "GET"
+        """Whether it changes something: `fits` has a spec in its body, and only counts."""
+        return self.method != "GET" and self.name != "fits"
 
     @property
     def has_dry_run(self) -> bool:
@@ -119,6 +119,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("delete-pool", "DELETE", "/pools/{name}", Role.ADMIN),
         FleetCall("pause-pool", "POST", "/pools/{name}/pause", Role.OPERATOR),
         FleetCall("resume-pool", "POST", "/pools/{name}/resume", Role.OPERATOR),
+        FleetCall("fits", "POST", "/fits", Role.VIEWER),
         FleetCall("assign", "POST", "/pools/{pool}/desktops", Role.OPERATOR),
         FleetCall("list-desktops", "GET", "/desktops", Role.VIEWER),
         FleetCall("show-desktop", "GET", "/desktops/{name}", Role.VIEWER),

@@ -47,6 +47,8 @@ MAX_STOPS = 3
 MAX_STDERR_BYTES = 1 << 20
 MAX_STDERR_LINES = 10_000
 """How much of a host's stderr is shown. Creating 1,000 VMs prints 7,000 lines of progress."""
+_SHELL_STATUS = 113
+"""What a shell is asked to end with, and `vgpuctl agent dial` does not."""
 _POLL_SECONDS = 0.1
 _SEND_SECONDS = 0.01
 _TAIL_BYTES = 64 << 10
@@ -129,6 +131,18 @@ class SshSession:
                 if getattr(error.__cause__, "code", None) != _NO_MORE_SESSIONS or is_stopped or time.monotonic() > end:
                     raise
             time.sleep(_POLL_SECONDS)
+
+    def runs_commands(self) -> bool:
+        """Return whether the key of this login runs any command, and not the one alone that sshd has for it.
+
+        Raises:
+            Unreachable: the connection broke.
+        """
+        channel = self._start_command(f"exit {_SHELL_STATUS}")
+        with contextlib.closing(channel):
+            with contextlib.suppress(OSError, EOFError):  # it has ended already
+                channel.shutdown_write()
+            return bool(channel.status_event.wait(OPEN_SECONDS)) and channel.exit_status == _SHELL_STATUS
 
     def close(self) -> None:
         """Log out."""

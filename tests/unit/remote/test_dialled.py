@@ -25,6 +25,7 @@ class Channel:
         self.ends = ends
         self.errors = errors
         self.closed = False
+        self.sent: list[bytes] = []
 
     def settimeout(self, seconds: float | None) -> None:
         self.seconds = seconds
@@ -36,6 +37,9 @@ class Channel:
         if self.ends:
             return b""
         raise TimeoutError
+
+    def sendall(self, data: bytes) -> None:
+        self.sent.append(data)
 
     def recv_stderr_ready(self) -> bool:
         return bool(self.errors)
@@ -74,6 +78,14 @@ def read(one: Any) -> bytes:
 )
 def test_what_a_shell_prints_before_an_answer_is_skipped(pieces: tuple[bytes, ...]) -> None:
     assert read(dialled(Channel(*pieces))) == b"{}"
+
+
+def test_much_data_is_sent_in_pieces() -> None:
+    """A channel of paramiko copies all that is left with each packet."""
+    channel, data = Channel(), bytes(range(256)) * 4096 + b"end"
+    dialled(channel).sendall(data)
+    assert b"".join(channel.sent) == data
+    assert max(map(len, channel.sent)) <= 1 << 16
 
 
 def test_endless_output_before_an_answer_is_an_error() -> None:

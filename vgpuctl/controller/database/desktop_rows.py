@@ -22,6 +22,7 @@ from vgpuctl.controller.database.rows import (
     columns_of,
     desktop_of,
     forget_crashes,
+    on_its_way,
     pool_of,
     report_columns,
     row_of_desktop,
@@ -80,6 +81,18 @@ class DesktopRows(Rows):
         table = schema.desktop
         waiting = select(table).where(table.c.host_id.is_(None) & table.c.absent.is_(False))
         return self._read(waiting.order_by(table.c.user.is_(None), table.c.created_at, table.c.name).limit(MAX_ROWS))
+
+    def on_their_way(self) -> dict[str, dict[str, int]]:
+        """Return for each host, by its id, how many desktops of each profile it is to get and never had."""
+        table = schema.desktop
+        counted = select(table.c.host_id, table.c.profile, func.count()).where(
+            on_its_way(), table.c.profile.is_not(None)
+        )
+        result: dict[str, dict[str, int]] = {}
+        with self._database.read() as connection:
+            for host_id, profile, count in connection.execute(counted.group_by(table.c.host_id, table.c.profile)):
+                result.setdefault(host_id, {})[profile] = count
+        return result
 
     def count(self) -> int:
         """Return how many desktops there are."""

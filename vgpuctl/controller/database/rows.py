@@ -223,6 +223,12 @@ def forget_crashes(connection: Connection, which: ColumnElement[bool]) -> None:
             connection.execute(update(table).where(table.c.id == row["id"]).values(**values))
 
 
+def on_its_way() -> ColumnElement[bool]:
+    """Return the condition of desktops that a host is to get, and that it never had."""
+    table = schema.desktop
+    return table.c.host_id.is_not(None) & table.c.absent.is_(False) & (table.c.reported_generation == 0)
+
+
 def report_columns(report: DesktopReport | None) -> dict[str, Any]:
     """Return the columns that say what a host reported."""
     if report is None:

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.agent.channel import AgentChannel, IdleConnections
+from vgpuctl.agent.channel import AgentChannel, AnswerLost, IdleConnections
 from vgpuctl.agent.client import AgentHost
-from vgpuctl.agent.connection import LOCAL_AGENT, REMOTE_LIMITS, dial_socket
+from vgpuctl.agent.connection import LOCAL_AGENT, REMOTE_LIMITS, SshAgent, dial_socket
 from vgpuctl.agent.image_client import ImageClient
 from vgpuctl.controller.model import AgentFacts
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import InvalidInput, Unreachable
 from vgpuctl.model.agent_service import SOCKET_PATH
 from vgpuctl.model.outcome import CallSettings, never_cancelled
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from vgpuctl.remote.ssh_session import SshSession
 
 LOCAL_ADDRESS = "local"
+KEY_OPTIONS = 'command="vgpuctl agent dial",restrict'
+"""What a host's authorized_keys has before the controller's key."""
 LOGIN_SECONDS = 20.0
 """A login by SSH takes at most this long."""
 SESSION_SECONDS = 10 * 365 * 86400.0
@@ -76,6 +78,10 @@ class HostLink:
         self._idle = IdleConnections()
 
     @property
+    def _is_remote(self) -> bool:
+        return self.address.startswith("ssh://")
+
+    @property
     def host_key(self) -> str | None:
         """The key that the host showed at the present login, or that it must have."""
         session = self._session
@@ -84,12 +90,39 @@ class HostLink:
     def host(self, fleet: FleetRequest | None = None, cancelled: Callable[[], bool] = never_cancelled) -> AgentHost:
         """Return the host, for calls; `fleet`: what changes carry. It needs no close: the login is this link's."""
         settings = CallSettings(wait_seconds=WAIT_SECONDS, cancelled=cancelled, command_line=(), fleet=fleet)
-        name = self.address if self.address.startswith("ssh://") else LOCAL_AGENT
+        name = self.address if self._is_remote else LOCAL_AGENT
         return AgentHost(self._dial, settings, name, idle=self._idle)
 
     def images(self, fence: Fence) -> ImageClient:
         """Return the images of the host, for its holder."""
         return ImageClient(AgentChannel(self._dial, REMOTE_LIMITS, self._idle), fence)
+
+    def read_fleet(self) -> FleetStatus:
+        """Return what the host says it is, and whom it obeys.
+
+        Raises:
+            VgpuctlError: as `host`'s calls; Unreachable: the key does not reach an agent, and why.
+        """
+        try:
+            return self.host().read_fleet()
+        except AnswerLost:
+            if not self._is_remote:
+                raise
+            problem = SshAgent(self._login()).find_problem()
+            if problem is None:
+                raise
+            raise Unreachable(
+                f"no host agent answers the controller's key at {self.name}: {problem}",
+                hint=f"there: systemctl status vgpuctl-agent; in authorized_keys the key begins with {KEY_OPTIONS}",
+            ) from None
+
+    def opens_shell(self) -> bool:
+        """Return whether the controller's key can do more on the host than reach its agent.
+
+        Raises:
+            VgpuctlError: as `host`'s calls.
+        """
+        return self._is_remote and self._login().runs_commands()
 
     def close(self) -> None:
         """Log out; what runs on the connection fails."""
@@ -107,7 +140,7 @@ class HostLink:
         """
         if self.address == LOCAL_ADDRESS:
             return dial_socket(SOCKET_PATH)()
-        if not self.address.startswith("ssh://"):
+        if not self._is_remote:
             return dial_socket(self.address.removeprefix(f"{LOCAL_AGENT}:"))()
         return self._login().dial()
 

@@ -136,7 +136,7 @@ class HostRunner(threading.Thread):
         with self._lock:  # before the look: of a call that ends meanwhile, the list may not have what it did
             running = frozenset(self._running)
         vms = self._look(link, desktops, pools)
-        self._offer(link, host)
+        self._offer(link, host, frozenset(vm.uuid for vm in vms))
         fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
         on_host = images if waits else self._keep_images(link, fence, host, desktops, pools, images)
         plan = plan_host(
@@ -221,7 +221,7 @@ class HostRunner(threading.Thread):
         Before a restore is confirmed, nothing is announced: the host obeys whom it obeyed, and is only looked at.
         """
         if restored.begun_at is not None:
-            self._lease, self._seen = None, link.host().read_fleet()
+            self._lease, self._seen = None, link.read_fleet()
             return False
         if self._lease is not None and self._lease.epoch == lease.epoch:
             return False
@@ -236,7 +236,7 @@ class HostRunner(threading.Thread):
         Raises:
             VgpuctlError: it cannot be reached, or obeys another one; an admin decides then.
         """
-        seen = self._seen = link.host().read_fleet()
+        seen = self._seen = link.read_fleet()
         if host.machine_id is not None and seen.machine_id != host.machine_id:
             text = f"it is another machine: its id is {seen.machine_id}, not {host.machine_id}"
             self._store.hosts.hold(host.id, text)
@@ -311,7 +311,7 @@ class HostRunner(threading.Thread):
         answered = self._probes.map(lambda question: question.answered(link), asked)
         return tuple((vms | {vm.uuid: vm for vm in answered}).values())
 
-    def _offer(self, link: HostLink, host: FleetHost) -> None:
+    def _offer(self, link: HostLink, host: FleetHost, listed: frozenset[str]) -> None:
         """Store what the host has room for; not after each look, since that takes a while on large hosts."""
         if self._store.clock.monotonic() < self._offered_at + OFFER_SECONDS:
             return
@@ -320,7 +320,7 @@ class HostRunner(threading.Thread):
             Offer(host.id, row.profile, row.free_at_least if row.free is None else row.free, row.max_per_gpu or 0)
             for row in rows
         ]
-        self._store.hosts.set_offers(host.id, tuple(offers))
+        self._store.hosts.set_offers(host.id, tuple(offers), listed)
         self._offered_at = self._store.clock.monotonic()
 
     def _begin(self, link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """On which host a new desktop goes. The host chooses the GPU, and has the last word whether it has room.
 
-Offers are what hosts said they can make, less what was placed there since. Offers of several profiles are about the
+Offers are what hosts said they can make, less what is on its way there. Offers of several profiles are about the
 same GPUs, so an offer is an estimate until the host's next report.
 """
 
@@ -79,7 +79,7 @@ def choose_host(
     reasons: dict[str, str] = {}
     able: list[FleetHost] = []
     for host in sorted(hosts, key=lambda host: natural_key(host.name)):
-        reason = _why_not(host, pool.spec, images_on, rooms.get(host.id, HostRoom()), now)
+        reason = why_no_desktops(host, pool.spec, images_on, rooms.get(host.id, HostRoom()), now)
         if reason is None:
             able.append(host)
         else:
@@ -115,13 +115,14 @@ def matches_profile(offered: str, wanted: str) -> bool:
     return wanted.lower() in (offered.lower(), strip_board(offered).lower())
 
 
-def _why_not(
+def why_no_desktops(
     host: FleetHost,
     spec: PoolSpec,
     images_on: Mapping[str, HostImage],
     room: HostRoom,
     now: float,
 ) -> str | None:
+    """Return why a host gets no desktops of a pool, whatever it offers; None: it can get some."""
     differing = [f"{key}={value}" for key, value in spec.hosts.items() if host.labels.get(key) != value]
     if differing:
         return f"lacks the label {', '.join(differing)}"

@@ -26,6 +26,7 @@ from vgpuctl.errors import ClockChange, InvalidInput
 from vgpuctl.value import field_names
 
 MAX_USERS, MAX_SCHEDULES, MAX_PROFILES = 5000, 50, 16
+MAX_SPEC_BYTES = 1 << 20
 _FOR_USERS = ("spare", "per_user", "users", "on_logoff", "lease_days", "schedules")
 
 

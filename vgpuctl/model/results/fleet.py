@@ -177,6 +177,41 @@ class FleetHostResult(Value):
     images: Mapping[str, str] = EMPTY_MAPPING
 
 
+class FleetFitsHostResult(Value):
+    """How many more desktops fit on a host. `why`: why none; null if some do. `image`: what it has of their image.
+
+    `free_at_least`: whatever the desktops take that are on their way there. `profiles`: how many fit if all have this
+    profile; the numbers of several do not add up.
+    """
+
+    name: str
+    free: int
+    free_at_least: int
+    profiles: Mapping[str, int]
+    image: str | None
+    why: str | None
+
+
+class FleetFitsResult(Value):
+    """How many more desktops fit in the fleet. `pool`: null for a spec that is not stored.
+
+    `fits`: whether `count` do; null without a count, and where it depends on desktops on their way. `maximum_left`: how
+    many more the pool's spec allows, null if it is not stored. `unplaced`: how many desktops, of all pools, wait for a
+    host: they go first.
+    """
+
+    pool: str | None
+    profiles: tuple[str, ...]
+    image: str
+    count: int | None
+    fits: bool | None
+    free: int
+    free_at_least: int
+    maximum_left: int | None
+    unplaced: int
+    hosts: tuple[FleetFitsHostResult, ...]
+
+
 class FleetImageResult(Value):
     """A base image. `path`: of its file on the hosts. `pools`: those that use it.
 

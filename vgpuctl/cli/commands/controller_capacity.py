@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl controller fits`: how many more desktops the fleet has room for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import run
+from vgpuctl.cli.command import make_command
+from vgpuctl.cli.command_table import CONTROLLER_COMMANDS
+from vgpuctl.cli.commands.controller import Where, at_controller, connect
+from vgpuctl.cli.global_options import Settings
+from vgpuctl.cli.shown import Block, Page
+from vgpuctl.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.entry import SignalGuard
+    from vgpuctl.model.results.fleet import FleetFitsHostResult, FleetFitsResult
+
+STATUS_BY_FIT = {True: 0, False: 4, None: 1}
+
+
+def _count(free: int, at_least: int) -> str:
+    return str(free) if free == at_least else f"{at_least} to {free}"
+
+
+def _host_line(host: FleetFitsHostResult) -> str:
+    if host.why is not None:
+        return f"  {host.name}: none: {host.why}"
+    image = "" if host.image == "ready" else f"; its image is {host.image or 'not there yet'}"
+    return f"  {host.name}: {_count(host.free, host.free_at_least)}{image}"
+
+
+def _fits(data: FleetFitsResult) -> Page:
+    total = f"{_count(data.free, data.free_at_least)} more desktops fit"
+    if data.count is not None:
+        word = {True: "yes", False: "no", None: "not known"}[data.fits]
+        total = f"{word}: {data.count} desktops; {total}"
+    blocks: list[Block] = [f"{data.pool}: {total}" if data.pool else total]
+    if data.maximum_left is not None:
+        blocks.append(f"  its spec allows {data.maximum_left} more")
+    if data.unplaced:
+        blocks.append(f"  desktops that wait for a host, and go first: {data.unplaced}")
+    return Page([*blocks, *map(_host_line, data.hosts)])
+
+
+@make_command(
+    "fits", table=CONTROLLER_COMMANDS, page=_fits,
+    examples=(
+        ("vgpuctl controller fits office", "on which hosts, and why not on the others"),
+        ("vgpuctl controller fits -f office.yaml --count 40", "of a pool that you have not made yet"),
+    ),
+)  # fmt: skip
+@click.argument("pool", metavar="POOL", required=False)
+@click.option(
+    "-f", "--file", "file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True),
+    help="Instead of a pool: a pool spec; - reads standard input.",
+)  # fmt: skip
+@click.option("--count", metavar="N", type=click.IntRange(1, 1_000_000), help="Check whether so many fit.")
+@at_controller
+@click.pass_obj
+def fits(settings: Settings, pool: str | None, file: str | None, count: int | None, where: Where) -> int:
+    """Count how many more desktops of a pool fit in the fleet now. Nothing is reserved.
+
+    Hosts say what they have room for, at most ten seconds ago; they do not say how much memory and storage is free.
+    A range: desktops of other profiles are on their way to a host, and may take room there.
+
+    Exit status with --count 0: they fit. 4: they do not. 1: it depends on the desktops on their way.
+    """
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        if (pool is None) is (file is None):
+            raise InvalidInput("specify either POOL or --file FILE")
+        text = None
+        if file is not None:
+            from vgpuctl.library.text_file import read_text
+
+            text = read_text(file, "spec")
+        result = connect(settings, *where).call("fits", pool=pool, text=text, file=file, count=count)
+        return run.CommandOutput(result, status=0 if count is None else STATUS_BY_FIT[result.data.fits])
+
+    return run.perform(settings, "controller-fits", work)
+
+
+COMMANDS: dict[str, click.Command] = {str(fits.name): fits}

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The call that counts how many more desktops fit; `FleetService` has it with all other calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.controller.model import FleetCaller, PoolSpec
+from vgpuctl.controller.planning.fleet_fits import HostFits, count_fits
+from vgpuctl.controller.planning.image_plan import state_text
+from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, parse_pool
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.results.fleet import FleetFitsHostResult, FleetFitsResult
+
+if TYPE_CHECKING:
+    from vgpuctl.controller.database.store import Store
+
+MAX_COUNT = 1_000_000
+
+
+class CapacityCalls:
+    """The call. `FleetService` says which store it is about."""
+
+    _store: Store
+
+    def fits(
+        self,
+        caller: FleetCaller,
+        pool: str | None = None,
+        text: str | None = None,
+        file: str = "spec",
+        count: int | None = None,
+    ) -> QueryResult[FleetFitsResult]:
+        """Return how many more desktops fit: of a pool, or of the `text` of a spec file, `file` by name.
+
+        `count`: whether so many do. Nothing is reserved.
+        """
+        if (pool is None) is (text is None):
+            raise InvalidInput("fits: give either pool or text")
+        if count is not None and not 1 <= count <= MAX_COUNT:
+            raise InvalidInput(f"count: {count} is not a number from 1 to {MAX_COUNT}")
+        spec, left = self._spec_of(pool, text, file)
+        image = self._store.images.find(spec.image)
+        rows = {row.host_id: row for row in self._store.host_images.list() if row.image_id == image.id}
+        fits = count_fits(
+            spec, self._store.hosts.list(), self._store.hosts.offers(), rows, self._store.desktops.on_their_way(),
+            self._store.now(),
+        )  # fmt: skip
+        free, at_least = sum(one.free for one in fits), sum(one.at_least for one in fits)
+        enough = None if count is None or at_least < count <= free else free >= count
+        states = {host_id: state_text(row) for host_id, row in rows.items()}
+        return QueryResult(
+            FleetFitsResult(
+                pool, spec.profiles, spec.image, count, enough, free, at_least, left,
+                len(self._store.desktops.unplaced()),
+                tuple(_host_result(one, states.get(one.host.id)) for one in fits),
+            )
+        )  # fmt: skip
+
+    def _spec_of(self, pool: str | None, text: str | None, file: str) -> tuple[PoolSpec, int | None]:
+        """Return the spec, and how many desktops its pool may still get; None: it is not stored."""
+        if pool is not None:
+            stored = self._store.pools.find(pool)
+            desktops = sum(not one.absent for one in self._store.desktops.of_pool(stored.id))
+            return stored.spec, max(0, stored.spec.maximum - desktops)
+        if len(text or "") > MAX_SPEC_BYTES:
+            raise InvalidInput(f"{file}: a pool spec has at most {MAX_SPEC_BYTES} bytes")
+        return parse_pool(text or "", file), None
+
+
+def _host_result(one: HostFits, image: str | None) -> FleetFitsHostResult:
+    return FleetFitsHostResult(one.host.name, one.free, one.at_least, one.profiles, image, one.why or None)
