@@ -9,6 +9,7 @@ from vgpuctl.agent.client import AgentHost
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.model import Desktop, Image, Pool
 from vgpuctl.controller.planning.host_plan import (
+    AllowLogon,
     DeleteVm,
     HostAction,
     MakeVm,
@@ -17,6 +18,7 @@ from vgpuctl.controller.planning.host_plan import (
     StartVm,
     StopVm,
 )
+from vgpuctl.controller.planning.logons import is_local, user_of
 from vgpuctl.controller.planning.pool_vm import desktop_vm
 from vgpuctl.errors import NotFound, Temporary
 from vgpuctl.model.desktop import Fence, FleetRequest
@@ -44,8 +46,20 @@ def carry_out(link: HostLink, fence: Fence, action: HostAction, pool: Pool, imag
             marking.refresh_vm(desktop.id, image.path)
             if desktop.power_on:
                 host.start_vm(desktop.id)
+        case AllowLogon(let_in=let_in):
+            _allow_logon(host, desktop.id, let_in)
         case DeleteVm():
             _delete(host, desktop.id)
+
+
+def _allow_logon(host: AgentHost, desktop_id: str, let_in: str) -> None:
+    user = user_of(let_in)
+    if user is None:
+        host.allow_logon(desktop_id, None, nobody=True)
+    elif is_local(let_in):
+        host.make_account(desktop_id, user)
+    else:
+        host.allow_logon(desktop_id, user)
 
 
 def _stop(host: AgentHost, desktop_id: str, *, force: bool) -> None:

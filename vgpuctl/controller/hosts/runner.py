@@ -32,7 +32,8 @@ from vgpuctl.controller.model import (
     Restored,
 )
 from vgpuctl.controller.planning.host_look import HostVm
-from vgpuctl.controller.planning.host_plan import HostAction, HostPlan, MakeVm, plan_host
+from vgpuctl.controller.planning.host_plan import AllowLogon, HostAction, HostPlan, MakeVm, RefreshVm, plan_host
+from vgpuctl.controller.planning.logons import LOGON_CODE
 from vgpuctl.controller.planning.phase import NEWER_CODE
 from vgpuctl.controller.planning.restored import how_to_go_on
 from vgpuctl.errors import HostKeyRefused, NoCapacity, Temporary, VgpuctlError, explain_exception
@@ -324,6 +325,8 @@ class HostRunner(threading.Thread):
         desktop, name = action.desktop, type(action).__name__
         try:
             carry_out(link, fence, action, pool, image)
+            if isinstance(action, AllowLogon | RefreshVm):
+                self._store.desktops.note_let_in(desktop.id, action.let_in if isinstance(action, AllowLogon) else None)
             self._store.desktops.note_success(desktop.id)
         except Exception as exc:
             error = explain_exception(exc)
@@ -350,7 +353,8 @@ class HostRunner(threading.Thread):
             return
         text = f"{self._name}: {error.message}"
         counts = not isinstance(error, Temporary)
-        self._store.desktops.note_error(desktop.id, error.code, text, error.hint, counts=counts)
+        code = LOGON_CODE if isinstance(action, AllowLogon) and counts else error.code
+        self._store.desktops.note_error(desktop.id, code, text, error.hint, counts=counts)
 
     def _note_failure(self, exc: Exception) -> float:
         """Store why a turn failed; return how long the next one waits."""

@@ -147,6 +147,8 @@ def phase_of(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float, i
 
 
 def _phase_of_used(desktop: Desktop, report: DesktopReport, pool: Pool, waits: str, now: float) -> Phase:
+    if report.logon_due and (report.generation, report.user) == (desktop.generation, desktop.user):
+        return _phase_of_power(desktop, report, pool, waits, now)
     if not desktop.handed_out or report.generation != desktop.generation:
         return Phase(PhaseWord.ASSIGNED, "its host has not confirmed it yet")
     power = _phase_of_power(desktop, report, pool, waits, now)
@@ -171,7 +173,11 @@ def _phase_of_power(desktop: Desktop, report: DesktopReport, pool: Pool, waits: 
         return Phase(PhaseWord.READY)
     if boot_failed(desktop, pool, now):
         minutes = pool.spec.boot_minutes
-        return Phase(PhaseWord.FAILED, f"not ready ({pool.spec.ready_when}) {minutes} minutes after its start")
+        text = f"not ready ({pool.spec.ready_when}) {minutes} minutes after its start"
+        return Phase(PhaseWord.FAILED, _error_text(report) or text)
+    if report.logon_due:
+        text = "its guest helper has not confirmed yet who may log on"
+        return Phase(PhaseWord.STARTING, _error_text(report) or text)
     return Phase(PhaseWord.STARTING, f"not ready yet ({pool.spec.ready_when})")
 
 
