@@ -24,7 +24,7 @@ param(
 Set-StrictMode -Version Latest
 $ErrorActionPreference = 'Stop'
 
-$Version = '1'
+$Version = '2'
 $PortPath = '\\.\Global\org.vgpuctl.guest.0'
 $Program = Join-Path $env:ProgramFiles 'vgpuctl\vgpuctl-guest.ps1'
 $TaskName = 'vgpuctl-guest'
@@ -36,6 +36,10 @@ $LookSeconds = 5
 $ReportSeconds = 60
 $script:TokenParts = @()
 $script:TokenDigest = ''
+$AccountMark = 'made by vgpuctl-guest'
+$AccountPattern = '^[a-z_][a-z0-9_-]{0,19}\z'
+$OnceFile = Join-Path (Split-Path $Program) 'one-time-password'  # without a password in it
+$OnceMinutes = 60
 
 Add-Type -TypeDefinition @'
 using System;
@@ -118,7 +122,9 @@ function Invoke-Request($Request) {
         switch ($Request.verb) {
             'message' { Show-Message (Get-CleanText $Request.text) | Out-Null }
             'put-token' { Set-Token $Request | Out-Null }
-            'allow-logon' { Set-AllowedUser $Request.user | Out-Null }
+            'allow-logon' { Set-AllowedUser $Request | Out-Null }
+            'make-account' { New-Account $Request.user | Out-Null }
+            'set-password' { Set-Password $Request | Out-Null }
             'shutdown-in' { Set-Shutdown $Request | Out-Null }
             default { throw "this helper, version $Version, has no such request" }
         }
@@ -175,20 +181,92 @@ function Set-Token($Request) {
     Restart-Service -Force -Name 'NVDisplay.ContainerLocalSystem'
 }
 
-# Only this user may log on remotely; administrators may always.
-function Set-AllowedUser($User) {
-    if ($null -eq $User) { throw 'add the users to Remote Desktop Users by hand: who was there is not known' }
-    if (-not ($User -is [string]) -or $User -notmatch '^[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}$') {
-        throw 'allow-logon needs the name of a user'
+# Only this user may log on remotely, or nobody; administrators may always.
+function Set-AllowedUser($Request) {
+    $has = $Request.PSObject.Properties
+    $nobody = -not $has['user'] -and $has['nobody'] -and $Request.nobody -eq $true
+    if (-not $nobody -and $null -eq $Request.user) {
+        throw 'add the users to Remote Desktop Users by hand: who was there is not known'
+    }
+    $wanted = $null
+    if (-not $nobody) {
+        if (-not ($Request.user -is [string]) -or $Request.user -notmatch '^[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}$') {
+            throw 'allow-logon needs the name of a user'
+        }
+        $account = New-Object Security.Principal.NTAccount $Request.user
+        $wanted = $account.Translate([Security.Principal.SecurityIdentifier])
     }
     $group = 'S-1-5-32-555'  # Remote Desktop Users, in every language
     $members = @(Get-LocalGroupMember -SID $group)
-    $wanted = (New-Object Security.Principal.NTAccount $User).Translate([Security.Principal.SecurityIdentifier])
-    if (-not ($members | Where-Object { $_.SID -eq $wanted })) {
+    if ($null -ne $wanted -and -not ($members | Where-Object { $_.SID -eq $wanted })) {
         Add-LocalGroupMember -SID $group -Member $wanted.Value
     }
-    $others = $members | Where-Object { $_.SID -ne $wanted }
+    $others = $members | Where-Object { $null -eq $wanted -or $_.SID -ne $wanted }
     $others | ForEach-Object { Remove-LocalGroupMember -SID $group -Member $_.SID.Value }
+}
+
+# Only this user may log on, with a local account that is made for him; its password is nobody's. An account of the
+# image is refused: its rights, and who knows its password, are not known here.
+function New-Account($User) {
+    if (-not ($User -is [string]) -or $User -cnotmatch $AccountPattern) {
+        throw 'make-account needs the name of an account: at most 20 of a to z, digits, _ and -'
+    }
+    $account = Get-LocalUser -Name $User -ErrorAction SilentlyContinue
+    if ($null -eq $account) {
+        New-LocalUser -Name $User -Description $AccountMark -Password (New-SecretPassword) -PasswordNeverExpires
+        Add-LocalGroupMember -SID 'S-1-5-32-545' -Member $User  # Users
+    } elseif ($account.Description -ne $AccountMark) {
+        throw "this guest has an account $User of its own"
+    }
+    Set-AllowedUser ([pscustomobject] @{ user = $User })
+}
+
+# A password that nobody knows.
+function New-SecretPassword {
+    $bytes = New-Object byte[] 48
+    $random = [Security.Cryptography.RandomNumberGenerator]::Create()
+    $random.GetBytes($bytes)
+    return ConvertTo-SecureString -AsPlainText -Force ('aA1-' + [Convert]::ToBase64String($bytes))
+}
+
+# A password that is good for one log-on, and for an hour. One that must be changed is of no use here: Remote Desktop
+# with network level authentication refuses it, before the user could see the dialog that changes it.
+function Set-Password($Request) {
+    if (-not ($Request.password -is [string]) -or $Request.password -notmatch '^[A-Za-z0-9](-?[A-Za-z0-9]){11,63}\z') {
+        throw 'set-password needs a password of 12 to 64 letters and digits'
+    }
+    $user = $Request.user
+    $account = $null
+    if ($user -is [string] -and $user -cmatch $AccountPattern) {
+        $account = Get-LocalUser -Name $user -ErrorAction SilentlyContinue
+    }
+    if ($null -eq $account -or $account.Description -ne $AccountMark) {
+        throw 'set-password needs the name of the account that make-account made'
+    }
+    New-Item -ItemType Directory -Force -Path (Split-Path $OnceFile) | Out-Null
+    $state = @{ user = $user; active = (Test-Active $user); time = [DateTime]::UtcNow.Ticks }
+    [IO.File]::WriteAllText($OnceFile, (ConvertTo-Json -InputObject $state -Compress))
+    Set-LocalUser -Name $user -Password (ConvertTo-SecureString -AsPlainText -Force $Request.password)
+}
+
+function Test-Active([string] $User) {
+    return @(Get-LoggedOnUser | Where-Object { $_.user -eq $User -and $_.state -eq 'active' }).Count -gt 0
+}
+
+# Replace a one-time password by one that nobody knows: after its log-on, or after an hour.
+function Clear-OneTimePassword {
+    if (-not (Test-Path $OnceFile)) { return }
+    try {
+        $state = ConvertFrom-Json ([IO.File]::ReadAllText($OnceFile))
+        $minutes = ([DateTime]::UtcNow.Ticks - [long] $state.time) / [TimeSpan]::TicksPerMinute
+        $isOver = $minutes -lt 0 -or $minutes -ge $OnceMinutes
+        if ($isOver -or (-not $state.active -and (Test-Active $state.user))) {
+            Set-LocalUser -Name $state.user -Password (New-SecretPassword)
+            Remove-Item -Force -Path $OnceFile
+        }
+    } catch {
+        Write-Verbose "$_"
+    }
 }
 
 function Set-Shutdown($Request) {
@@ -249,6 +327,7 @@ function Start-Serving($port) {
     $sentTime = [DateTime]::MinValue
     $read = $null
     while ($true) {
+        Clear-OneTimePassword
         $report = Get-Report
         $key = (@($report.users | ForEach-Object { $_.user + $_.state }) -join ' ') + $report.driver
         if ($key -ne $sent -or ([DateTime]::UtcNow - $sentTime).TotalSeconds -ge $ReportSeconds) {
@@ -302,6 +381,7 @@ function Uninstall-Helper {
 function Clear-Guest {
     $patterns = @(
         (Join-Path $TokenDirectory '*.tok*')
+        $OnceFile
         (Join-Path (Split-Path $Program) 'driver')  # which driver vgpuctl-setup.ps1 has installed
         "$env:SystemRoot\Panther\unattend*.xml"
         "$env:SystemRoot\Panther\Unattend\*.xml"

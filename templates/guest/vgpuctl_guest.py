@@ -7,8 +7,8 @@
     vgpuctl-guest clean      # before an image is made of this guest: removes tokens, and who may log on
 
 It speaks through the virtio port org.vgpuctl.guest.0, which vgpuctl gives each VM: one JSON object per line, at most
-4 KiB. The host cannot run commands through it; besides report it has four requests: message, put-token, allow-logon
-and shutdown-in. It needs Python 3.9 and systemd, and no other package.
+4 KiB. The host cannot run commands through it; besides report it has six requests: message, put-token, allow-logon,
+make-account, set-password and shutdown-in. It needs Python 3.9 and systemd, and no other package.
 
 Size: it is copied into guests as one file.
 """
@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-VERSION = "1"
+VERSION = "2"
 PORT = "/dev/virtio-ports/org.vgpuctl.guest.0"
 PROGRAM = "/usr/local/sbin/vgpuctl-guest"
 UNIT = "/etc/systemd/system/vgpuctl-guest.service"
@@ -59,11 +59,18 @@ COMMAND_SECONDS = 8.0
 TOKEN_DIRECTORY = "etc/nvidia/ClientConfigToken"  # noqa: S105 - a directory
 TOKEN_NAME = "client_configuration_token_vgpuctl.tok"  # noqa: S105 - a file's name
 ACCESS_FILE = "etc/security/access.d/90-vgpuctl.conf"
+ACCOUNT_FILE = "var/lib/vgpuctl-guest/account"
+"""The name of the account that make-account made: set-password is for no other one."""
+ONCE_FILE = "var/lib/vgpuctl-guest/one-time-password"
+ONCE_SECONDS = 3600.0
+XRDP_SERVICE = "etc/pam.d/xrdp-sesman"
 IMAGE_SECRETS = (
     f"{TOKEN_DIRECTORY}/*.tok",
     "etc/vgpuctl/join.yaml",
     "etc/rancher/k3s/config.yaml.d/50-vgpuctl-join.yaml",
     ACCESS_FILE,
+    ACCOUNT_FILE,
+    ONCE_FILE,
     "var/lib/cloud/instances/*/*-data.txt*",
     "var/lib/cloud/instances/*/scripts/**/*",
     "var/lib/cloud/instances/*/boothooks/**/*",
@@ -82,6 +89,8 @@ MAX_DEPTH = 5
 LOGON_GROUP = "vgpuctl-logon"
 """Members of this group of the guest may always log on, besides root."""
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}")
+_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_PASSWORD = re.compile(r"[A-Za-z0-9](?:-?[A-Za-z0-9]){11,63}")
 _PAM_WORDS = ("ALL", "LOCAL", "EXCEPT")
 """Words that pam_access takes for more than a user."""
 _VERSION = re.compile(rb"[0-9][0-9.]{0,19}")
@@ -156,6 +165,7 @@ class Guest:
         now = time.monotonic()
         if not self._slow or changed != self._sessions_changed or now - self._slow_time >= SLOW_SECONDS:
             self._slow = {"users": self.read_users(), "mps": self.runs_program("nvidia-cuda-mps-control")}
+            self.end_password()
             self._slow_time, self._sessions_changed = now, changed
         return self._slow
 
@@ -165,23 +175,31 @@ class Guest:
         A user whose session is closing has logged off. systemd-logind does not know whether the user of a remote
         desktop is connected, so nobody is `disconnected`.
         """
+        sessions = self._read_sessions()
+        if sessions is None:
+            return None
+        users: dict[str, int | None] = {}
+        for session in sessions:
+            name, idle = session["Name"][:MAX_NAME_CHARACTERS], _idle_seconds(session)
+            known = users.get(name)
+            users[name] = idle if name not in users or known is None or idle is None else min(known, idle)
+        names = sorted(users)[:MAX_USERS]
+        return [{"user": name, "state": "active", "idle_seconds": users[name]} for name in names]
+
+    def _read_sessions(self) -> list[dict[str, str]] | None:
+        """Return the sessions of users, as logind shows them; None if it does not answer."""
         try:
             rows = self.run(["loginctl", "list-sessions", "--no-legend", "--no-pager"], None).splitlines()
             ids = [row.split()[0] for row in rows if row.split()]
             text = self.run(["loginctl", "show-session", *ids], None) if ids else ""
         except RequestRefused:
             return None
-        users: dict[str, int | None] = {}
-        for block in text.split("\n\n"):
-            session = dict(line.partition("=")[::2] for line in block.splitlines())
-            name = session.get("Name", "")[:MAX_NAME_CHARACTERS]
-            if not name or session.get("Class") not in _LISTED_CLASSES or session.get("State") == _ENDED_STATE:
-                continue
-            idle = _idle_seconds(session)
-            known = users.get(name)
-            users[name] = idle if name not in users or known is None or idle is None else min(known, idle)
-        names = sorted(users)[:MAX_USERS]
-        return [{"user": name, "state": "active", "idle_seconds": users[name]} for name in names]
+        sessions = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in text.split("\n\n")]
+        return [
+            one
+            for one in sessions
+            if one.get("Name") and one.get("Class") in _LISTED_CLASSES and one.get("State") != _ENDED_STATE
+        ]
 
     def read_host_driver(self) -> tuple[str | None, str | None]:
         """Return the version and the branch of the host's vGPU driver; None where no vGPU says so.
@@ -225,6 +243,8 @@ class Guest:
             "message": self.show_message,
             "put-token": self.put_token,
             "allow-logon": self.allow_logon,
+            "make-account": self.make_account,
+            "set-password": self.set_password,
             "shutdown-in": self.shut_down_in,
         }
         answer: dict[str, Any] = {"type": "answer", "id": request.get("id")}
@@ -301,17 +321,27 @@ class Guest:
     def allow_logon(self, request: dict[str, Any]) -> None:
         """Let one user log on, and besides only root and the members of LOGON_GROUP; null: everybody again.
 
-        pam_access enforces it, if the guest's image turned that on.
+        `nobody`, without `user`: only those. pam_access enforces it, if the guest's image turned that on.
         """
         user = request.get("user")
         if user is None and "user" in request:
             (self.root / ACCESS_FILE).unlink(missing_ok=True)
             return
-        if not isinstance(user, str) or not _USER.fullmatch(user) or user.upper() in _PAM_WORDS:
+        nobody = request.get("nobody") is True and "user" not in request
+        if not nobody and (not isinstance(user, str) or not _USER.fullmatch(user) or user.upper() in _PAM_WORDS):
             raise RequestRefused("allow-logon needs the name of a user")
-        if "@" in user:
+        if user is not None and "@" in user:
             raise RequestRefused(f"pam_access takes the end of {user} for a host: name the user without it")
-        self._require_user(user)
+        if user is not None:
+            self._require_user(user)
+        self._require_access()
+        own = [] if user is None else [f"+:{user}:ALL"]
+        rules = ("+:root:ALL", f"+:({LOGON_GROUP}):ALL", *OTHER_RULES, *own, "-:ALL:ALL")
+        lines = ("# Written by vgpuctl-guest for the host's administrator.", *rules, "")
+        _replace_file(self.root / ACCESS_FILE, "\n".join(lines), 0o644)
+
+    def _require_access(self) -> None:
+        """Refuse a guest where nothing would refuse other users."""
         services = self.root / "etc/pam.d"
         if not any(_uses_access(services, name) for name in LOGON_SERVICES):
             raise RequestRefused(
@@ -320,16 +350,90 @@ class Guest:
             )
         if not any(_reads_access_directory(module) for pattern in PAM_MODULES for module in self.root.glob(pattern)):
             raise RequestRefused("pam_access.so does not read /etc/security/access.d: it is of an older Linux-PAM")
-        rules = ("+:root:ALL", f"+:({LOGON_GROUP}):ALL", *OTHER_RULES, f"+:{user}:ALL", "-:ALL:ALL")
-        lines = ("# Written by vgpuctl-guest for the host's administrator.", *rules, "")
-        _replace_file(self.root / ACCESS_FILE, "\n".join(lines), 0o644)
+
+    def make_account(self, request: dict[str, Any]) -> None:
+        """Let only one user log on, with an account that is made for him; without a password nobody can yet.
+
+        An account of the image is refused: its rights, and who knows its password, are not known here.
+        """
+        user = request.get("user")
+        if not isinstance(user, str) or not _ACCOUNT.fullmatch(user) or user.upper() in _PAM_WORDS:
+            raise RequestRefused("make-account needs the name of an account")
+        self._require_access()
+        if not self._has_user(user):
+            _replace_file(self.root / ACCOUNT_FILE, f"{user}\n", 0o600)
+            # without a group of its name: sudoers may name one that this guest does not have, such as Ubuntu's %admin
+            self.run(["useradd", "--no-user-group", "--create-home", "--shell", self._shell(), user], None)
+        elif self._made_account() != user:
+            raise RequestRefused(f"this guest has an account {user} of its own")
+        self.allow_logon({"user": user})
+
+    def set_password(self, request: dict[str, Any]) -> None:
+        """Give the account of make-account a password that is good for one log-on.
+
+        sshd, login and GDM have a user change an expired password. xrdp shows no dialog for that, and refuses the
+        user. So where xrdp is, the password is locked after the next log-on, or after an hour.
+        """
+        user, password = request.get("user"), request.get("password")
+        if not isinstance(password, str) or not _PASSWORD.fullmatch(password):
+            raise RequestRefused("set-password needs a password of 12 to 64 letters and digits")
+        if not isinstance(user, str) or user != self._made_account() or not self._has_user(user):
+            raise RequestRefused("set-password needs the name of the account that make-account made")
+        once = (self.root / XRDP_SERVICE).exists()
+        if once:
+            ids = [session.get("Id") for session in self._read_sessions() or () if session["Name"] == user]
+            state = {"user": user, "sessions": ids, "time": time.time()}
+            _replace_file(self.root / ONCE_FILE, json.dumps(state), 0o600)
+        else:
+            (self.root / ONCE_FILE).unlink(missing_ok=True)
+        try:
+            self.run(["chpasswd"], f"{user}:{password}\n")  # never as an argument, which everybody could read
+        except RequestRefused as error:
+            raise RequestRefused(str(error).replace(password, "***")) from None
+        if not once:
+            self.run(["chage", "--lastday", "0", user], None)
+
+    def end_password(self) -> None:
+        """Lock a one-time password after its log-on, or after an hour; what fails is tried at the next look."""
+        path = self.root / ONCE_FILE
+        try:
+            state = json.loads(path.read_text())
+            user, known = str(state["user"]), list(state["sessions"])
+            sessions = self._read_sessions() or ()
+            is_used = any(one["Name"] == user and one.get("Id") not in known for one in sessions)
+            is_over = is_used or not 0 <= time.time() - state["time"] < ONCE_SECONDS
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            user, is_over = self._made_account() or "", True
+        if is_over:
+            try:
+                self.run(["usermod", "--lock", user], None)
+            except RequestRefused:
+                return
+            path.unlink(missing_ok=True)
+
+    def _made_account(self) -> str | None:
+        """Return the account that make-account made; None: none."""
+        try:
+            return (self.root / ACCOUNT_FILE).read_text().strip() or None
+        except OSError:
+            return None
+
+    def _shell(self) -> str:
+        return "/bin/bash" if (self.root / "bin/bash").exists() else "/bin/sh"
+
+    def _has_user(self, name: str) -> bool:
+        try:
+            self.run(["getent", "passwd", name], None)
+        except RequestRefused:
+            return False
+        return True
 
     def _require_user(self, name: str) -> None:
         """Refuse a name that is no user's, or is also a group's: pam_access would let in its members."""
-        try:
-            self.run(["getent", "passwd", name], None)
-        except RequestRefused as error:
-            raise RequestRefused(f"this guest has no user {name}") from error
+        if not self._has_user(name):
+            raise RequestRefused(f"this guest has no user {name}")
         try:
             group = self.run(["getent", "group", name], None).strip().split(":")
         except RequestRefused:

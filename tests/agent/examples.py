@@ -63,6 +63,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "list-vgpus": {"unassigned": True},
     "list-vms": {},
     "log": {"vm": "runs", "lines": 5},
+    "make-account": {"name": "runs", "user": "alice"},
     "mark-desktop": {
         "name": "off",
         "request": {
@@ -100,6 +101,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "set-mig": {"gpu": GPU, "vgpus": ["H100-1-10C:4"], "drain": True},
     "set-mixed-size": {"gpu": GPU, "on": False, "drain": True},
     "set-mode": {"gpu": TURING, "mode": "sriov", "vfs": 4},
+    "set-password": {"name": "runs", "user": "alice", "password": "abcd2-efgh3-jkmn4-pqrs5"},
     "set-scheduler": {"gpu": GPU, "policy": "equal_share", "drain": True},
     "set-vm": {"name": "runs", "owner": "ada", "labels": {"team": "cad"}},
     "shutdown-in": {"name": "runs", "minutes": 10, "text": "New image"},

@@ -90,7 +90,7 @@ def test_log_ons_are_events_and_reports(tmp_path: Path) -> None:
         with SimulatedGuest(state_directory(), host.uuid, tmp_path / "guest") as guest:
             await host.until_reported()
             assert host.events() == [
-                (EventType.GUEST_HELPER_UP, "version 1"), (EventType.GUEST_USERS, "nobody logged on"),
+                (EventType.GUEST_HELPER_UP, "version 2"), (EventType.GUEST_USERS, "nobody logged on"),
             ]  # fmt: skip
             guest.programs.log_on("alice")
             guest.guest._slow = {}

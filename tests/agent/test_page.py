@@ -31,9 +31,11 @@ FAILS = {
     "allow-logon": ("host-cannot",),
     "find-causes": (),
     "import-host": ("invalid-input",),
+    "make-account": ("host-cannot",),
     "mark-desktop": ("refused",),
     "message-vm": ("host-cannot",),
     "move-vms": (),
+    "set-password": ("host-cannot",),
     "shutdown-in": ("host-cannot",),
     "usage-report": ("host-cannot",),
 }

@@ -109,7 +109,11 @@ def test_who_may_make_which_call(host: SimulatedHost) -> None:
         for caller in (ROOT, *MEMBERS, VIEWER)
     }
     assert may[Rights.ROOT] == {*CALLS, "new-call"}
-    assert may[Rights.MEMBER] == may[Rights.FLEET] - {"mark-desktop"} == may[Rights.OPERATOR] - {"move-vms"}
+    assert (
+        may[Rights.MEMBER]
+        == may[Rights.FLEET] - {"make-account", "mark-desktop", "set-password"}
+        == may[Rights.OPERATOR] - {"move-vms"}
+    )
     assert may[Rights.VIEWER] == {call for call in CALLS if DECISIONS[call] is Decision.EVERYBODY}
     assert not may[Rights.OPERATOR] & {*HOST_CHANGES, "new-call"}
     assert may[Rights.MEMBER] - may[Rights.VIEWER] == set(rights.VM_CHANGES)

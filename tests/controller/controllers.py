@@ -35,6 +35,8 @@ class Controller:
         self.socket = directory / "run" / "controller.sock"
         self.port = port
         self.process: subprocess.Popen[str] | None = None
+        self.log = ""
+        """What it wrote to stderr after it was ready, once it has ended."""
 
     def start(self, *words: str) -> None:
         argv = ["controller", "run", "--state", self.directory / "state", "--socket", self.socket, *words]
@@ -50,7 +52,7 @@ class Controller:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        self.process.communicate(timeout=60)
+        self.log = self.process.communicate(timeout=60)[1]
         return self.process.returncode
 
     def run(self, *words: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 PROGRAM = Path(__file__).parents[2] / "templates/guest/vgpuctl_guest.py"
-SESSION = "Name={name}\nClass={kind}\nState={state}\nIdleHint={idle}\nIdleSinceHint={since}\n"
+SESSION = "Id={id}\nName={name}\nClass={kind}\nState={state}\nIdleHint={idle}\nIdleSinceHint={since}\n"
 WAIT_SECONDS = 30.0
 
 
@@ -42,22 +42,31 @@ class Programs:
         self.failing: set[str] = set()
         self.stdin: str | None = None
         self.groups = ""
+        self.users: set[str] | None = None
+        """The accounts of the guest; None: whoever is asked for is one."""
+        self.failed = "no"
 
     def log_on(self, name: str, *, kind: str = "user", state: str = "active", since: int = 0) -> None:
         """Begin a session."""
         idle = "yes" if since else "no"
-        self.sessions.append(SESSION.format(name=name, kind=kind, state=state, idle=idle, since=since))
+        self.sessions.append(
+            SESSION.format(id=len(self.sessions) + 1, name=name, kind=kind, state=state, idle=idle, since=since)
+        )
 
     def __call__(self, words: tuple[str, ...], stdin: str | None = None) -> str:
         """Run a program."""
         if words[0] in self.failing:
-            raise program.RequestRefused(f"{words[0]} failed: no")
+            raise program.RequestRefused(f"{words[0]} failed: {self.failed}")
         if words[:2] == ["loginctl", "list-sessions"]:
             return "".join(f"{n} 1000 somebody seat0\n" for n, _ in enumerate(self.sessions, 1))
         if words[0] == "loginctl":
             return "\n".join(self.sessions)
         if words[:2] == ["getent", "group"]:
             return self.groups
+        if words[:2] == ["getent", "passwd"] and self.users is not None and words[2] not in self.users:
+            raise program.RequestRefused("getent failed: exit status 2")
+        if words[0] == "useradd" and self.users is not None:
+            self.users.add(words[-1])
         self.ran.append(tuple(words))
         self.stdin = stdin or self.stdin
         return ""

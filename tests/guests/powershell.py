@@ -9,7 +9,8 @@ import tree_sitter
 import tree_sitter_powershell
 
 WINDOWS = {
-    "Add-Content", "Add-LocalGroupMember", "Add-Type", "ConvertFrom-Json", "ConvertTo-Json", "Copy-Item",
+    "Add-Content", "Add-LocalGroupMember", "Add-Type", "ConvertFrom-Json", "ConvertTo-Json", "ConvertTo-SecureString",
+    "Copy-Item", "Get-LocalUser", "New-LocalUser", "Set-LocalUser",
     "ForEach-Object", "Get-ChildItem", "Get-CimInstance", "Get-Content", "Get-Date", "Get-FileHash", "Get-Item",
     "Get-LocalGroupMember", "Get-ScheduledTask", "Get-Service", "Import-Certificate", "Join-Path", "Move-Item",
     "New-Item", "New-Object", "New-ScheduledTaskAction", "New-ScheduledTaskSettingsSet", "New-ScheduledTaskTrigger",

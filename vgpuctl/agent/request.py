@@ -86,7 +86,8 @@ class CallRequest:
 
 
 def _word_of(name: str, value: object) -> str:
-    """Return an argument as text; of a configuration for cloud-init only where it is a file's name."""
-    if name in ("cloud_init", "network_config") and not str(value).startswith("/"):
+    """Return an argument as text, unless it is a secret; of a configuration for cloud-init only a file's name."""
+    is_content = name in ("cloud_init", "network_config") and not str(value).startswith("/")
+    if is_content or name == "password":
         return "***"
     return value if isinstance(value, str) else json.dumps(to_json_value(value))

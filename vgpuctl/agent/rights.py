@@ -76,8 +76,8 @@ VM_CHANGES = (
 )  # fmt: skip
 OPERATORS_CHANGES = ("move-vms",)
 """It stops and starts VMs of whatever account, as the plan needs."""
-FLEET_CHANGES = ("mark-desktop",)
-"""It says to whom a desktop belongs, and that it is to be refreshed."""
+FLEET_CHANGES = ("make-account", "mark-desktop", "set-password")
+"""They say to whom a desktop belongs, who has an account there, and that it is to be refreshed."""
 HOST_CHANGES = (
     "adopt", "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "fix-problems", "import-host",
     "install-host", "purge-deleted", "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size",
@@ -108,7 +108,8 @@ CHECKED_ARGUMENTS = frozenset({
 HARMLESS_ARGUMENTS = frozenset({
     "assume", "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks", "drain", "dry_run",
     "error", "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "job", "labels",
-    "lines", "managed_only", "max_moves", "minutes", "names", "owner", "parallel", "pool", "profile", "profiles",
+    "lines", "managed_only", "max_moves", "minutes", "names", "nobody",
+    "owner", "parallel", "password", "pool", "profile", "profiles",
     "sets", "since", "size", "start", "state", "targets", "text", "timeout_seconds", "unassigned", "units", "user",
     "vgpus", "vm", "wait_for", "wait_timeout", "workload",
 })  # fmt: skip

@@ -33,6 +33,8 @@ from vgpuctl.controller.model import FleetCaller, Role
 from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
 from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, VgpuctlError, explain_exception
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
+from vgpuctl.model.outcome import AnyResult
+from vgpuctl.model.results.fleet import AssignedDesktopResult
 from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.controller")
@@ -42,6 +44,12 @@ MAX_KEY_CHARACTERS = 200
 _RANKS = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
 _STATUSES = {1: 500, 2: 400, 3: 409, 4: 409, 5: 500, 6: 501, 7: 409, 75: 503}
 _STATUSES_OF_CODES = {"not-found": 404, "not-allowed": 403, "unknown-fields": 422, "not-signed-in": 401, "stale": 412}
+
+
+def _without_secret(result: AnyResult) -> AnyResult:
+    """Return a result as the database may keep it: a one-time password is answered once."""
+    data = result.data
+    return replace(result, data=replace(data, password=None)) if isinstance(data, AssignedDesktopResult) else result
 
 
 class NotSignedIn(NotAllowed):
@@ -145,9 +153,11 @@ class ControllerApi:
         known = self._store.answers.find(caller.name, key, digest)
         if known is not None:
             return Response(known.body, known.status, media_type="application/json")
-        response = self._make(call, caller, arguments)
-        if call.name != "add-token":  # its answer has a secret in it, which the database must not have
-            answer = KnownAnswer(digest, response.status_code, bytes(response.body).decode())
+        result = call.on(self._fleet, caller, arguments)
+        response = self._respond(call, result)
+        if call.name != "add-token":  # its answer is of no use without its secret, which the database must not have
+            kept = self._respond(call, _without_secret(result))
+            answer = KnownAnswer(digest, kept.status_code, bytes(kept.body).decode())
             self._store.answers.keep(caller.name, key, answer)
         return response
 
@@ -155,8 +165,9 @@ class ControllerApi:
         self, call: FleetCall, caller: FleetCaller, arguments: Mapping[str, Any], *, is_dry_run: bool = False
     ) -> Response:
         result = call.on(self._fleet, caller, arguments)
-        if is_dry_run:
-            result = replace(result, dry_run=True)
+        return self._respond(call, replace(result, dry_run=True) if is_dry_run else result)
+
+    def _respond(self, call: FleetCall, result: AnyResult) -> Response:
         generation = getattr(result.data, "generation", None)
         headers = {} if generation is None else {"ETag": f'"{generation}"'}
         return _json(success_body(call.name, result), headers=headers)

@@ -31,22 +31,25 @@ from vgpuctl.controller.model import (
     FleetHostState,
     HostImage,
     Image,
+    Logon,
     Pool,
     PoolKind,
     PoolState,
     Role,
 )
+from vgpuctl.controller.passwords import OneTimePasswords
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
-from vgpuctl.errors import Busy, InvalidInput
+from vgpuctl.errors import Busy, InvalidInput, VgpuctlError
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fleet import (
     ApiTokenResult,
+    AssignedDesktopResult,
     DesktopResult,
     FleetEventResult,
     FleetHostResult,
@@ -54,7 +57,7 @@ from vgpuctl.model.results.fleet import (
     FleetResult,
     PoolResult,
 )
-from vgpuctl.value import replace
+from vgpuctl.value import extend, replace
 from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
         self._store = store
         self._connect = connect
+        self._passwords = OneTimePasswords(store, connect)
 
     def show_fleet(self, caller: FleetCaller) -> QueryResult[FleetResult]:
         """Return which controller this is, and what the caller may do."""
@@ -148,14 +152,39 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
         """Return one desktop."""
         return QueryResult(self._desktop_results((self._store.desktops.find(name),))[0])
 
-    def assign(self, caller: FleetCaller, pool: str, user: str) -> Outcome[DesktopResult]:
-        """Give a user a desktop of a pool, his own if he has one; its address is shown once its host confirmed it."""
+    def assign(
+        self, caller: FleetCaller, pool: str, user: str, new_password: bool = False
+    ) -> Outcome[AssignedDesktopResult]:
+        """Give a user a desktop of a pool, his own if he has one; its address is shown once its host confirmed it.
+
+        `new_password`: also set a new one-time password of his account in it, and show it this once.
+        """
         try:
             pool_rules.user(user)
         except ValueError as error:
             raise InvalidInput(str(error)) from error
+        is_local = self._store.pools.find(pool).spec.logon is Logon.LOCAL
+        if new_password and not is_local:
+            raise InvalidInput(
+                f"users of pool {pool} have no accounts in their desktops",
+                hint="its spec needs logon: local",
+                pool=pool,
+            )
         desktop, is_new = self._store.desktops.assign(pool, user, caller.name)
-        return Outcome(is_new, self._desktop_results((desktop,))[0])
+        password: str | None = None
+        warnings: tuple[str, ...] = ()
+        if is_local and (is_new or new_password) and not self._store.changes.is_dry_run:
+            try:
+                desktop, password = self._passwords.give(desktop, caller.name)
+            except VgpuctlError as error:
+                again = f"vgpuctl controller assign {pool} {user} --new-password"
+                if not is_new:
+                    error.hint = error.hint or f"try again: {again}"
+                    raise
+                warnings = (f"{user} has no password yet: {error.message}; later: {again}",)
+        shown = self._desktop_results((desktop,))[0]
+        result = extend(AssignedDesktopResult, shown, password=password)
+        return Outcome(is_new or password is not None, result, warnings=warnings)
 
     def release(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
         """Take a desktop away from its user; it is refreshed before anybody else gets it."""

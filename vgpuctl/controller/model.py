@@ -3,6 +3,8 @@
 
 Times are seconds since 1970 by the database's clock. A desktop's phase is computed from what is wanted, the last
 report and its age (`planning.phase`), and stored nowhere.
+
+Size: values alone.
 """
 
 from __future__ import annotations
@@ -32,6 +34,16 @@ class OnLogoff(StrEnum):
     KEEP = "keep"
     STOP = "stop"
     REFRESH = "refresh"
+
+
+class Logon(StrEnum):
+    """Who may log on in an assigned desktop besides the guest's administrators: its user, and nobody else.
+
+    `domain`: a user whom the guest knows. `local`: one who gets an account in it, with a one-time password.
+    """
+
+    DOMAIN = "domain"
+    LOCAL = "local"
 
 
 class ReadyWhen(StrEnum):
@@ -99,7 +111,8 @@ class PoolSpec(Value):
     a VM spec, checked, as text. `image`: the name of an image of the fleet. `names`: a pattern such as `office-{:03}`.
     `maximum`: how many desktops at most; of a fixed pool: exactly. `spare`: how many are ready without a user.
     `per_user`: how many a user may have. `users`: who may have one; empty: everybody. `boot_minutes`: a desktop that is
-    not ready after so long has failed. `lease_days`: a user's desktop is released after so long; None: never.
+    not ready after so long has failed. `logon`: whom its guest lets log on; None: the controller changes nothing there.
+    `lease_days`: a user's desktop is released after so long; None: never.
     `starts_per_host`: how many start or are made at a time on one host. `hosts`: labels that a host must have.
     `apart`: desktops of this pool are on as many hosts as possible. `prepared`: each desktop is set up once, and a
     refresh goes back to that.
@@ -117,6 +130,7 @@ class PoolSpec(Value):
     ready_when: ReadyWhen = ReadyWhen.RUNNING
     port: int = 3389
     boot_minutes: int = 15
+    logon: Logon | None = None
     on_logoff: OnLogoff = OnLogoff.REFRESH
     lease_days: int | None = None
     starts_per_host: int = 4
@@ -254,6 +268,8 @@ class DesktopReport(Value):
     generation is None where none does. `driver`: NVIDIA's in the guest, as it last said. `preparing`: its guest sets
     itself up, once, and its disk is not kept yet. `disks`: the files of its disks, as they were at the generation
     `disks_generation` of its VM's record; of a VM that is to be made: those that it gets in place of an image.
+    `let_in`: whom the guest's helper lets log on, as it last confirmed for this disk (`planning.logons`); None: nothing
+    was asked of it. `logon_due`: it must let in another one before the desktop is handed out, or is ready.
     """
 
     exists: bool
@@ -282,6 +298,8 @@ class DesktopReport(Value):
     preparing: bool = False
     disks: tuple[str, ...] = ()
     disks_generation: int | None = None
+    let_in: str | None = None
+    logon_due: bool = False
 
 
 class Desktop(Value):

@@ -32,11 +32,30 @@ class GuestCalls(Calls):
         return guest_helper.message_vm(self._ports, self._context(dry_run=dry_run), name, text)
 
     @change("allow-logon", "vm")
-    def allow_logon(self, name: str, user: str | None, *, dry_run: bool = False) -> Outcome[VmReport]:
-        """Let one user log on in a running VM, and besides only the guest's administrators; None: everybody again."""
+    def allow_logon(
+        self, name: str, user: str | None, *, nobody: bool = False, dry_run: bool = False
+    ) -> Outcome[VmReport]:
+        """Let one user log on in a running VM, and besides only the guest's administrators; None: everybody again.
+
+        `nobody`: only the administrators.
+        """
         from vgpuctl.operations import guest_helper
 
-        return guest_helper.allow_logon(self._ports, self._context(dry_run=dry_run), name, user)
+        return guest_helper.allow_logon(self._ports, self._context(dry_run=dry_run), name, user, nobody=nobody)
+
+    @change("make-account", "vm")
+    def make_account(self, name: str, user: str, *, dry_run: bool = False) -> Outcome[VmReport]:
+        """Let one user log on in a running desktop, with a local account that is made there, without a password."""
+        from vgpuctl.operations import guest_helper
+
+        return guest_helper.make_account(self._ports, self._context(dry_run=dry_run), name, user)
+
+    @change("set-password", "vm")
+    def set_password(self, name: str, user: str, password: str, *, dry_run: bool = False) -> Outcome[VmReport]:
+        """Give the account that make-account made a password: one that must be changed, or is good for one log-on."""
+        from vgpuctl.operations import guest_helper
+
+        return guest_helper.set_password(self._ports, self._context(dry_run=dry_run), name, user, password)
 
     @change("shutdown-in", "vm")
     def shutdown_in(

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, InvalidInput, Refused, VgpuctlError
-from vgpuctl.model import hint_commands
+from vgpuctl.model import guest_logon, hint_commands
 from vgpuctl.model.guest_report import GuestReport
 from vgpuctl.model.names import is_visible
 from vgpuctl.model.numbers import format_utc
@@ -38,9 +37,6 @@ MAX_TEXT_BYTES = 3900
 """As JSON in ASCII: a line to the helper has at most 4 KiB."""
 MAX_MINUTES = 1440
 _PART_CHARACTERS = 2000
-_NOT_USERS = ("ALL", "LOCAL", "EXCEPT")
-"""Words that Linux-PAM's pam_access takes for more than a user (access.conf(5))."""
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", re.ASCII)
 
 
 def read_guest_reports(host: Host, context: Context, vms: Sequence[Vm]) -> Mapping[str, GuestReport]:
@@ -86,22 +82,67 @@ def message_vm(host: Host, context: Context, name: str, text: str) -> Outcome[Vm
     return _ask(host, context, name, "message", f"show a message to the users of {name}", by_agent, text=text)
 
 
-def allow_logon(host: Host, context: Context, name: str, user: str | None) -> Outcome[VmReport]:
+def allow_logon(
+    host: Host, context: Context, name: str, user: str | None, *, nobody: bool = False
+) -> Outcome[VmReport]:
     """Let only this user, and the guest's administrators, log on in a VM; None: everybody again.
 
+    `nobody`: only the administrators.
+
     Raises:
-        InvalidInput: it cannot be the name of a user.
+        InvalidInput: it cannot be the name of a user, or there is one besides `nobody`.
         VgpuctlError: as `_ask`.
     """
+    verb = "allow-logon"
+    if nobody:
+        if user is not None:
+            raise InvalidInput(f"user: {user[:64]!a} is given, and nobody, too", hint="specify one of them")
+        # without `user`: a helper that does not know `nobody` refuses that, and takes a user of null for everybody
+        return _ask(host, context, name, verb, f"let nobody log on in {name}", None, nobody=True)
     if user is None:
-        return _ask(host, context, name, "allow-logon", f"let everybody log on in {name}", None, user=None)
-    if not _USER.fullmatch(user) or user.upper() in _NOT_USERS:
+        return _ask(host, context, name, verb, f"let everybody log on in {name}", None, user=None)
+    if not guest_logon.is_guest_user(user):
         raise InvalidInput(
-            f"user: {user!a} is not the name of a user",
+            f"user: {user[:100]!a} is not the name of a user",
             hint="name one user, as alice or CORP\\alice: letters, digits and _ . - @ \\, and no spaces",
-            value=user,
+            value=user[:100],
         )
-    return _ask(host, context, name, "allow-logon", f"let {user} log on in {name}, and nobody else", None, user=user)
+    return _ask(host, context, name, verb, f"let {user} log on in {name}, and nobody else", None, user=user)
+
+
+def make_account(host: Host, context: Context, name: str, user: str) -> Outcome[VmReport]:
+    """Let only this user log on in a VM, with a local account that is made for him and has no password yet.
+
+    Raises:
+        InvalidInput: an account cannot have this name.
+        VgpuctlError: as `_ask`; Refused: the guest has another account of this name, too.
+    """
+    _check_account(user)
+    step = f"make the account {user} in {name}, and let nobody else log on"
+    return _ask(host, context, name, "make-account", step, None, user=user)
+
+
+def set_password(host: Host, context: Context, name: str, user: str, password: str) -> Outcome[VmReport]:
+    """Give the account that `make_account` made a one-time password.
+
+    Raises:
+        InvalidInput: an account cannot have this name or password. No message has the password.
+        VgpuctlError: as `_ask`; Refused: the helper did not make this account, too.
+    """
+    _check_account(user)
+    if not guest_logon.is_password(password):
+        raise InvalidInput("password: 12 to 64 letters and digits, with single hyphens between them")
+    step = f"set a one-time password of {user} in {name}"
+    return _ask(host, context, name, "set-password", step, None, user=user, password=password)
+
+
+def _check_account(user: str) -> None:
+    if not guest_logon.is_account(user):
+        raise InvalidInput(
+            f"user: {user[:100]!a} is not the name of a local account",
+            hint="at most 32 of a to z, digits, _ and -, and a letter or _ first",
+            value=user[:100],
+        )
 
 
 def shut_down_in(

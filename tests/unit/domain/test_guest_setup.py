@@ -220,7 +220,7 @@ def test_the_helper_is_installed_at_each_boot_and_runs(root):
     assert (root.path / "run/systemctl").read_text().splitlines() == commands * 2
     unit = (root.path / "etc/systemd/system/vgpuctl-guest.service").read_text()
     assert "ExecStart=/usr/local/sbin/vgpuctl-guest run\n" in unit
-    assert '"helper": "1"' in root.run("/usr/local/sbin/vgpuctl-guest", "show").stdout
+    assert '"helper": "2"' in root.run("/usr/local/sbin/vgpuctl-guest", "show").stdout
 
 
 def test_a_helper_that_cannot_be_installed_does_not_stop_the_rest(root):

@@ -200,6 +200,121 @@ def test_one_user_may_log_on(tmp_path: Path, guest: program.Guest, programs: Pro
         assert ask(guest, "allow-logon", user=user) == "allow-logon needs the name of a user"
 
 
+def put_access(root: Path) -> None:
+    """Turn pam_access on in a guest."""
+    put(root, "etc/pam.d/sshd", "account required pam_access.so\n")
+    put(root, "lib64/security/pam_access.so", "/etc/security/access.d/*.conf")
+
+
+ACCESS = "etc/security/access.d/90-vgpuctl.conf"
+ONCE = "var/lib/vgpuctl-guest/one-time-password"
+PASSWORD = "abcd2-efgh3-jkmn4-pqrs5"
+
+
+def test_nobody_may_log_on_but_administrators(tmp_path: Path, guest: program.Guest) -> None:
+    assert "pam_access.so" in (ask(guest, "allow-logon", nobody=True) or "")
+    put_access(tmp_path)
+    assert ask(guest, "allow-logon", nobody=True) is None
+    rules = (tmp_path / ACCESS).read_text().splitlines()[1:]
+    assert rules == ["+:root:ALL", "+:(vgpuctl-logon):ALL", *program.OTHER_RULES, "-:ALL:ALL"]
+    for values in ({}, {"nobody": 1}, {"nobody": "true"}, {"nobody": False}, {"user": 7, "nobody": True}):
+        assert ask(guest, "allow-logon", **values) == "allow-logon needs the name of a user"
+    assert (tmp_path / ACCESS).read_text().splitlines()[1:] == rules
+
+
+def test_an_account_is_made_and_let_in(tmp_path: Path, guest: program.Guest, programs: Programs) -> None:
+    programs.users = {"root", "ubuntu"}
+    put(tmp_path, "bin/bash", "")
+    assert "pam_access.so" in (ask(guest, "make-account", user="ada") or "")
+    assert programs.users == {"root", "ubuntu"}
+    put_access(tmp_path)
+    assert ask(guest, "make-account", user="ada") is None
+    made = [words for words in programs.ran if words[0] == "useradd"]
+    assert made == [("useradd", "--no-user-group", "--create-home", "--shell", "/bin/bash", "ada")]
+    assert "+:ada:ALL" in (tmp_path / ACCESS).read_text()
+    assert ask(guest, "make-account", user="ada") is None, "again"
+    assert [words for words in programs.ran if words[0] == "useradd"] == made
+    for user in ("root", "ubuntu"):
+        assert ask(guest, "make-account", user=user) == f"this guest has an account {user} of its own"
+    assert "+:ada:ALL" in (tmp_path / ACCESS).read_text()
+
+
+@pytest.mark.parametrize(
+    "user",
+    ["a b", "-x", "--help", "ALL", "all", "Ada", "CORP\\ada", "ada@corp", "a" * 33, "a" * 300, "", "a'b", 'a"b', "a\n",
+     "a:b", "a\0", "1a", "../a", "$(id)", "\N{LATIN SMALL LETTER E WITH ACUTE}ve", None, 7, ["ada"]],
+)  # fmt: skip
+def test_what_is_no_account_is_refused(tmp_path: Path, guest: program.Guest, programs: Programs, user: object) -> None:
+    put_access(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert ask(guest, "make-account", user=user) == "make-account needs the name of an account"
+    assert "account that make-account made" in (ask(guest, "set-password", user=user, password=PASSWORD) or "")
+    assert (sorted(tmp_path.rglob("*")), programs.ran) == (before, [])
+
+
+def test_a_one_time_password_must_be_changed(tmp_path: Path, guest: program.Guest, programs: Programs) -> None:
+    put_access(tmp_path)
+    programs.users = {"root"}
+    error = "set-password needs the name of the account that make-account made"
+    assert ask(guest, "set-password", user="root", password=PASSWORD) == error
+    assert ask(guest, "make-account", user="ada") is None
+    for user in ("root", "bob"):
+        assert ask(guest, "set-password", user=user, password=PASSWORD) == error
+    programs.ran.clear()
+    assert ask(guest, "set-password", user="ada", password=PASSWORD) is None
+    assert [words for words in programs.ran if words[0] != "getent"] == [
+        ("chpasswd",),
+        ("chage", "--lastday", "0", "ada"),
+    ]
+    assert programs.stdin == f"ada:{PASSWORD}\n"
+    assert not [one for one in tmp_path.rglob("*") if one.is_file() and PASSWORD in one.read_text()]
+    for password in ("short", "a" * 65, "abcd-efgh-jkmn:root", "abcdefghjkmn\nroot:x", "-abcdefghjkmn", 7, None, ""):
+        text = ask(guest, "set-password", user="ada", password=password)
+        assert text == "set-password needs a password of 12 to 64 letters and digits"
+    programs.failing.add("chpasswd")
+    programs.failed = f"bad password {PASSWORD}"
+    assert ask(guest, "set-password", user="ada", password=PASSWORD) == "chpasswd failed: bad password ***"
+    programs.users.discard("ada")
+    assert ask(guest, "set-password", user="ada", password=PASSWORD) == error
+
+
+def test_where_xrdp_is_a_password_is_locked_after_its_log_on(
+    tmp_path: Path, guest: program.Guest, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_access(tmp_path)
+    put(tmp_path, "etc/pam.d/xrdp-sesman", "")
+    programs.users = set()
+    ask(guest, "make-account", user="ada")
+    programs.log_on("ada")
+
+    def locks() -> list[tuple[str, ...]]:
+        programs.ran.clear()
+        guest._slow = {}
+        guest.report()
+        return [words for words in programs.ran if words[0] == "usermod"]
+
+    locked = [("usermod", "--lock", "ada")]
+    assert ask(guest, "set-password", user="ada", password=PASSWORD) is None
+    assert "chage" not in {words[0] for words in programs.ran}
+    assert stat.S_IMODE((tmp_path / ONCE).stat().st_mode) == 0o600
+    programs.log_on("bob")
+    assert locks() == [], "the session that he has, and another's, are no log-on with it"
+    programs.log_on("ada")
+    programs.failing.add("usermod")
+    assert (locks(), (tmp_path / ONCE).exists()) == ([], True)
+    programs.failing.clear()
+    assert (locks(), (tmp_path / ONCE).exists()) == (locked, False)
+    assert locks() == []
+    ask(guest, "set-password", user="ada", password=PASSWORD)
+    assert locks() == []
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + program.ONCE_SECONDS + 1)
+    assert locks() == locked
+    for damaged in ("", "[]", '{"user": "ada"}', '{"user": "ada", "sessions": 7, "time": "x"}'):
+        put(tmp_path, ONCE, damaged)
+        assert locks() == locked, damaged
+
+
 def test_a_shutdown_is_announced_and_cancelled(guest: program.Guest, programs: Programs) -> None:
     assert ask(guest, "shutdown-in", minutes=10, text="New image") is None
     assert ask(guest, "shutdown-in", minutes=0) is None

@@ -33,5 +33,8 @@ def test_it_agrees_with_the_host_and_with_the_helper_for_linux() -> None:
         f"$MaxUsers = {MAX_USERS}",
         f"$TokenName = '{program.TOKEN_NAME}'",
         *(f"'{verb}' {{" for verb in ("message", "put-token", "allow-logon", "shutdown-in")),
+        *(f"'{verb}' {{" for verb in ("make-account", "set-password")),
+        r"$AccountPattern = '^[a-z_][a-z0-9_-]{0,19}\z'",
+        rf"-notmatch '^{program._PASSWORD.pattern.replace('?:', '')}\z'",
     ):
         assert line in text

@@ -223,6 +223,8 @@ CHANGES: dict[str, Callable[[GpuHost], object]] = {
     "adopt --release": lambda one: one.adopt("vdi", release=True),
     "refresh-license": lambda one: one.refresh_license("vdi", clear=True),
     "allow-logon": lambda one: one.allow_logon("vdi", "eve"),
+    "make-account": lambda one: one.make_account("vdi", "eve"),
+    "set-password": lambda one: one.set_password("vdi", "eve", "abcd2-efgh3-jkmn4"),
     "shutdown-in": lambda one: one.shutdown_in("vdi", minutes=1),
 }
 

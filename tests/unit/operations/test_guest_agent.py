@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,13 +20,23 @@ from tests.hosts import SimulatedHost, context, create, open_sim_host, request, 
 from tests.licenses import MARKER, put_license, token_text
 from tests.meanwhile import unchanged, with_calls
 from vgpuctl.config.vm_spec import with_seed
-from vgpuctl.errors import BlockedByGuest, Busy, HostCannot, LibvirtFailed, Refused, VgpuctlError, exception_chain
+from vgpuctl.errors import (
+    BlockedByGuest,
+    Busy,
+    HostCannot,
+    InvalidInput,
+    LibvirtFailed,
+    Refused,
+    VgpuctlError,
+    exception_chain,
+)
 from vgpuctl.host.processes import HostClock
 from vgpuctl.model.guest_agent import MAX_ANSWER_CHARACTERS
+from vgpuctl.model.guest_logon import is_password, new_password
 from vgpuctl.model.request import CloudInit, GuestSetup
 from vgpuctl.observe.licenses import read_license
 from vgpuctl.operations import guest_agent
-from vgpuctl.operations.guest_helper import allow_logon, message_vm, shut_down_in
+from vgpuctl.operations.guest_helper import allow_logon, make_account, message_vm, set_password, shut_down_in
 from vgpuctl.operations.guest_setup import refresh_license
 
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
@@ -240,6 +251,47 @@ def test_a_guest_where_nothing_answers(host: SimulatedHost, act: str, monkeypatc
 def test_logging_on_is_the_helpers_alone(host: SimulatedHost, guest: Guest) -> None:
     with guest.running(), pytest.raises(HostCannot, match="did not go through it; the QEMU guest agent cannot do it"):
         allow_logon(host.ports, context(), "vm", "alice")
+
+
+BAD_ACCOUNTS = [
+    "",
+    "a b",
+    "-x",
+    "ALL",
+    "Ada",
+    "CORP\\ada",
+    "ada@corp",
+    "a" * 33,
+    "a" * 300,
+    "a'b",
+    'a"b',
+    "a\n",
+    "$(id)",
+]
+
+
+@pytest.mark.parametrize("user", BAD_ACCOUNTS)
+def test_what_is_no_account_or_password_never_reaches_a_guest(host: SimulatedHost, user: str) -> None:
+    good = new_password()
+    for act in (partial(make_account, user=user), partial(set_password, user=user, password=good)):
+        with pytest.raises(InvalidInput, match="is not the name of a local account"):
+            act(host.ports, context(), "vm")
+
+
+def test_a_bad_password_is_in_no_message(host: SimulatedHost) -> None:
+    for password in ("short", "a" * 65, "secret-secret:x", "-secretsecret", "secret--secret", "secretsecret\n"):
+        with pytest.raises(InvalidInput) as caught:
+            set_password(host.ports, context(), "vm", user="ada", password=password)
+        assert password not in f"{caught.value.message} {caught.value.hint} {caught.value.facts}"
+    with pytest.raises(InvalidInput, match="and nobody, too"):
+        allow_logon(host.ports, context(), "vm", "ada", nobody=True)
+
+
+def test_passwords_differ_and_are_taken(host: SimulatedHost) -> None:
+    passwords = {new_password() for _ in range(200)}
+    assert len(passwords) == 200
+    assert all(map(is_password, passwords))
+    assert all(re.search("[a-z]", one) and re.search("[0-9]", one) and "-" in one for one in passwords)
 
 
 def test_a_guest_with_windows_is_asked_in_its_own_words(host: SimulatedHost) -> None:

@@ -180,6 +180,13 @@ def changed_desktop(data: Any) -> Page:
     return _changed(data, f"desktop {desktop.name}: {desktop.phase}{who}{where}")
 
 
+def _assigned_desktop(data: Any) -> Page:
+    page = changed_desktop(data)
+    if data.data.password is None:
+        return page
+    return Page([*page.blocks, f"one-time password: {data.data.password}"], ["the password is shown this once"])
+
+
 def _host_page(data: FleetHostResult) -> Page:
     return _pairs(
         data, "name", "address", "state", "held", "problem", "labels", "desktops", "running", "machine_id", "host_key",
@@ -730,19 +737,24 @@ def show_desktop(settings: Settings, name: str, where: Where) -> int:
 
 
 @make_command(
-    "assign", table=CONTROLLER_COMMANDS, page=changed_desktop,
-    examples=(("vgpuctl controller assign office ada", "the same again shows the address of ada's desktop"),),
+    "assign", table=CONTROLLER_COMMANDS, page=_assigned_desktop,
+    examples=(
+        ("vgpuctl controller assign office ada", "the same again shows the address of ada's desktop"),
+        ("vgpuctl controller assign lab ada --new-password", "where the pool has logon: local"),
+    ),
 )  # fmt: skip
 @click.argument("pool", metavar="POOL")
 @click.argument("user", metavar="USER")
+@click.option("--new-password", is_flag=True, help="Also set and show a new one-time password of the user's account.")
 @changes_at_controller
 @click.pass_obj
-def assign(settings: Settings, pool: str, user: str, where: Where) -> int:
+def assign(settings: Settings, pool: str, user: str, new_password: bool, where: Where) -> int:
     """Give a user a desktop of a pool, his own if he has one; one that is off is started.
 
-    Its address is shown once its host has confirmed the user: run the command again.
+    Its address is shown once its host has confirmed the user: run the command again. In a pool with logon: local the
+    user gets an account in the desktop, and a password that is shown this once, and is good for one log-on.
     """
-    return make_call(settings, where, "assign", pool=pool, user=user)
+    return make_call(settings, where, "assign", pool=pool, user=user, new_password=new_password or None)
 
 
 def _desktop_command(name: str, help_text: str, example: str, question: str | None = None) -> click.Command:

@@ -85,27 +85,31 @@ def shutdown_in(
     words=("asked", "left alone"),
     examples=(
         ("vgpuctl allow-logon desk-1 --user alice", "only alice, and the guest's administrators"),
+        ("vgpuctl allow-logon desk-1 --nobody", "only the guest's administrators"),
         ("vgpuctl allow-logon desk-1 --everybody", "as before"),
     ),
 )
 @targets.vms()
 @click.option("--user", metavar="USER", help="A user of the guest: alice, CORP\\alice. It replaces the one before.")
+@click.option("--nobody", is_flag=True, help="Let only the guest's administrators log on.")
 @click.option("--everybody", is_flag=True, help="Let everybody log on again.")
 @_DRY_RUN
 @click.pass_obj
-def allow_logon(settings: Settings, targets: Targets, user: str | None, everybody: bool, dry_run: bool) -> int:
+def allow_logon(
+    settings: Settings, targets: Targets, user: str | None, nobody: bool, everybody: bool, dry_run: bool
+) -> int:
     """Let one user log on in running VMs, and besides only the guest's administrators, until that is changed.
 
     The helper in the guest does it, and the host agent asks it. With Linux, pam_access must be on in the guest; with
     Windows, it is about the group Remote Desktop Users.
     """
-    if everybody == (user is not None):
-        raise click.UsageError("specify one of --user USER and --everybody")
+    if (user is not None) + nobody + everybody != 1:
+        raise click.UsageError("specify one of --user USER, --nobody and --everybody")
     return change(
         run.through_agent(settings),
         "allow-logon",
         targets,
-        lambda host, name: host.allow_logon(name, user, dry_run=dry_run),
+        lambda host, name: host.allow_logon(name, user, nobody=nobody, dry_run=dry_run),
         dry_run=dry_run,
     )
 

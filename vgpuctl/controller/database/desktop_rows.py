@@ -28,8 +28,17 @@ from vgpuctl.controller.database.rows import (
     row_of_desktop,
 )
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, Pool, PoolChanges, PoolKind, PoolState
+from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.back_off import next_try
-from vgpuctl.controller.planning.phase import BLOCKING_CODES, CRASHES_CODE, FAILED_AFTER, SILENT_SECONDS, was_seen
+from vgpuctl.controller.planning.logons import others_logged_on
+from vgpuctl.controller.planning.phase import (
+    BLOCKING_CODES,
+    CRASHES_CODE,
+    FAILED_AFTER,
+    LOGGED_ON_CODE,
+    SILENT_SECONDS,
+    was_seen,
+)
 from vgpuctl.controller.planning.restored import record_of
 from vgpuctl.errors import InvalidInput, NoCapacity, NotAllowed, NotFound, Refused
 from vgpuctl.value import replace
@@ -364,6 +373,24 @@ class DesktopRows(Rows):
             values = {**report_columns(report), "errors": 0, "not_before": 0.0}
             connection.execute(update(table).where(failed).values(**values))
 
+    def note_password(self, desktop: Desktop, actor: str) -> None:
+        """Note in the journal that a desktop's user got a one-time password, without it."""
+        with self._write() as connection:
+            about = About(desktop=desktop.name, user=desktop.user)
+            text = f"{desktop.name}: a one-time password for {desktop.user}"
+            self._note(connection, "password-set", text, actor, about)
+
+    def note_let_in(self, desktop_id: str, let_in: str | None) -> None:
+        """Note whom a desktop's guest lets log on, as its helper confirmed; None: nothing is asked of a new disk."""
+        table = schema.desktop
+        own = table.c.id == desktop_id
+        with self._write() as connection:
+            row = connection.execute(select(table).where(own).with_for_update(key_share=True)).mappings().first()
+            report = None if row is None else desktop_of(row).report
+            if report is not None and report.let_in != let_in:
+                values = report_columns(replace(report, let_in=let_in))
+                connection.execute(update(table).where(own).values(**values))
+
     def note_error(self, desktop_id: str, code: str, error: str, hint: str | None, *, counts: bool = True) -> None:
         """Note that an action for a desktop failed; it is tried again later. `counts`: among the pool's errors."""
         table = schema.desktop
@@ -391,6 +418,13 @@ class DesktopRows(Rows):
             self._note(connection, "desktop-deleted", desktop.name, CONTROLLER, About(desktop=desktop.name))
             return
         confirmed = _is_confirmed(desktop, report)
+        others = set(others_logged_on(desktop.user, report)) - set(others_logged_on(desktop.user, desktop.report))
+        stray = report.code == LOGGED_ON_CODE and (desktop.report is None or desktop.report.code != LOGGED_ON_CODE)
+        if others or stray:
+            text = f"{desktop.name}: {', '.join(sorted(others))} logged on, and it is {desktop.user}'s"
+            text = f"{desktop.name}: {report.error}" if stray else text
+            about = About(desktop=desktop.name, user=desktop.user)
+            self._note(connection, "other-logon", text[:1000], CONTROLLER, about)
         values = {**report_columns(report), "handed_out": confirmed}
         if report.ready and desktop.errors:
             values |= {"errors": 0, "not_before": 0.0}
@@ -542,6 +576,9 @@ def _check_assign(pool: Pool, user: str) -> None:
         raise NotAllowed(
             f"{user} may have no desktop of pool {pool.name}", hint="its users: lists who may", rule="users"
         )
+    text = pool_rules.logon_problem(user, pool.spec.logon)
+    if text is not None:
+        raise InvalidInput(f"{text}, and pool {pool.name} has logon: {pool.spec.logon}", pool=pool.name)
 
 
 def _none_free(connection: Connection, pool: Pool, now: float) -> NoCapacity:
@@ -568,7 +605,7 @@ def _differs(desktop: Desktop, report: DesktopReport) -> bool:
 def _is_confirmed(desktop: Desktop, report: DesktopReport) -> bool:
     if desktop.user is None or report.code in BLOCKING_CODES:
         return False  # the host has something else than the database says
-    return (report.user, report.generation) == (desktop.user, desktop.generation)
+    return not report.logon_due and (report.user, report.generation) == (desktop.user, desktop.generation)
 
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> Desktop:

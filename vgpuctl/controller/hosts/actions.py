@@ -9,6 +9,7 @@ from vgpuctl.agent.client import AgentHost
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.model import Desktop, Image, Pool
 from vgpuctl.controller.planning.host_plan import (
+    AllowLogon,
     DeleteVm,
     HostAction,
     MakeVm,
@@ -18,6 +19,7 @@ from vgpuctl.controller.planning.host_plan import (
     StartVm,
     StopVm,
 )
+from vgpuctl.controller.planning.logons import is_local, user_of
 from vgpuctl.controller.planning.pool_vm import desktop_vm
 from vgpuctl.errors import NotFound, Temporary
 from vgpuctl.model.desktop import Fence, FleetRequest
@@ -40,17 +42,32 @@ def carry_out(link: HostLink, fence: Fence, action: HostAction, pool: Pool, imag
             _stop(host, desktop.id, force=force, at_once=at_once)
         case PrepareVm():
             host.prepare_vm(desktop.id)
-            if desktop.power_on:
-                host.start_vm(desktop.id)
+            _start_wanted(host, desktop)
         case MakeVm():
             marking.create_vm(start=desktop.power_on, **vm_fields(desktop, pool, image))
         case RefreshVm(from_image=from_image):
             host.stop_vm(desktop.id, force=True)  # nobody uses it, and its disk is thrown away
             marking.refresh_vm(desktop.id, image.path if from_image else None)
-            if desktop.power_on:
-                host.start_vm(desktop.id)
+            _start_wanted(host, desktop)
+        case AllowLogon(let_in=let_in):
+            _allow_logon(host, desktop.id, let_in)
         case DeleteVm():
             _delete(host, desktop.id)
+
+
+def _start_wanted(host: AgentHost, desktop: Desktop) -> None:
+    if desktop.power_on:
+        host.start_vm(desktop.id)
+
+
+def _allow_logon(host: AgentHost, desktop_id: str, let_in: str) -> None:
+    user = user_of(let_in)
+    if user is None:
+        host.allow_logon(desktop_id, None, nobody=True)
+    elif is_local(let_in):
+        host.make_account(desktop_id, user)
+    else:
+        host.allow_logon(desktop_id, user)
 
 
 def _stop(host: AgentHost, desktop_id: str, *, force: bool, at_once: bool) -> None:

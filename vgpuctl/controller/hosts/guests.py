@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.model import Desktop, Pool, PoolKind, ReadyWhen
 from vgpuctl.controller.planning.host_look import HostVm
 from vgpuctl.errors import VgpuctlError
+from vgpuctl.model.results.vms import VmRowResult
 from vgpuctl.value import Value, replace
 
+MAX_PROBES, PROBES_AT_A_TIME = 16, 8
+"""So many guests of a host are asked in one look, and at a time."""
 CONNECT_SECONDS = 1.0
 """So long a guest may take to answer one question; at the next look it is asked again."""
 
@@ -49,6 +55,26 @@ class GuestQuestion(Value):
         return vm
 
 
+class GuestProbes:
+    """Asks the guests of one host, some at a time; those that were asked longest ago come first."""
+
+    def __init__(self, host_name: str, clock: ControllerClock) -> None:
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(PROBES_AT_A_TIME, thread_name_prefix=f"probe-{host_name}")
+        self._asked_at: dict[str, float] = {}
+
+    def ask(self, link: HostLink, questions: Sequence[GuestQuestion]) -> Iterator[HostVm]:
+        """Return the VMs of some of the questions, with the answers; the others wait for the next look."""
+        at = {one.vm.uuid: self._asked_at.get(one.vm.uuid, 0.0) for one in questions}
+        asked = sorted(questions, key=lambda one: at[one.vm.uuid])[:MAX_PROBES]
+        self._asked_at = at | {one.vm.uuid: self._clock.monotonic() for one in asked}
+        return self._threads.map(lambda question: question.answered(link), asked)
+
+    def stop(self) -> None:
+        """Ask nothing more."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
 def ask_guest(desktop: Desktop, pool: Pool, vm: HostVm) -> GuestQuestion:
     """Return what has to be asked of the guest of a running VM: what was answered once holds while it runs."""
     report, kind = desktop.report, pool.spec.ready_when
@@ -61,6 +87,25 @@ def ask_guest(desktop: Desktop, pool: Pool, vm: HostVm) -> GuestQuestion:
         needs_address=address is None and has_reader,
         needs_guest=kind is ReadyWhen.GUEST and not answers and not vm.is_preparing,
         port=pool.spec.port if kind is ReadyWhen.PORT and not was_ready and not vm.is_preparing else None,
+    )
+
+
+def vm_of(row: VmRowResult) -> HostVm:
+    """Return a VM of a host's list."""
+    return HostVm(
+        name=row.name,
+        uuid=row.uuid,
+        state=str(row.state),
+        generation=row.generation,
+        mark=row.desktop,
+        image=row.image,
+        guest_users=row.guest_users,
+        guest_answers=row.driver is not None,
+        driver=row.driver,
+        should_run=row.should_run is True,
+        off_after_setup=row.off_after_setup is True,
+        prepared=row.prepared is True,
+        stop_reason=row.stop_reason,
     )
 
 

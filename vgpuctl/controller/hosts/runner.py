@@ -17,7 +17,7 @@ from contextlib import suppress
 from vgpuctl.agent.protocol import Fenced, FenceLost
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
-from vgpuctl.controller.hosts.guests import GuestQuestion, ask_guest, disks_of
+from vgpuctl.controller.hosts.guests import GuestProbes, GuestQuestion, ask_guest, disks_of, vm_of
 from vgpuctl.controller.hosts.image_keeper import ImageKeeper
 from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink, facts_of
@@ -32,7 +32,16 @@ from vgpuctl.controller.model import (
     Restored,
 )
 from vgpuctl.controller.planning.host_look import HostVm
-from vgpuctl.controller.planning.host_plan import HostAction, HostPlan, MakeVm, plan_host, strays
+from vgpuctl.controller.planning.host_plan import (
+    AllowLogon,
+    HostAction,
+    HostPlan,
+    MakeVm,
+    RefreshVm,
+    plan_host,
+    strays,
+)
+from vgpuctl.controller.planning.logons import LOGON_CODE
 from vgpuctl.controller.planning.moves import needs_disks
 from vgpuctl.controller.planning.phase import NEWER_CODE
 from vgpuctl.controller.planning.restored import how_to_go_on
@@ -55,8 +64,6 @@ SETTLE_SECONDS = 0.1
 """Events that follow each other this quickly begin one turn."""
 MAX_CALLS = 4
 """So many calls of one host run at a time."""
-MAX_PROBES, PROBES_AT_A_TIME = 16, 8
-"""So many guests are asked in one look; those that were asked longest ago first."""
 OFFER_SECONDS = 10.0
 
 
@@ -77,8 +84,7 @@ class HostRunner(threading.Thread):
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._calls = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix=f"call-{host.name}")
-        self._probes = ThreadPoolExecutor(PROBES_AT_A_TIME, thread_name_prefix=f"probe-{host.name}")
-        self._probed: dict[str, float] = {}
+        self._guests = GuestProbes(host.name, store.clock)
         self._running: set[str] = set()
         self._lock = threading.Lock()
         self._events: threading.Thread | None = None
@@ -292,24 +298,16 @@ class HostRunner(threading.Thread):
         vms: dict[str, HostVm] = {}
         questions: list[GuestQuestion] = []
         for row in link.host().list_vms().data:
-            vm = HostVm(row.name, row.uuid, str(row.state), row.generation, row.desktop, row.image, row.guest_users)
-            vm = replace(vm, driver=row.driver, should_run=row.should_run is True, stop_reason=row.stop_reason)
-            vm = replace(vm, off_after_setup=row.off_after_setup is True, prepared=row.prepared is True)
-            desktop = rows.get(row.uuid)
+            vm, desktop = vm_of(row), rows.get(row.uuid)
             pool = None if desktop is None else pools.get(desktop.pool_id)
             if desktop is not None and pool is not None and needs_disks(desktop, pool, vm.generation):
                 vm = replace(vm, disks=disks_of(link, vm.uuid))
             if desktop is not None and pool is not None and vm.state == "running":
-                question = ask_guest(desktop, pool, replace(vm, guest_answers=row.driver is not None))
+                question = ask_guest(desktop, pool, vm)
                 vm = question.vm
                 questions += [question] if question.is_open else []
             vms[vm.uuid] = vm
-        questions.sort(key=lambda one: self._probed.get(one.vm.uuid, 0.0))
-        asked = questions[:MAX_PROBES]
-        self._probed = {one.vm.uuid: self._probed.get(one.vm.uuid, 0.0) for one in questions}
-        self._probed |= {one.vm.uuid: self._store.clock.monotonic() for one in asked}
-        answered = self._probes.map(lambda question: question.answered(link), asked)
-        return tuple((vms | {vm.uuid: vm for vm in answered}).values())
+        return tuple((vms | {vm.uuid: vm for vm in self._guests.ask(link, questions)}).values())
 
     def _offer(self, link: HostLink, host: FleetHost, listed: frozenset[str]) -> None:
         """Store what the host has room for; not after each look, since that takes a while on large hosts."""
@@ -333,6 +331,8 @@ class HostRunner(threading.Thread):
         desktop, name = action.desktop, type(action).__name__
         try:
             carry_out(link, fence, action, pool, image)
+            if isinstance(action, AllowLogon | RefreshVm):
+                self._store.desktops.note_let_in(desktop.id, action.let_in if isinstance(action, AllowLogon) else None)
             self._store.desktops.note_success(desktop.id)
         except Exception as exc:
             error = explain_exception(exc)
@@ -359,7 +359,8 @@ class HostRunner(threading.Thread):
             return
         text = f"{self._name}: {error.message}"
         counts = not isinstance(error, Temporary)
-        self._store.desktops.note_error(desktop.id, error.code, text, error.hint, counts=counts)
+        code = LOGON_CODE if isinstance(action, AllowLogon) and counts else error.code
+        self._store.desktops.note_error(desktop.id, code, text, error.hint, counts=counts)
 
     def _note_failure(self, exc: Exception) -> float:
         """Store why a turn failed; return how long the next one waits."""
@@ -381,7 +382,7 @@ class HostRunner(threading.Thread):
 
     def _close(self) -> None:
         self._calls.shutdown(wait=True, cancel_futures=True)
-        self._probes.shutdown(wait=True, cancel_futures=True)
+        self._guests.stop()
         with suppress(VgpuctlError):
             self._store.hosts.drop_lease(self.host_id, self._store.holder)
         self._drop_link()

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Collection, Sequence
 
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, FleetHostState, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.planning.logons import NO_HELPER_CODE, is_logon_due, remembered
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
     CRASH_SECONDS,
@@ -18,6 +19,7 @@ from vgpuctl.controller.planning.phase import (
     LOGGED_ON_CODE,
     MOST_RESTARTS,
     RECORD_CODES,
+    boot_failed,
     is_off,
     is_running,
     was_seen,
@@ -29,6 +31,10 @@ CLEAN_STOP = "shutdown"
 """libvirt's word for a guest that shut down."""
 LOGGED_OFF_SECONDS = 30
 """Nobody is logged on twice, so far apart: a log-off, and not a moment of a log-on."""
+
+
+_OWN_CODES = frozenset((LOGGED_ON_CODE, NO_HELPER_CODE, *BLOCKING_CODES))
+"""Those that follow from a look; the others are of an action that failed."""
 
 
 class HostVm(Value):
@@ -207,7 +213,10 @@ def _seen(
     may_be_user = host.state is not FleetHostState.MAINTENANCE or (is_floating and memory.logged_on_seen)
     powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors and may_be_user and not vm.is_set_up
     is_done = ended or (is_off(vm.state) and not desktop.power_on)  # the stop that the controller wanted
-    running_since = now if running and since is None else None if is_done else since
+    let_in = None if former is None else remembered(former, mark, vm.image)
+    is_due = is_logon_due(desktop, pool, let_in) and not vm.is_preparing  # nobody is let in before its disk is kept
+    is_new = since is None or (is_due and not memory.logon_due)  # its helper gets the time of a boot for that
+    running_since = now if running and is_new else None if is_done else since
     logged_on, empty_since, logged_off = _log_off(vm, memory, mark, powered_off, now)
     report = DesktopReport(
         True,
@@ -218,7 +227,7 @@ def _seen(
         image=vm.image,
         guest_users=vm.guest_users,
         address=vm.address,
-        ready=running and not vm.is_preparing and _is_ready(vm, pool),
+        ready=running and not vm.is_preparing and _is_ready(vm, pool) and not is_due,
         running_since=running_since,
         seen_at=now,
         boot_id=host.boot_id,
@@ -231,8 +240,12 @@ def _seen(
         preparing=vm.is_preparing,
         disks=vm.disks or (() if former is None else former.disks),
         disks_generation=vm.generation if vm.disks else (None if former is None else former.disks_generation),
+        let_in=let_in,
+        logon_due=is_due,
     )
     report = _with_error(report, desktop, vm, stray or unmarked)
+    if is_due and running and report.code is None and pool is not None:
+        report = _with_logon(report, desktop, pool, now)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)
 
 
@@ -298,10 +311,22 @@ def _is_ready(vm: HostVm, pool: Pool | None) -> bool:
     ]
 
 
+def _with_logon(report: DesktopReport, desktop: Desktop, pool: Pool, now: float) -> DesktopReport:
+    """Return a report that says so where no helper reports in time whom it could let in."""
+    if report.guest_users is not None or not boot_failed(replace(desktop, report=report), pool, now):
+        return report
+    return replace(
+        report,
+        code=NO_HELPER_CODE,
+        error=f"no guest helper reports who is logged on, which logon: {pool.spec.logon} of pool {pool.name} needs",
+        hint="put vgpuctl-guest into the image (vgpuctl print-helper), or take logon out of the pool's spec",
+    )
+
+
 def _with_error(report: DesktopReport, desktop: Desktop, vm: HostVm, stray: bool) -> DesktopReport:
     """Return a report with the last action's error as long as it counts, or with what is unusual in the guest."""
     former = desktop.report
-    if desktop.errors and former is not None and former.code not in (None, LOGGED_ON_CODE, *BLOCKING_CODES):
+    if desktop.errors and former is not None and former.code not in (None, *_OWN_CODES):
         return replace(report, code=former.code, error=former.error, hint=former.hint)
     if not stray:
         return report

@@ -26,9 +26,11 @@ from vgpuctl.controller.model import (
 )
 from vgpuctl.controller.planning.back_off import next_try
 from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
+from vgpuctl.controller.planning.logons import NOBODY, is_logon_due, wanted_logon
 from vgpuctl.controller.planning.phase import CRASHES_CODE, boot_failed, is_off, is_running, was_seen
 from vgpuctl.controller.planning.restored import raised_generation
 from vgpuctl.model.desktop import DesktopMark
+from vgpuctl.model.vm import VmState
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 
@@ -77,6 +79,12 @@ class RefreshVm(HostAction):
 
 class MarkVm(HostAction):
     """Write the mark, and touch nothing else."""
+
+
+class AllowLogon(HostAction):
+    """Have the guest's helper let in whom `let_in` names (`planning.logons`), and nobody else."""
+
+    let_in: str = NOBODY
 
 
 class DeleteVm(HostAction):
@@ -321,7 +329,7 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
     has_image = desktop.image_id in images
     is_old = mark.dirty and (mark.generation, mark.user) != (desktop.generation, desktop.user)
     is_strangers = mark.user not in (None, desktop.user) or (mark.user is None and report.logged_on_seen)
-    if is_old or is_strangers:
+    if is_old or is_strangers or _needs_everybody(call, pool, report):
         clean = replace(wanted, dirty=False, user=None)
         return (_Order.USER, call.refresh(clean, images)) if may_begin and has_image else None
     if vm.is_preparing:
@@ -329,6 +337,9 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
         return _for_setup(call, replace(wanted, dirty=False), report, may_begin=may_prepare)
     if mark != replace(wanted, pool=mark.pool):
         return _Order.USER, call.act(MarkVm, wanted)
+    logon = _logon(call, pool, report, _Order.USER)
+    if logon is not None:
+        return logon
     running = is_running(vm.state)
     keeps = pool.spec.kind is PoolKind.DEDICATED
     if report.logged_off and keeps and pool.spec.on_logoff is OnLogoff.REFRESH and may_begin and has_image:
@@ -382,8 +393,9 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
         return _Order.USER, call.act(MarkVm, replace(clean, dirty=True))
     elif mark.generation == desktop.generation and vm.guest_users and mark.user is None:
         return None  # somebody uses a desktop that is nobody's: it is refreshed after him
-    elif mark.dirty or mark.generation != desktop.generation:
-        return (_Order.REFRESH, call.refresh(clean, images)) if may_begin and image is not None else None
+    elif mark.dirty or mark.generation != desktop.generation or _needs_everybody(call, pool, report):
+        lock_out = _logon(call, pool, report, _Order.USER)  # its former user, where the refresh cannot begin
+        return (_Order.REFRESH, call.refresh(clean, images)) if may_begin and image is not None else lock_out
     elif mark.incarnation != clean.incarnation:
         return _Order.REFRESH, call.act(MarkVm, clean)
     if image is not None and vm.image not in (None, image.path) and may_begin:
@@ -391,7 +403,7 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
     may_start = _may_start_again(report, now)
     if vm.is_preparing:
         return _for_setup(call, clean, report, may_begin=may_begin and may_start and image is not None)
-    return _power(call, may_begin=may_begin, may_start=may_start)
+    return _logon(call, pool, report, _Order.SPARE) or _power(call, may_begin=may_begin, may_start=may_start)
 
 
 def _for_setup(call: _Call, clean: DesktopMark, report: DesktopReport, *, may_begin: bool) -> Ranked | None:
@@ -408,6 +420,24 @@ def _for_setup(call: _Call, clean: DesktopMark, report: DesktopReport, *, may_be
     if vm.is_set_up and not report.logged_on_seen:
         return _Order.SPARE, call.act(PrepareVm)
     return _Order.SPARE, call.act(RefreshVm, clean)
+
+
+def _logon(call: _Call, pool: Pool, report: DesktopReport, order: int) -> Ranked | None:
+    """Return the request to a running guest's helper to let in another one than it does; None: nothing is to ask.
+
+    One that does not report cannot be asked; it may come yet.
+    """
+    desktop, vm = call.desktop, call.vm
+    wanted = wanted_logon(desktop, pool)
+    is_wanted = wanted is not None and is_logon_due(desktop, pool, report.let_in) and desktop.power_on
+    if not is_wanted or wanted is None or vm.state != VmState.RUNNING or vm.guest_users is None or vm.mark is None:
+        return None
+    return order, AllowLogon(desktop, vm.mark, vm.name, vm.generation, let_in=wanted)
+
+
+def _needs_everybody(call: _Call, pool: Pool, report: DesktopReport) -> bool:
+    """Return whether a guest lets nobody in, and its pool does not want that any more: only a new disk is as before."""
+    return report.let_in == NOBODY and wanted_logon(call.desktop, pool) is None
 
 
 def _power(call: _Call, *, may_begin: bool, may_start: bool) -> Ranked | None:

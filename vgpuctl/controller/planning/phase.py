@@ -148,6 +148,8 @@ def phase_of(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float, i
 
 
 def _phase_of_used(desktop: Desktop, report: DesktopReport, pool: Pool, waits: str, now: float) -> Phase:
+    if report.logon_due and (report.generation, report.user) == (desktop.generation, desktop.user):
+        return _phase_of_power(desktop, report, pool, waits, now)
     if not desktop.handed_out or report.generation != desktop.generation:
         return Phase(PhaseWord.ASSIGNED, "its host has not confirmed it yet")
     power = _phase_of_power(desktop, report, pool, waits, now)
@@ -173,14 +175,15 @@ def _phase_of_power(desktop: Desktop, report: DesktopReport, pool: Pool, waits: 
         return Phase(PhaseWord.READY)
     if boot_failed(desktop, pool, now):
         minutes = pool.spec.boot_minutes
-        what = (
-            "its guest has not set itself up and shut down"
-            if report.preparing
-            else f"not ready ({pool.spec.ready_when})"
-        )
-        return Phase(PhaseWord.FAILED, f"{what} {minutes} minutes after its start")
+        text = f"not ready ({pool.spec.ready_when}) {minutes} minutes after its start"
+        if report.preparing:
+            text = f"its guest has not set itself up and shut down {minutes} minutes after its start"
+        return Phase(PhaseWord.FAILED, _error_text(report) or text)
     if report.preparing:
         return Phase(PhaseWord.PREPARING, "its guest sets itself up, and shuts down then")
+    if report.logon_due:
+        text = "its guest helper has not confirmed yet who may log on"
+        return Phase(PhaseWord.STARTING, _error_text(report) or text)
     return Phase(PhaseWord.STARTING, f"not ready yet ({pool.spec.ready_when})")
 
 

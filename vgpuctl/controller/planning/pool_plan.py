@@ -25,6 +25,7 @@ from vgpuctl.controller.model import (
     PoolState,
 )
 from vgpuctl.controller.planning.back_off import error_times
+from vgpuctl.controller.planning.logons import LOGON_CODES
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
     CRASHES_CODE,
@@ -152,6 +153,8 @@ def _why_pause(pool: Pool, desktops: Sequence[Desktop], now: float) -> str | Non
     errors = 0
     last: Desktop | None = None
     for desktop in desktops:
+        if desktop.user is not None and desktop.report is not None and desktop.report.code in LOGON_CODES:
+            continue  # it is about this user, or about what he did to the helper
         times = [at for at in error_times(desktop) if now - at < PAUSE_SECONDS]
         failed_since = desktop.report.running_since if desktop.report is not None else None
         if failed_since is not None and boot_failed(desktop, pool, now):

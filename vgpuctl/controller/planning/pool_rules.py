@@ -11,8 +11,9 @@ from vgpuctl.config.agent_spec import ACCOUNT_PATTERN
 from vgpuctl.config.shape import Rule, nonempty_list
 from vgpuctl.config.vm_fields import JsonSchema, pattern_schema
 from vgpuctl.config.vm_spec import check_pattern
-from vgpuctl.controller.model import PoolSpec, ReadyWhen
+from vgpuctl.controller.model import Logon, PoolSpec, ReadyWhen
 from vgpuctl.controller.planning.schedules import DAY_NAMES, zone_of
+from vgpuctl.model.guest_logon import is_account, is_guest_user
 
 MAX_DESKTOPS = 10_000
 USER_PATTERN = ACCOUNT_PATTERN
@@ -47,6 +48,15 @@ def user(value: object) -> str:
     if not re.fullmatch(USER_PATTERN, text, re.ASCII):
         raise ValueError(f"{text[:99]!a} is not the name of a user")
     return text
+
+
+def logon_problem(name: str, logon: Logon | None) -> str | None:
+    """Return why a user cannot have a desktop of a pool with this `logon`; None: he can."""
+    if logon is Logon.LOCAL and not is_account(name):
+        return f"{name[:99]!a} is not the name of a local account: at most 32 of a to z, digits, _ and -"
+    if logon is Logon.DOMAIN and not is_guest_user(name):
+        return f"{name[:99]!a} means more than one user in a guest"
+    return None
 
 
 def ready_when(value: object) -> tuple[ReadyWhen, int]:

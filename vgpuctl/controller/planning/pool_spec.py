@@ -7,6 +7,7 @@ What is refused here is never stored: the database has only specs that can hold.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import Any
 
 from vgpuctl.config import rules
@@ -17,7 +18,7 @@ from vgpuctl.config.rules import Problem, ValidationError
 from vgpuctl.config.shape import Key, Shape
 from vgpuctl.config.vm_fields import JsonSchema, enum_schema, integer_schema, nonempty_list_schema, pattern_schema
 from vgpuctl.config.vm_spec import fill_number
-from vgpuctl.controller.model import HostChoice, OnLogoff, PoolKind, PoolSpec, ReadyWhen, Schedule
+from vgpuctl.controller.model import HostChoice, Logon, OnLogoff, PoolKind, PoolSpec, ReadyWhen, Schedule
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.pool_rules import MAX_DESKTOPS
 from vgpuctl.controller.planning.pool_vm import POOL_VM_SHAPE, long_name_problem, pool_vm
@@ -27,7 +28,7 @@ from vgpuctl.value import field_names
 
 MAX_USERS, MAX_SCHEDULES, MAX_PROFILES = 5000, 50, 16
 MAX_SPEC_BYTES = 1 << 20
-_FOR_USERS = ("spare", "per_user", "users", "on_logoff", "lease_days", "schedules")
+_FOR_USERS = ("spare", "per_user", "users", "logon", "on_logoff", "lease_days", "schedules")
 
 
 def _schedule(value: object) -> Schedule:
@@ -82,7 +83,7 @@ def _entries_schema(shape: Shape, most: int) -> JsonSchema:
 
 def _find_contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:
     problems: list[Problem] = []
-    for check in (_check_kind, _check_numbers, _check_names, _check_vm):
+    for check in (_check_kind, _check_numbers, _check_names, _check_users, _check_vm):
         problems += check(fields)
     return tuple(problems)
 
@@ -131,6 +132,15 @@ def _check_names(fields: Mapping[str, object]) -> Iterator[Problem]:
     text = long_name_problem(pattern, maximum, str(vm.get("os") or "") if isinstance(vm, Mapping) else "")
     if text is not None:
         yield Problem(("names",), text)
+
+
+def _check_users(fields: Mapping[str, object]) -> Iterator[Problem]:
+    users, logon = fields.get("users"), fields.get("logon")
+    listed = users if isinstance(users, tuple) else (users,)
+    for number, user in enumerate(listed):
+        text = pool_rules.logon_problem(user, logon) if isinstance(user, str) and isinstance(logon, Logon) else None
+        if text is not None:
+            yield Problem(("users", number) if isinstance(users, tuple) else ("users",), text)
 
 
 def _check_vm(fields: Mapping[str, object]) -> Iterator[Problem]:
@@ -206,6 +216,13 @@ POOL_SHAPE = Shape(
             pool_rules.minutes(1, 1440),
             "a desktop that is not ready so long after its start has failed",
             pool_rules.MINUTES_SCHEMA,
+        ),
+        Key(
+            "logon",
+            lambda value: Logon(rules.one_of(tuple(Logon))(value)),
+            "whom the guest lets log on besides its administrators: domain: the desktop's user, whom it knows; local: "
+            "the same, with an account that is made in it. It needs the guest helper. Without this key everybody",
+            enum_schema(Logon),
         ),
         Key(
             "on_logoff",
@@ -343,7 +360,7 @@ def _plain(value: object) -> object:
         return {**entry, "lead": f"{value.lead_minutes}m"} if value.lead_minutes else entry
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
-    return dict(value) if isinstance(value, Mapping) else str(value) if isinstance(value, HostChoice) else value
+    return dict(value) if isinstance(value, Mapping) else str(value) if isinstance(value, StrEnum) else value
 
 
 def names_overlap(one: PoolSpec, other: PoolSpec) -> str | None:

@@ -150,6 +150,16 @@ class DesktopResult(Value):
     generation: int
 
 
+class AssignedDesktopResult(DesktopResult):
+    """A desktop that was given to a user. `password`: a one-time password of his account there, shown this once.
+
+    null: nothing was asked of the guest (the pool has no `logon: local`, or he had the desktop before), or it could not
+    be set yet; then a warning says so.
+    """
+
+    password: str | None = None
+
+
 class FleetHostResult(Value):
     """A host. `held`: why the controller changes nothing there; null if it does. `problem`: why it cannot be reached.
 

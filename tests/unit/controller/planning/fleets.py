@@ -23,6 +23,7 @@ from vgpuctl.controller.planning.back_off import next_try
 from vgpuctl.controller.planning.host_choice import choose_host
 from vgpuctl.controller.planning.host_look import HostVm
 from vgpuctl.controller.planning.host_plan import (
+    AllowLogon,
     DeleteVm,
     HostAction,
     HostPlan,
@@ -100,6 +101,10 @@ class TwoUsers(AssertionError):
     """A user got a disk that another user had been in."""
 
 
+class NotLetIn(AssertionError):
+    """A user was given a desktop that lets others in, or not him."""
+
+
 class Fleet:
     """One pool's rows and hosts. A call is in flight for one step, and then carried out, or it fails."""
 
@@ -110,6 +115,8 @@ class Fleet:
         self.rows: dict[str, Desktop] = {}
         self.vms: dict[str, dict[str, HostVm]] = {host.id: {} for host in hosts}
         self.disk_users: dict[str, set[str]] = {}
+        self.let_in: dict[str, str] = {}
+        """Whom a desktop's disk lets log on; without an entry everybody."""
         self.begun: list[tuple[str, HostAction]] = []
         self.deleted: list[Desktop] = []
         self.numbers = itertools.count(1)
@@ -155,12 +162,10 @@ class Fleet:
         plan = plan_host(host, rows, [*self.vms[host.id].values()], pools, self.images, self.now, DATABASE, (), 8)
         for id, report in plan.reports.items():
             row = replace(self.rows[id], report=report)
-            confirmed = report.exists and (report.generation, report.user, report.dirty) == (
-                row.generation,
-                row.user,
-                True,
-            )
-            self.rows[id] = replace(row, handed_out=row.user is not None and (row.handed_out or confirmed))
+            seen = (report.generation, report.user, report.dirty)
+            confirmed = report.exists and seen == (row.generation, row.user, True) and not report.logon_due
+            kept = row.handed_out and not report.logon_due
+            self.rows[id] = replace(row, handed_out=row.user is not None and (kept or confirmed))
             if row.absent and not report.exists:
                 del self.rows[id]
         for id in plan.powered_off:
@@ -186,6 +191,12 @@ class Fleet:
             made = HostVm(action.vm_name, id, state, 1, action.mark, path, self.users_when(state))
             vms[id] = replace(made, off_after_setup=self.pool.spec.prepared)
             self.disk_users[id] = set()
+            self.let_in.pop(id, None)
+        elif isinstance(action, AllowLogon):
+            if vm is None or vm.state != "running":
+                return
+            self.let_in[id] = action.let_in
+            self.note_let_in(id, action.let_in)
         elif vm is not None and vm.generation == action.if_generation:
             self.change(host_id, vm, action)
         if row is not None and id in self.rows:
@@ -214,12 +225,19 @@ class Fleet:
             path = self.images[action.desktop.image_id].path if action.from_image else vm.image
             changed = replace(changed, image=path, guest_users=(), prepared=not action.from_image)
             self.disk_users[id] = set()
+            self.let_in.pop(id, None)
+            self.note_let_in(id, None)
         if isinstance(action, PrepareVm | RefreshVm):
             state = "running" if action.desktop.power_on else "stopped"
             changed = replace(changed, stop_reason=None if isinstance(action, RefreshVm) else vm.stop_reason)
         if not isinstance(action, MarkVm):
             changed = replace(changed, state=state, guest_users=self.users_when(state))
         vms[id] = changed
+
+    def note_let_in(self, id: str, let_in: str | None) -> None:
+        row = self.rows.get(id)
+        if row is not None and row.report is not None:
+            self.rows[id] = replace(row, report=replace(row.report, let_in=let_in))
 
     @staticmethod
     def users_when(state: str) -> tuple[str, ...] | None:
@@ -276,6 +294,9 @@ class Fleet:
         others = self.disk_users[id] - {row.user}
         if others:
             raise TwoUsers(f"{row.user} after {others}")
+        logon, let_in = self.pool.spec.logon, self.let_in.get(id)
+        if let_in != (None if logon is None else f"{logon}:{row.user}"):
+            raise NotLetIn(f"{row.user} was given a desktop that lets in {let_in or 'everybody'}")
         self.disk_users[id].add(row.user)
         self.vms[row.host_id or ""][id] = replace(vm, guest_users=(row.user,))
 
@@ -289,6 +310,8 @@ class Fleet:
         """Somebody logs on to a desktop that is nobody's."""
         row = self.rows[id]
         vm = self.vms.get(row.host_id or "", {}).get(id)
+        if self.let_in.get(id) is not None:
+            return  # its guest refuses him
         if row.user is None and vm is not None and vm.state == "running" and vm.mark is not None and not vm.mark.user:
             self.disk_users[id].add("stray")
             self.vms[row.host_id or ""][id] = replace(vm, guest_users=("stray",))

@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controller.planning.fleets import HOST, NEW_IMAGE, Fleet, pool_of, without_time
-from vgpuctl.controller.model import FleetHostState, PoolState, ReadyWhen
+from vgpuctl.controller.model import FleetHostState, Logon, PoolState, ReadyWhen
 from vgpuctl.controller.planning.host_plan import DeleteVm
+from vgpuctl.controller.planning.logons import NOBODY
 from vgpuctl.controller.planning.phase import PhaseWord, is_assignable, phase_of
 from vgpuctl.value import replace
 
 HOSTS = (HOST, replace(HOST, id="h2", name="host-2"))
 KINDS = ("floating", "dedicated", "fixed")
+LOGONS = (None, Logon.DOMAIN, Logon.LOCAL)
 
 
 @dataclass
@@ -90,9 +92,10 @@ def test_whatever_happens_the_fleet_gets_what_is_wanted(seed):
     chance = Random(seed)
     kind = chance.choice(KINDS)
     on_logoff = "refresh" if kind == "floating" else chance.choice(("keep", "stop", "refresh"))
+    logon = chance.choice(LOGONS) if kind != "fixed" else None
     sizes = {"maximum": 6, "spare": chance.randrange(7)}
     prepared = on_logoff == "refresh" and kind != "fixed" and chance.random() < 0.5
-    fleet = Fleet(fleet_pool(kind, on_logoff=on_logoff, prepared=prepared, **sizes), HOSTS)
+    fleet = Fleet(fleet_pool(kind, on_logoff=on_logoff, logon=logon, prepared=prepared, **sizes), HOSTS)
     history = history_of(chance)
     for event in history:
         happen(fleet, event)
@@ -127,12 +130,43 @@ def reached(fleet: Fleet) -> None:
         assert row.report is not None
         assert row.report.image == fleet.image.path
         assert fleet.vms[row.host_id or ""][row.id].prepared == spec.prepared
+        assert fleet.let_in.get(row.id) == (None if spec.logon is None else NOBODY)
     for row in used:
         phase = phase_of(row, fleet.pool, fleet.hosts[row.host_id or ""], fleet.now)
         assert phase.word in (PhaseWord.ASSIGNED, PhaseWord.CONNECTED, PhaseWord.OFF, PhaseWord.LOST), phase
     with_vm = {id for vms in fleet.vms.values() for id in vms}
     lost = {row.id for row in used if row.report is not None and not row.report.exists}
     assert with_vm == fleet.rows.keys() - lost
+
+
+@given(st.integers(0, 1 << 32))
+def test_a_pool_that_changes_whom_its_guests_let_in(seed):
+    chance = Random(seed)
+    fleet = Fleet(fleet_pool(chance.choice(KINDS[:2]), maximum=4, spare=2, logon=chance.choice(LOGONS)), HOSTS)
+    for event in history_of(chance):
+        if event.kind == "log-on":  # whether he may is not certain between the change and the next look
+            fleet.pool = replace(fleet.pool, spec=replace(fleet.pool.spec, logon=LOGONS[event.number % 3]))
+        elif event.kind not in ("stray", "image", "resize"):
+            happen(fleet, event)
+            check(fleet)
+    fleet.failures = 0
+    fleet.hosts = {id: replace(host, state=FleetHostState.ACTIVE) for id, host in fleet.hosts.items()}
+    fleet.pool = replace(fleet.pool, state=PoolState.ACTIVE)
+    for id, row in fleet.rows.items():
+        fleet.rows[id] = replace(row, errors=0, not_before=0.0, power_on=True)
+    fleet.now += 3600
+    fleet.settle()
+    logon = fleet.pool.spec.logon
+    for row in fleet.rows.values():
+        let_in = fleet.let_in.get(row.id)
+        if row.report is None or not row.report.exists:
+            assert row.user is not None
+        elif row.user is None:
+            assert let_in == (None if logon is None else NOBODY)
+        elif row.power_on:  # else its user has switched it off
+            assert row.handed_out
+            allowed = {f"{logon}:{row.user}"} if logon else {None, *(f"{one}:{row.user}" for one in Logon)}
+            assert let_in in allowed
 
 
 @given(st.integers(0, 1 << 32))

@@ -16,9 +16,19 @@ from tests.unit.controller.planning.fleets import (
     ready_report,
     vm_of,
 )  # fmt: skip
-from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, ReadyWhen
+from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, Logon, ReadyWhen
 from vgpuctl.controller.planning.host_look import HostVm
-from vgpuctl.controller.planning.host_plan import DeleteVm, HostPlan, MakeVm, MarkVm, RefreshVm, StartVm, StopVm
+from vgpuctl.controller.planning.host_plan import (
+    AllowLogon,
+    DeleteVm,
+    HostPlan,
+    MakeVm,
+    MarkVm,
+    RefreshVm,
+    StartVm,
+    StopVm,
+)
+from vgpuctl.controller.planning.logons import others_logged_on
 from vgpuctl.controller.planning.phase import phase_of
 from vgpuctl.value import replace
 
@@ -138,6 +148,94 @@ def test_the_phase_says_that_a_guest_sets_itself_up():
         "failed",
         "its guest has not set itself up and shut down 15 minutes after its start",
     )
+
+
+DOMAIN, LOCAL = pool_of(logon=Logon.DOMAIN), pool_of(logon=Logon.LOCAL)
+SPARE = seen(desktop_of(), let_in="nobody")
+ADAS = {"domain": used(let_in="domain:ada"), "local": used(let_in="local:ada")}
+
+FREED = replace(ADAS["domain"], user=None, generation=3)
+
+
+@pytest.mark.parametrize(
+    ("desktop", "vm", "pool", "expected"),
+    [
+        (seen(desktop_of()), {}, DOMAIN, "nobody"),
+        (SPARE, {}, DOMAIN, None),
+        (seen(desktop_of()), {"guest_users": None}, DOMAIN, None),
+        (seen(desktop_of()), {"state": "paused"}, DOMAIN, None),
+        (seen(desktop_of()), {"guest_users": ("eve",)}, DOMAIN, None),
+        (used(let_in="nobody"), {}, DOMAIN, "domain:ada"),
+        (used(let_in="nobody"), {}, LOCAL, "local:ada"),
+        (used(let_in="domain:eve"), {}, DOMAIN, "domain:ada"),
+        (ADAS["domain"], {}, DOMAIN, None),
+        (ADAS["domain"], {"guest_users": ("eve",)}, DOMAIN, None),
+        (ADAS["domain"], {}, LOCAL, "local:ada"),
+        (replace(USED, report=replace(USED_REPORT, dirty=False, let_in="domain:ada")), {}, DOMAIN, None),
+        (ADAS["domain"], {}, POOL, None),
+        (ADAS["local"], {"state": "stopped"}, LOCAL, None),
+        (FREED, {"mark": mark_of(USED)}, pool_of(logon=Logon.DOMAIN, state="paused"), "nobody"),
+    ],
+)  # fmt: skip
+def test_whom_a_helper_is_asked_to_let_in(desktop, vm, pool, expected):
+    plan = plan_of([desktop], [vm_of(desktop, **vm)], pool)
+    asked = [action.let_in for action in plan.actions if isinstance(action, AllowLogon)]
+    assert asked == ([] if expected is None else [expected])
+    report = plan.reports[desktop.id]
+    if expected is not None:
+        assert report.logon_due
+        assert not report.ready
+
+
+def test_a_released_desktop_is_refreshed_and_only_if_that_waits_locked():
+    assert kinds(plan_of([FREED], [vm_of(FREED, mark=mark_of(USED))], DOMAIN)) == ["RefreshVm"]
+    locked, paused = replace(FREED, report=replace(FREED.report, let_in="nobody")), pool_of(state="paused")
+    assert plan_of([locked], [vm_of(locked, mark=mark_of(USED))], paused).actions == ()
+
+
+def test_what_was_let_in_holds_for_one_disk():
+    desktop = ADAS["domain"]
+    refreshed = {"mark": mark_of(USED, dirty=False)}
+    assert plan_of([desktop], [vm_of(desktop, **refreshed)], DOMAIN).reports["id-1"].let_in is None
+    other = {"image": NEW_IMAGE.path}
+    assert plan_of([desktop], [vm_of(desktop, **other)], DOMAIN).reports["id-1"].let_in is None
+    off = plan_of([desktop], [vm_of(desktop, state="stopped", guest_users=None)], DOMAIN).reports["id-1"]
+    assert (off.let_in, off.logon_due) == ("domain:ada", False), "its rules are on the disk"
+    assigned = replace(USED, report=ready_report(let_in="nobody"))
+    report = plan_of([assigned], [vm_of(assigned)], DOMAIN).reports["id-1"]
+    assert (report.let_in, report.logon_due, report.ready, report.running_since) == ("nobody", True, False, NOW)
+
+
+def test_a_pool_without_logon_makes_disks_again_that_let_nobody_in():
+    assert kinds(plan_of([SPARE], [vm_of(SPARE)], POOL)) == ["RefreshVm"]
+    assert not plan_of([SPARE], [vm_of(SPARE)], POOL).reports["id-1"].ready
+    adas = used(let_in="nobody")
+    assert kinds(plan_of([adas], [vm_of(adas)], POOL)) == ["RefreshVm"]
+
+
+def test_a_guest_without_a_helper_is_never_ready():
+    desktop = seen(desktop_of(), ready=False, logon_due=True, running_since=NOW - 60)
+    silent = vm_of(desktop, guest_users=None)
+    plan = plan_of([desktop], [silent], DOMAIN)
+    assert (plan.actions, plan.reports["id-1"].code) == ((), None)
+    starting = phase_of(replace(desktop, report=plan.reports["id-1"]), DOMAIN, HOST, NOW)
+    assert (starting.word, "guest helper" in starting.why) == ("starting", True)
+    late = plan_of([desktop], [silent], DOMAIN, now=NOW + 900).reports["id-1"]
+    assert (late.code, late.ready) == ("no-helper", False)
+    failed = phase_of(replace(desktop, report=late), DOMAIN, replace(HOST, seen_at=NOW + 900), NOW + 900)
+    assert failed.word == "failed"
+    assert "no guest helper reports who is logged on, which logon: domain of pool desk needs" in failed.why
+    assert "vgpuctl print-helper" in failed.why
+    back = plan_of([replace(desktop, report=late)], [vm_of(desktop)], DOMAIN, now=NOW + 910)
+    assert (kinds(back), back.reports["id-1"].code) == (["AllowLogon"], None)
+
+
+def test_the_log_on_of_another_is_known():
+    report = replace(USED_REPORT, guest_users=("eve", "ADA"))
+    assert others_logged_on("CORP\\ada", replace(report, user="CORP\\ada")) == ("eve",)
+    assert others_logged_on("ada@corp.example", replace(report, user="ada@corp.example")) == ("eve",)
+    assert others_logged_on("ada", replace(report, user="bob")) == ()
+    assert others_logged_on(None, report) == others_logged_on("ada", None) == ()
 
 
 def test_a_clean_mark_follows_a_refresh_and_a_dirty_one_lets_a_user_in():

@@ -40,6 +40,7 @@ schedules:
   - {days: weekdays, from: "07:00", until: "18:00", spare: 20, lead: 30m}
   - {days: [sun], from: 04:00, until: 24:00, spare: 1}
 """
+USERS = "users: [ada@example.org, 'EXAMPLE\\bob']"
 FIXED = "kind: fixed\nimage: train\nprofile: A100-40C\nnames: t-{}\nmaximum: 3\n"
 DEDICATED = "kind: dedicated\nimage: cad\nvm: {mode: passthrough, gpus: 1}\nnames: cad-{:02}\nmaximum: 40\n"
 
@@ -68,7 +69,7 @@ def test_a_pool_as_an_admin_writes_it():
 
 
 @pytest.mark.parametrize(
-    "text", [OFFICE, FIXED, DEDICATED, DEDICATED + "on_logoff: stop\nlease_days: 30\napart: true\n"]
+    "text", [OFFICE, FIXED, DEDICATED, DEDICATED + "on_logoff: stop\nlease_days: 30\napart: true\nlogon: domain\n"]
 )
 def test_what_is_shown_can_be_read_again(text):
     spec = parse_pool(text, "p.yaml")
@@ -119,13 +120,20 @@ def test_what_is_shown_can_be_read_again(text):
         ("vm: {", 'vm: {gpu: "0000:3b:00.0", ', "vm.gpu: 0000:3b:00.0 is an address of one host"),
         ("kind: floating", "kind: floating\non_logoff: keep", "a floating desktop is always refreshed after its user"),
         ("kind: floating\n", "", "kind: missing"),
+        ("spare: 5", "logon: locl", "'locl' is not domain or local (did you mean 'local'?)"),
+        ("spare: 5", "logon: [local]", "logon: "),
+        ("spare: 5", "logon: local", "p.yaml:8:9: users[0]: 'ada@example.org' is not the name of a local account"),
+        (USERS, "users: Ada\nlogon: local", "users: 'Ada' is not the name of a local account"),
+        (USERS, "users: [ada, all]\nlogon: domain", "users[1]: 'all' means more than one user"),
     ],
 )  # fmt: skip
 def test_what_cannot_hold_is_refused_in_its_line(old, new, expected):
     assert expected in refused(changed(old, new))
 
 
-@pytest.mark.parametrize("line", ["users: [ada]", "spare: 1", "per_user: 1", "on_logoff: keep", "lease_days: 3"])
+@pytest.mark.parametrize(
+    "line", ["users: [ada]", "spare: 1", "per_user: 1", "on_logoff: keep", "lease_days: 3", "logon: local"]
+)
 def test_a_fixed_pool_has_no_users(line):
     assert "p.yaml:6:1: " in refused(FIXED + line)
     assert "a fixed pool has no users" in refused(FIXED + line)
