@@ -216,7 +216,7 @@ def _already(image: str) -> str:
     shown_by="show-vm",
     examples=(
         (
-            "vgpuctl --host sim:a100-40 prepare-vm vdi-001 --drain",
+            "vgpuctl --host sim:a100-40 --yes prepare-vm vdi-001 --drain",
             "shuts its guest down, and starts it again; 'vgpuctl refresh-vm vdi-001' then goes back to this disk",
         ),
     ),
