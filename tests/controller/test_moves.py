@@ -107,3 +107,20 @@ def test_what_cannot_move(own_store: Store, agent: RunningAgent, spec: dict[str,
     with pytest.raises(Refused, match=why):
         FleetService(own_store, connect_host).move_desktop(ADMIN, "office-001", EVIDENCE)
     assert own_store.desktops.find("office-001").host_id is not None
+
+
+def test_what_cannot_be_told_from_another_ones_disk_does_not_move(own_store: Store, agent: RunningAgent) -> None:
+    with working(own_store) as service:
+        with_desktop(own_store, service, agent)
+        wait_until(lambda: bool(known_disks(own_store)), "its disks are known")
+    lose(own_store)
+    with own_store.database.write() as connection:
+        connection.exec_driver_sql("""UPDATE desktop SET report = json_set(report, '$.code', 'other-user')""")
+    service = FleetService(own_store, connect_host)
+    with pytest.raises(Refused, match="is not what the database says"):
+        service.move_desktop(ADMIN, "office-001", EVIDENCE)
+    with own_store.database.write() as connection:
+        connection.exec_driver_sql("""UPDATE desktop SET report = json_set(report, '$.code', null)""")
+    service.move_desktop(ADMIN, "office-001", EVIDENCE)
+    service.release(ADMIN, "office-001")
+    assert own_store.desktops.list() == (), "nobody else gets ada's disks"

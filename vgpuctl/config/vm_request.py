@@ -428,7 +428,7 @@ class VmRequest(DeclaredFields):
         default=False,
         shown=as_is,
         changes="any",
-        change_help="have the guest shut down after its next start if it has not been set up yet; off: it stays on",
+        change_help="the guest shuts down once after its next start, if all of its setup succeeds; off: it stays on",
         recorded="given",
     )
     nics: tuple[Nic, ...] = vm_field(

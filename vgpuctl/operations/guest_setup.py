@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.guest_rules import GUEST_LISTS
 from vgpuctl.config.vm_request import guest_setup, request_of_record, secret_names
-from vgpuctl.domain.guest_setup import secrets_in
+from vgpuctl.domain.guest_setup import is_unread, secrets_in
 from vgpuctl.errors import NotAllowed, NotFound, Refused, VgpuctlError
 from vgpuctl.model.caller import Rights
 from vgpuctl.model.guest_driver import is_driver_disc
@@ -214,13 +214,16 @@ def find_other_disc(host: Host, vm: Vm, path: str, *, must_exist: bool) -> str |
 def steps_without_secrets(host: Host, vm: Vm, record: VmRecord) -> tuple[Step, ...]:
     """Return the step that takes all secrets out of a VM's seed, whose guest has them; none if there are none there.
 
+    What was written while the guest ran, it has not got yet.
+
     Raises:
         HostCannot: the seed cannot be read.
     """
     if not secret_names(request_of_record(record.request_fields)) or not _has_seed(record):
         return ()
     step = _setup_step(vm, record, GuestSecrets())
-    return (step,) if secrets_in(step.read_script(host)) else ()
+    script = step.read_script(host)
+    return (step,) if secrets_in(script) and not is_unread(script) else ()
 
 
 def _disc_of(vm: Vm) -> str | None:

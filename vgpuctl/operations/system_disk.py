@@ -9,6 +9,7 @@ everything.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING
@@ -136,11 +137,14 @@ def refuse_saved_states(vm: Vm, leftovers: DomainLeftovers) -> None:
 
 
 def _free_volume_names(vm: Vm, record: VmRecord, old: ManagedDisk) -> Iterator[str]:
-    """Return volume names for a disk in the same pool as the old one, in the order to try them."""
+    """Return volume names for a disk in the same pool as the old one, in the order to try them.
+
+    Their numbers only grow: a disk in the bin may be a clone of one that is gone, and must not get another below it.
+    """
     stem = disk_stem(vm.name, vm.uuid)
-    used = {d.volume for d in record.disks if d.pool == old.pool}
-    names = (disk_volume_name(stem, n, old.format) for n in count())
-    return (name for name in names if name not in used)
+    number = re.compile(rf"{re.escape(stem)}(?:-([0-9]+))?(?:\.{old.format})?", re.ASCII)
+    used = [match[1] or "0" for d in record.disks if d.pool == old.pool and (match := number.fullmatch(d.volume))]
+    return (disk_volume_name(stem, n, old.format) for n in count(max(map(int, used), default=-1) + 1))
 
 
 def new_disk(old: ManagedDisk, image: ImageInfo, volume: str) -> ManagedDisk:

@@ -216,7 +216,7 @@ def test_a_spec_with_another_size_points_to_it(tmp_path: Path) -> None:
 
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 DIRECTORY = "/var/lib/libvirt/images"
-MERGE = "while it runs, virsh blockcommit vm vda --active --pivot --wait merges it"
+MERGE = "while it runs, virsh blockcommit vm vda --shallow --active --pivot --wait merges it"
 
 
 def with_moved(tmp_path: Path, how: str) -> tuple[SimulatedHost, str, str]:

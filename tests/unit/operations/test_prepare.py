@@ -11,7 +11,7 @@ import pytest
 
 from tests.failed_calls import failed_calls
 from tests.faults import CHANGING, Trial
-from tests.hosts import SimulatedHost, context, delete, operation, picture, run_reconcile, start, stop
+from tests.hosts import SimulatedHost, context, delete, operation, picture, request, run_reconcile, start, stop
 from tests.meanwhile import unchanged
 from tests.unit.operations.test_change_faults import whole
 from tests.unit.operations.test_refresh import SCENARIO, prepared, refresh, the_vm
@@ -21,9 +21,11 @@ from vgpuctl.model.license import License
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import CloudInit, GuestSetup
 from vgpuctl.model.vm import DiskRole, ManagedDisk
+from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.guest_setup import read_setup_of_vm
 from vgpuctl.operations.images import list_images
 from vgpuctl.operations.prepare import prepare_vm
+from vgpuctl.operations.steps.seed import WriteSetup
 from vgpuctl.ports.host import Host
 
 TOP, KEPT = "/var/lib/libvirt/images/vm-{}-{}.qcow2", DiskRole.PREPARED
@@ -165,6 +167,37 @@ def test_what_was_kept_once_stays(tmp_path: Path) -> None:
     assert caught.value.hint == "vgpuctl refresh-vm vm --image /old.qcow2 makes everything again"
 
 
+def test_ensure_vm_knows_the_image_below_what_was_kept(tmp_path: Path) -> None:
+    host = kept(tmp_path)
+    wanted = request("A100-4C", name="vm", image="/old.qcow2")
+    with unchanged(host), operation(host.ports):
+        assert not ensure_vm(host.ports, context(), wanted, state="present").changed
+
+
+def test_a_secret_that_the_guest_did_not_get_yet_stays_in_its_seed(tmp_path: Path) -> None:
+    setup = GuestSetup(License("cad", "a.b.c"))
+    host = prepared(tmp_path, "drain", seed=CloudInit(setup=setup), license_name="cad")
+    seed = next(disk for disk in the_vm(host).record.disks if disk.role is DiskRole.SEED)
+    WriteSetup("vm", seed, setup, unread=True).perform(host.ports)
+    assert [step.split()[0] for step in keep(host.ports, drain=True).steps] == [
+        "shut",
+        "record",
+        "create",
+        "change",
+        "start",
+    ]
+    assert secrets_in(read_setup_of_vm(host.ports, the_vm(host))) == {"license"}
+
+
+def test_the_name_of_a_disk_is_not_given_again(tmp_path: Path) -> None:
+    host = kept(tmp_path)
+    names = [system_disk(host).volume, the_vm(host).record.prepared_disk.volume]
+    for image in (None, "/new.qcow2", "/old.qcow2"):
+        refresh(host.ports, "drain", image=image)
+        names.append(system_disk(host).volume)
+    assert len(set(names)) == 5, "what is in the bin may be a clone of one of them"
+
+
 def test_without_anything_kept_a_refresh_needs_an_image(tmp_path: Path) -> None:
     host = set_up(tmp_path)
     with unchanged(host), pytest.raises(Refused, match="nothing was prepared for vm") as caught:
@@ -188,6 +221,7 @@ def test_a_deletion_takes_what_was_kept_with_it_or_leaves_it_below_its_disk(tmp_
         assert left & both == (both if keep_disks else set())
         if keep_disks:
             assert both <= {disk.path for disk in gone.data.disks}
+            assert any(note.endswith(f"is kept, a clone of {min(both, key=len)}") for note in gone.notes)
 
 
 def test_list_images_shows_it_as_the_base_of_its_vm(tmp_path: Path) -> None:

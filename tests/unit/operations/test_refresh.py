@@ -138,7 +138,7 @@ def test_it_can_be_done_again_and_again_and_passes_over_names_that_are_taken(hos
     for image in ("/new.qcow2", "/old.qcow2", "/new.qcow2"):
         refresh(host.ports, image=image)
         names.append(the_vm(host).record.disks[0].volume)
-    assert names == [f"{stem}-3.qcow2", f"{stem}.qcow2", f"{stem}-3.qcow2"]
+    assert names == [f"{stem}-3.qcow2", f"{stem}-4.qcow2", f"{stem}-5.qcow2"]
     assert f"/var/lib/libvirt/images/{stem}-2.qcow2" in picture(host).files
 
 

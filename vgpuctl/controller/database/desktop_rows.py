@@ -37,6 +37,7 @@ from vgpuctl.controller.planning.phase import (
     FAILED_AFTER,
     LOGGED_ON_CODE,
     SILENT_SECONDS,
+    is_moved,
     was_seen,
 )
 from vgpuctl.controller.planning.restored import record_of
@@ -489,7 +490,8 @@ class DesktopRows(Rows):
         self._set(connection, free, **row_of_desktop(free))
         about = About(desktop=free.name, user=desktop.user)
         self._note(connection, "released", f"{free.name}, which {desktop.user} had", actor, about)
-        if desktop.report is not None and desktop.report.exists and desktop.report.image is None:
+        report = desktop.report
+        if is_moved(desktop) or (report is not None and report.exists and report.image is None):
             self._retire(connection, free, actor, "it was moved here, so no image makes its disk again")
             return replace(free, absent=True)
         return free

@@ -7,7 +7,7 @@ from typing import Any
 
 from vgpuctl.agent.client import AgentHost
 from vgpuctl.controller.hosts.link import HostLink
-from vgpuctl.controller.model import Desktop, Image, Pool
+from vgpuctl.controller.model import Desktop, Image, Pool, PoolKind
 from vgpuctl.controller.planning.host_plan import (
     AllowLogon,
     DeleteVm,
@@ -20,6 +20,7 @@ from vgpuctl.controller.planning.host_plan import (
     StopVm,
 )
 from vgpuctl.controller.planning.logons import is_local, user_of
+from vgpuctl.controller.planning.phase import is_moved
 from vgpuctl.controller.planning.pool_vm import desktop_vm
 from vgpuctl.errors import NotFound, Temporary
 from vgpuctl.model.desktop import Fence, FleetRequest
@@ -90,7 +91,8 @@ def _delete(host: AgentHost, desktop_id: str) -> None:
 def vm_fields(desktop: Desktop, pool: Pool, image: Image) -> dict[str, Any]:
     """Return the arguments of `create_vm` for a desktop; one that was moved here has its disks, and no image."""
     fields = desktop_vm(desktop, pool.spec, image)
-    if desktop.report is not None and not desktop.report.exists and desktop.report.disks:
+    is_whose = desktop.user is not None or pool.spec.kind is PoolKind.FIXED
+    if desktop.report is not None and is_moved(desktop) and is_whose:
         fields["disk"] = desktop.report.disks
         del fields["image"]
     profile = fields.get("profile")

@@ -43,7 +43,7 @@ from vgpuctl.controller.planning.host_plan import (
 )
 from vgpuctl.controller.planning.logons import LOGON_CODE
 from vgpuctl.controller.planning.moves import needs_disks
-from vgpuctl.controller.planning.phase import NEWER_CODE
+from vgpuctl.controller.planning.phase import NEWER_CODE, is_in_motion
 from vgpuctl.controller.planning.restored import how_to_go_on
 from vgpuctl.errors import HostKeyRefused, NoCapacity, Temporary, VgpuctlError, explain_exception
 from vgpuctl.model.desktop import Fence, FleetStatus
@@ -147,7 +147,7 @@ class HostRunner(threading.Thread):
         on_host = images if waits else self._keep_images(link, fence, host, desktops, pools, images)
         plan = plan_host(
             host, desktops, vms, pools, on_host, self._store.now(), self._store.incarnation, running, MAX_CALLS,
-            restored.former, self._store.hosts.stop_at(host.id), self._elsewhere(desktops, vms),
+            restored.former, self._store.hosts.stop_at(host.id), self._elsewhere(desktops, vms, restored.former),
         )  # fmt: skip
         if waits:
             plan = HostPlan(reports=plan.reports)
@@ -170,7 +170,7 @@ class HostRunner(threading.Thread):
                 self._begin(link, fence, action, pool, image)
         return (
             BUSY_SECONDS
-            if plan.actions or running or self._images.is_busy or _in_motion(desktops, plan)
+            if plan.actions or running or self._images.is_busy or is_in_motion(desktops, plan.reports)
             else IDLE_SECONDS
         )
 
@@ -190,9 +190,12 @@ class HostRunner(threading.Thread):
                 self._store.desktops.unplace(desktop.id)  # unless it was made: another host may have the image
         return {one: image for one, image in images.items() if one in ready}
 
-    def _elsewhere(self, desktops: Sequence[Desktop], vms: Sequence[HostVm]) -> Sequence[Desktop]:
+    def _elsewhere(
+        self, desktops: Sequence[Desktop], vms: Sequence[HostVm], former: tuple[str, ...]
+    ) -> Sequence[Desktop]:
         """Return the rows of VMs here whose desktops are on other hosts."""
-        ids = tuple(vm.mark.id for vm in strays(desktops, vms, self._store.incarnation) if vm.mark is not None)
+        copies = strays(desktops, vms, (self._store.incarnation, *former))
+        ids = tuple(vm.mark.id for vm in copies if vm.mark is not None)
         return self._store.moves.of_ids(ids) if ids else ()
 
     def _store_plan(self, plan: HostPlan) -> None:
@@ -333,7 +336,8 @@ class HostRunner(threading.Thread):
             carry_out(link, fence, action, pool, image)
             if isinstance(action, AllowLogon | RefreshVm):
                 self._store.desktops.note_let_in(desktop.id, action.let_in if isinstance(action, AllowLogon) else None)
-            self._store.desktops.note_success(desktop.id)
+            if desktop.host_id == self.host_id:
+                self._store.desktops.note_success(desktop.id)
         except Exception as exc:
             error = explain_exception(exc)
             if not isinstance(error, VgpuctlError):
@@ -349,6 +353,9 @@ class HostRunner(threading.Thread):
 
     def _note_error(self, action: HostAction, error: VgpuctlError) -> None:
         desktop = action.desktop
+        if desktop.host_id != self.host_id:  # a copy of a desktop of another host; it is tried again at each look
+            log.warning("%s: the copy of %s was not stopped: %s", self._name, desktop.name, error.message)
+            return
         if isinstance(error, NoCapacity) and isinstance(action, MakeVm):
             if desktop.profile is not None:
                 self._store.hosts.use_up_offer(self.host_id, desktop.profile)
@@ -386,14 +393,3 @@ class HostRunner(threading.Thread):
         with suppress(VgpuctlError):
             self._store.hosts.drop_lease(self.host_id, self._store.holder)
         self._drop_link()
-
-
-def _in_motion(desktops: Sequence[Desktop], plan: HostPlan) -> bool:
-    """Return whether a desktop starts, waits for its next try, stopped by itself, or its guest may be empty."""
-    for desktop in desktops:
-        report = plan.reports.get(desktop.id)
-        if desktop.errors or (report is not None and report.empty_since is not None and not report.logged_off):
-            return True
-        if report is not None and (report.crashes or (report.state == "running" and not report.ready)):
-            return True
-    return False

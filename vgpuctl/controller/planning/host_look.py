@@ -14,12 +14,14 @@ from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, FleetHos
 from vgpuctl.controller.planning.logons import NO_HELPER_CODE, is_logon_due, remembered
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
+    COPY_CODE,
     CRASH_SECONDS,
     CRASHES_CODE,
     LOGGED_ON_CODE,
     MOST_RESTARTS,
     RECORD_CODES,
     boot_failed,
+    is_moved,
     is_off,
     is_running,
     was_seen,
@@ -151,6 +153,8 @@ def _contradiction(
     mark = own[0].mark
     if mark is None or mark.id != desktop.id:
         return "not-marked", f"the VM {own[0].name} has this desktop's uuid, and is not marked as a desktop of a pool"
+    if is_moved(desktop) and mark.generation < desktop.generation:
+        return COPY_CODE, f"the VM {own[0].name} is what the host had before the desktop was moved"
     if mark.incarnation != incarnation and mark.incarnation in former_incarnations:
         text = f"the VM is {mark.user}'s, and in the restored database {desktop.user or 'nobody'}'s"
         return ("other-user", text) if names_another(desktop, mark) else None
@@ -171,13 +175,16 @@ def _contradicted(
     former = desktop.report or DesktopReport(False)
     code, text = error
     mark = vm.mark if vm is not None else None
-    hint = f"vgpuctl --host {shlex.quote(host.address)} show-vm {vm.name if vm is not None else desktop.name}"
+    at_host, name = f"vgpuctl --host {shlex.quote(host.address)}", vm.name if vm is not None else desktop.name
+    hint = f"{at_host} show-vm {name}"
     record = mark if code in RECORD_CODES else None
     if record is not None:
         hint += f"; if the host is right: vgpuctl controller accept-desktop {desktop.name}"
+    if code == COPY_CODE:
+        hint = f"as root: {at_host} --override-controller delete-vm {name} --keep-disks; then it is made here with them"
     return replace(
         former,
-        exists=vm is not None or (former.exists and was_seen(desktop)),
+        exists=code != COPY_CODE and (vm is not None or (former.exists and was_seen(desktop))),
         state=vm.state if vm is not None else former.state,
         dirty=former.dirty or (mark is not None and mark.dirty),
         ready=False,

@@ -25,7 +25,7 @@ from vgpuctl.controller.model import (
     PoolState,
 )
 from vgpuctl.controller.planning.back_off import next_try
-from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
+from vgpuctl.controller.planning.host_look import CLEAN_STOP, DesktopView, HostVm, view_desktop
 from vgpuctl.controller.planning.logons import NOBODY, is_logon_due, wanted_logon
 from vgpuctl.controller.planning.phase import CRASHES_CODE, boot_failed, is_off, is_running, was_seen
 from vgpuctl.controller.planning.restored import raised_generation
@@ -151,13 +151,14 @@ def plan_host(
         for view in due
     )
     ranked = [action for action in actions if action is not None]
-    ranked += [] if host.held is not None else _stops_of_copies(elsewhere, vms, incarnation, in_flight)
+    incarnations = (incarnation, *former_incarnations)
+    ranked += [] if host.held is not None else _stops_of_copies(elsewhere, vms, incarnations, in_flight)
     busy = {view.desktop.id for view in views if view.desktop.id in in_flight}
     return HostPlan(
         _within_limits(ranked, views, pools, busy, max(0, room - len(in_flight)), now),
         {view.desktop.id: view.report for view in views if view.report is not None},
         tuple(view.desktop.id for view in views if view.powered_off),
-        tuple(sorted(vm.name for vm in strays(own, vms, incarnation))),
+        tuple(sorted(vm.name for vm in strays(own, vms, (incarnation,)))),
         raised,
     )
 
@@ -210,19 +211,19 @@ def _related(desktops: Sequence[Desktop], vms: Sequence[HostVm]) -> dict[str, li
     return related
 
 
-def strays(desktops: Sequence[Desktop], vms: Sequence[HostVm], incarnation: str) -> tuple[HostVm, ...]:
+def strays(desktops: Sequence[Desktop], vms: Sequence[HostVm], incarnations: Collection[str]) -> tuple[HostVm, ...]:
     """Return the VMs that have a database's mark, and no row on this host; `desktops`: those that are on it."""
     known = {desktop.id for desktop in desktops}
-    marked = [vm for vm in vms if vm.mark is not None and vm.mark.incarnation == incarnation]
+    marked = [vm for vm in vms if vm.mark is not None and vm.mark.incarnation in incarnations]
     return tuple(vm for vm in marked if vm.mark is not None and vm.mark.id not in known)
 
 
 def _stops_of_copies(
-    elsewhere: Sequence[Desktop], vms: Sequence[HostVm], incarnation: str, in_flight: Collection[str]
+    elsewhere: Sequence[Desktop], vms: Sequence[HostVm], incarnations: Collection[str], in_flight: Collection[str]
 ) -> Iterator[Ranked]:
     """Yield the stops of VMs whose desktops were moved to other hosts: two that run would damage their disks."""
     rows = {row.id: row for row in elsewhere if row.id not in in_flight}
-    for vm in strays((), vms, incarnation):
+    for vm in strays((), vms, incarnations):
         row = None if vm.mark is None else rows.get(vm.mark.id)
         if row is None or vm.mark is None or vm.mark.generation >= row.generation:
             continue
@@ -334,7 +335,7 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
         return (_Order.USER, call.refresh(clean, images)) if may_begin and has_image else None
     if vm.is_preparing:
         may_prepare = may_begin and has_image and _may_start_again(report, now)
-        return _for_setup(call, replace(wanted, dirty=False), report, may_begin=may_prepare)
+        return _for_setup(call, replace(wanted, dirty=False, user=None), report, may_begin=may_prepare)
     if mark != replace(wanted, pool=mark.pool):
         return _Order.USER, call.act(MarkVm, wanted)
     logon = _logon(call, pool, report, _Order.USER)
@@ -403,7 +404,7 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
     may_start = _may_start_again(report, now)
     if vm.is_preparing:
         return _for_setup(call, clean, report, may_begin=may_begin and may_start and image is not None)
-    return _logon(call, pool, report, _Order.SPARE) or _power(call, may_begin=may_begin, may_start=may_start)
+    return _logon(call, pool, report, _Order.SPARE) or _power(call, report, may_begin=may_begin, may_start=may_start)
 
 
 def _for_setup(call: _Call, clean: DesktopMark, report: DesktopReport, *, may_begin: bool) -> Ranked | None:
@@ -440,15 +441,21 @@ def _needs_everybody(call: _Call, pool: Pool, report: DesktopReport) -> bool:
     return report.let_in == NOBODY and wanted_logon(call.desktop, pool) is None
 
 
-def _power(call: _Call, *, may_begin: bool, may_start: bool) -> Ranked | None:
-    """Return the start or stop of a desktop without a user."""
+def _power(call: _Call, report: DesktopReport, *, may_begin: bool, may_start: bool) -> Ranked | None:
+    """Return the start or stop of a desktop without a user.
+
+    Where a guest that is set up shuts down though nobody was there, its disk was kept before that: whoever shut it down
+    in the middle of its setup, libvirt calls that a shutdown, too. It begins again from the image.
+    """
     desktop, vm = call.desktop, call.vm
     running = is_running(vm.state)
     if running and not desktop.power_on:
         return _Order.REMOVE, call.stop()
-    if is_off(vm.state) and desktop.power_on and may_begin and may_start:
-        return _Order.SPARE, call.act(StartVm)
-    return None
+    if not is_off(vm.state) or not desktop.power_on or not may_begin or not may_start:
+        return None
+    if vm.prepared and vm.stop_reason == CLEAN_STOP and report.crashes:
+        return _Order.SPARE, call.act(RefreshVm, replace(call.wanted, dirty=False, user=None))
+    return _Order.SPARE, call.act(StartVm)
 
 
 def _may_start_again(report: DesktopReport, now: float) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.controller.model import Desktop, FleetHost, OnLogoff, Pool, PoolKind
-from vgpuctl.controller.planning.phase import is_silent
+from vgpuctl.controller.planning.phase import BLOCKING_CODES, is_silent
 
 
 def moves_with_disks(desktop: Desktop, pool: Pool) -> bool:
@@ -33,6 +33,8 @@ def why_not_move(desktop: Desktop, pool: Pool, host: FleetHost | None, now: floa
         return f"nothing on the disks of {name} is kept for anybody", f"vgpuctl controller release {name}"
     if not is_silent(host, now):
         return f"{host.name} answers: it has the desktop", f"vgpuctl controller drain-host {host.name} --maintenance"
-    if report is None or not report.exists or not report.disks:  # of a release before this one, for instance
+    if report is not None and report.code in BLOCKING_CODES:
+        return f"{name} is not what the database says: {report.error}", f"vgpuctl controller show-desktop {name}"
+    if report is None or not report.disks:  # of a release before this one, for instance
         return f"{host.name} never said which files the disks of {name} are", f"vgpuctl controller show-desktop {name}"
     return None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, FleetHostState, Pool, PoolKind, PoolState
@@ -15,10 +16,10 @@ NO_LOGON_SECONDS = 1800
 FAILED_AFTER = 3
 """So many errors after each other are no accident."""
 BLOCKING_CODES = frozenset(
-    ("record-newer", "other-controller", "other-user", "not-marked", "duplicate-uuid", "name-taken")
+    ("record-newer", "other-controller", "other-user", "not-marked", "duplicate-uuid", "name-taken", "old-copy")
 )
 """What a host has contradicts the database: the controller touches nothing, and a person decides."""
-NEWER_CODE = "record-newer"
+NEWER_CODE, COPY_CODE = "record-newer", "old-copy"
 RECORD_CODES = frozenset((NEWER_CODE, "other-user"))
 """Those of them where the host's record says more than the row; `accept-desktop` makes the row follow it."""
 LOGGED_ON_CODE = "logged-on"
@@ -63,6 +64,12 @@ def was_seen(desktop: Desktop) -> bool:
     """Return whether a host had the desktop's VM: a report without one may be of an error while it was made."""
     report = desktop.report
     return report is not None and (report.exists or report.generation > 0)
+
+
+def is_moved(desktop: Desktop) -> bool:
+    """Return whether the desktop was taken from a lost host, and no other one has made it with its disks yet."""
+    report = desktop.report
+    return report is not None and not report.exists and bool(report.disks)
 
 
 def is_lost(desktop: Desktop) -> bool:
@@ -212,3 +219,14 @@ def _error_text(report: DesktopReport | None) -> str:
         return ""
     text = report.error or report.code
     return f"{text}; {report.hint}" if report.hint else text
+
+
+def is_in_motion(desktops: Iterable[Desktop], reports: Mapping[str, DesktopReport]) -> bool:
+    """Return whether a desktop starts, waits for its next try, stopped by itself, or its guest may be empty."""
+    for desktop in desktops:
+        report = reports.get(desktop.id)
+        if desktop.errors or (report is not None and report.empty_since is not None and not report.logged_off):
+            return True
+        if report is not None and (report.crashes or (report.state == "running" and not report.ready)):
+            return True
+    return False

@@ -32,6 +32,7 @@ from vgpuctl.controller.planning.phase import (
     FAILED_AFTER,
     boot_failed,
     is_lost,
+    is_moved,
     is_silent,
     needs_refresh,
     was_seen,
@@ -146,7 +147,7 @@ def _leaves(desktop: Desktop, hosts: Mapping[str, FleetHost]) -> bool:
     host = hosts.get(desktop.host_id or "")
     if host is None or host.state is FleetHostState.ACTIVE:
         return False
-    return host.state is FleetHostState.DRAINING or not was_seen(desktop)
+    return not is_moved(desktop) and (host.state is FleetHostState.DRAINING or not was_seen(desktop))
 
 
 def _why_pause(pool: Pool, desktops: Sequence[Desktop], now: float) -> str | None:
@@ -197,7 +198,9 @@ def _is_blocked(desktop: Desktop) -> bool:
 def _rank(desktop: Desktop, pool: Pool, now: float) -> tuple[int, tuple[tuple[int, int, str], ...]]:
     """Return the sort key by which desktops go: those that take longest to be of use, then the highest number."""
     report = desktop.report
-    if desktop.host_id is None:
+    if is_moved(desktop):
+        order = 4
+    elif desktop.host_id is None:
         order = 0
     elif not was_seen(desktop) or report is None:
         order = 1

@@ -29,7 +29,10 @@ class RecordOfDesktop(Value):
 
 
 class Comparison(Value):
-    """`kept`: desktops whose VM is another person's than their row says; `unknown`: VMs that no row is about."""
+    """`kept`: desktops whose VM is another person's than their row says, or was moved to another host since.
+
+    `unknown`: VMs that no row is about.
+    """
 
     kept: tuple[RecordOfDesktop, ...] = ()
     unknown: tuple[RecordOfDesktop, ...] = ()
@@ -87,6 +90,12 @@ def compare(
             unknown.append(RecordOfDesktop(host.name, vm.name, mark, f"a desktop of pool {mark.pool}, {whose}"))
         elif names_another(row, mark):
             text = f"on {host.name} it is {mark.user}'s, and in the database {row.user or 'nobody'}'s"
+            kept.append(RecordOfDesktop(host.name, row.name, mark, text))
+        elif row.host_id not in (None, host.id) and mark.generation > row.generation:
+            text = (
+                f"it was moved to {host.name} after this backup: before confirm-restore delete the VM of its former "
+                "host with --keep-disks, or both write to its disks"
+            )
             kept.append(RecordOfDesktop(host.name, row.name, mark, text))
     return Comparison(tuple(kept), tuple(unknown))
 

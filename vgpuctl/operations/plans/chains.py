@@ -279,7 +279,7 @@ def how_to_merge(vm: Vm, current: DiskRef, *, is_above: bool) -> str:
     """Return the command by which a VM uses its own disk again, without what lies above it."""
     name = shlex.quote(vm.name)
     if is_above:
-        return f"while it runs, virsh blockcommit {name} {current.target} --active --pivot --wait merges it"
+        return f"while it runs, virsh blockcommit {name} {current.target} --shallow --active --pivot --wait merges it"
     return f"virsh domblklist {name} shows its disks"
 
 

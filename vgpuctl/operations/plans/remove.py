@@ -149,7 +149,8 @@ def vm_removal_plan(
     steps.append(UndefineDomain(vm.name, vm.uuid, describe_leftovers(leftovers)))
     steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(removal_record.vgpus)]
     steps += drop_disc_steps(vm)
-    notes = tuple(f"disk {d.path} is kept" for d in record.data_disks()) if keep_disks else ()
+    kept = tuple(d for d in record.disks if d not in removal_record.disks)
+    notes = tuple(f"disk {d.path} is kept{_base_text(d, kept)}" for d in kept)
     moved = [current for d in record.data_disks() if keep_disks and (current := find_moved_disk(vm, d)) is not None]
     notes += tuple(f"disk {path} is kept: vgpuctl did not make it" for path in {str(d.source): None for d in moved})
     notes += tuple(
@@ -157,6 +158,11 @@ def vm_removal_plan(
         for c in sorted(keep_devices)
     )
     return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False, vms_required_off=(vm.uuid,))
+
+
+def _base_text(disk: ManagedDisk, kept: tuple[ManagedDisk, ...]) -> str:
+    """Say that a disk is useless without another one that is kept."""
+    return f", a clone of {disk.base}" if disk.base in {d.path for d in kept} else ""
 
 
 def describe_leftovers(leftovers: DomainLeftovers) -> tuple[str, ...]:

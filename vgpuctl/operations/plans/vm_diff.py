@@ -135,7 +135,6 @@ def current_values(vm: Vm, request: VmRequest) -> FieldValues:
     """Return the fields that a VM has, in the terms of the request: from its domain, or from its record."""
     record, request_fields = vm.record, _request_fields(vm)
     data_disks = record.data_disks() if record else ()
-    images = [d.image for d in data_disks if d.image is not None]
     empty_sizes_mib = [d.capacity_bytes >> 20 for d in data_disks if d.image is None]
     managed_paths = {d.path for d in record.disks} if record else set()
     existing = [d.source for d in vm.disks if d.device == "disk" and d.source not in managed_paths]
@@ -144,7 +143,7 @@ def current_values(vm: Vm, request: VmRequest) -> FieldValues:
         "profile": _count_profiles(v.profile for v in record.vgpus if v.profile) if record else {},
         "memory": vm.memory_mib,
         "vcpus": vm.vcpus,
-        "image": images[0] if images else None,
+        "image": record.image if record else None,
         "disk": sorted([format_mib(m) for m in empty_sizes_mib] + [str(p) for p in existing]),
         "cdrom": next((path for path in cdroms if path not in managed_paths and not is_driver_disc(path)), None),
         "storage_pool": data_disks[0].pool if data_disks else None,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.controller.planning.fleets import (
+    DATABASE,
     HOST,
     NEW_IMAGE,
     NOW,
@@ -30,6 +31,7 @@ from vgpuctl.controller.planning.host_plan import (
 )
 from vgpuctl.controller.planning.logons import others_logged_on
 from vgpuctl.controller.planning.phase import phase_of
+from vgpuctl.controller.planning.restored import compare
 from vgpuctl.value import replace
 
 POOL = pool_of()
@@ -131,6 +133,71 @@ def test_a_guest_that_sets_itself_up(desktop, vm, expected):
     report = plan.reports[desktop.id]
     assert (report.ready, report.preparing) == (False, True) or "prepared" in vm
     assert plan.powered_off == ()
+
+
+def test_a_guest_that_was_kept_in_the_middle_of_its_setup_begins_again():
+    """It goes on with its setup after each refresh, and shuts down then, though nobody was there."""
+    desktop = seen(desktop_of(), state="stopped", running_since=None, crashes=(NOW - 600,))
+    (action,) = plan_of(
+        [desktop], [vm_of(desktop, **{**KEPT, "state": "stopped", "stop_reason": "shutdown"})], POOL
+    ).actions
+    assert (type(action), action.from_image) == (RefreshVm, True)
+    (action,) = plan_of(
+        [desktop], [vm_of(desktop, **{**KEPT, "state": "stopped", "stop_reason": "failed"})], POOL
+    ).actions
+    assert type(action) is StartVm
+
+
+def test_a_user_who_logs_on_while_his_desktop_sets_itself_up_lets_it_begin_again_once():
+    desktop = used(logged_on_seen=True, dirty=False)
+    vm = vm_of(desktop, **{**SET_UP, "mark": mark_of(USED, dirty=False)})
+    (action,) = plan_of([desktop], [vm], POOL).actions
+    assert action.mark.user is None
+    again = replace(vm, mark=action.mark)
+    later = replace(desktop, report=plan_of([desktop], [again], POOL).reports[desktop.id])
+    assert kinds(plan_of([later], [again], POOL)) == ["PrepareVm"]
+
+
+MOVED = desktop_of(user="ada", generation=3, report=DesktopReport(False, disks=("/srv/a.qcow2",)))
+COPY = {"mark": mark_of(USED), "state": "running"}
+
+
+def test_a_moved_desktop_is_made_with_its_disks_and_never_from_what_its_former_host_has():
+    assert kinds(plan_of([MOVED], [], POOL)) == ["MakeVm"]
+    plan = plan_of([MOVED], [vm_of(MOVED, **COPY)], POOL)
+    report = plan.reports[MOVED.id]
+    assert (plan.actions, report.code, report.disks) == ((), "old-copy", ("/srv/a.qcow2",))
+    assert "delete-vm d-001 --keep-disks" in report.hint
+    blocked = replace(MOVED, report=report)
+    assert plan_of([blocked], [vm_of(MOVED, **COPY)], POOL).actions == (), "at each look"
+    gone = plan_of([blocked], [], POOL)
+    assert (kinds(gone), gone.reports[MOVED.id].disks) == (["MakeVm"], ("/srv/a.qcow2",))
+
+
+@pytest.mark.parametrize(
+    ("vm", "former", "expected"),
+    [
+        (COPY, (), ["StopVm"]),
+        ({**COPY, "state": "stopped"}, (), []),
+        ({**COPY, "state": "stopped", "should_run": True}, (), ["StopVm"]),
+        ({"mark": mark_of(MOVED)}, (), []),
+        ({**COPY, "mark": mark_of(USED, incarnation="db-0")}, (), []),
+        ({**COPY, "mark": mark_of(USED, incarnation="db-0")}, ("db-0",), ["StopVm"]),
+    ],
+)  # fmt: skip
+def test_a_copy_on_the_former_host_is_stopped(vm, former, expected):
+    row = replace(MOVED, host_id="h2")
+    plan = plan_of([], [vm_of(MOVED, **vm)], POOL, elsewhere=(row,), former_incarnations=former)
+    assert kinds(plan) == expected
+    assert all(action.at_once and action.force for action in plan.actions)
+    assert plan_of([], [vm_of(MOVED, **vm)], POOL, replace(HOST, held="why"), elsewhere=(row,)).actions == ()
+
+
+def test_a_desktop_that_was_moved_after_the_backup_is_listed():
+    row, moved = seen(USED), vm_of(USED, mark=mark_of(USED, generation=3))
+    other = replace(HOST, id="h2", name="host-2")
+    (kept,) = compare({row.id: row}, [(other, moved), (HOST, vm_of(USED))], (DATABASE,)).kept
+    assert (kept.host, kept.why.startswith("it was moved to host-2 after this backup")) == ("host-2", True)
 
 
 def test_a_guest_that_crashes_while_it_sets_itself_up_has_failed_after_three_times():
