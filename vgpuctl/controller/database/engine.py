@@ -13,13 +13,14 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.errors import InvalidInput, Locked, Temporary
@@ -27,7 +28,12 @@ from vgpuctl.errors import InvalidInput, Locked, Temporary
 BUSY_SECONDS = 20.0
 CONNECT_SECONDS = 10
 STATEMENT_MS = 30_000
-POOL_SIZE, MORE_CONNECTIONS = 10, 30
+POOL_SIZE, MORE_CONNECTIONS = 20, 20
+"""So many connections stay open, and so many more may be opened; PostgreSQL begins a process for each."""
+WAIT_SECONDS = 60.0
+"""So long a transaction waits for a connection."""
+LINE = 4
+"""So many transactions of hosts' loops run at a time: more of them would only wait for Python's lock."""
 LOWEST_POSTGRESQL = 15
 
 
@@ -51,6 +57,8 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._writing = threading.RLock() if self.is_sqlite else None
         self._lock_file: int | None = None
+        self._line = threading.Semaphore(LINE)
+        self._thread = threading.local()
         self.engine = self._make_engine()
 
     @property
@@ -92,6 +100,13 @@ class Database:
         options = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         with self._transaction(**options) as connection:
             yield connection
+
+    def wait_in_line(self) -> None:
+        """Have this thread's transactions wait in one line with those of all other hosts' loops.
+
+        A thousand of them begin when a controller starts: what people ask, and the pools, do not wait behind them.
+        """
+        self._thread.line = self._line
 
     def now(self, connection: Connection) -> float:
         """Return the database's time."""
@@ -143,6 +158,8 @@ class Database:
             engine = create_engine(
                 self.url,
                 connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+                pool_timeout=WAIT_SECONDS,
+                pool_size=POOL_SIZE,
                 max_overflow=MORE_CONNECTIONS,
             )
             event.listen(engine, "connect", _prepare_sqlite)
@@ -152,6 +169,7 @@ class Database:
         return create_engine(
             self.url,
             pool_pre_ping=True,
+            pool_timeout=WAIT_SECONDS,
             pool_size=POOL_SIZE,
             max_overflow=MORE_CONNECTIONS,
             connect_args={"connect_timeout": CONNECT_SECONDS, "options": timeouts},
@@ -160,10 +178,20 @@ class Database:
     @contextmanager
     def _transaction(self, **options: Any) -> Iterator[Connection]:
         try:
-            with self.engine.connect().execution_options(**options) as connection, connection.begin():
+            with (
+                getattr(self._thread, "line", nullcontext()),
+                self.engine.connect().execution_options(**options) as connection,
+                connection.begin(),
+            ):
                 yield connection
         except IntegrityError:
             raise
+        except PoolTimeout as error:
+            raise DatabaseUnreachable(
+                f"the database {self.name}: all {POOL_SIZE + MORE_CONNECTIONS} connections of this controller were in "
+                f"use for {WAIT_SECONDS:g} s",
+                hint="it has more hosts than it can serve: run another controller on this database",
+            ) from error
         except DBAPIError as error:
             raise DatabaseUnreachable(
                 f"the database {self.name}: {_reason(error)}",
