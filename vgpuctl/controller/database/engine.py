@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -57,7 +58,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._writing = threading.RLock() if self.is_sqlite else None
         self._lock_file: int | None = None
-        self._line = threading.Semaphore(LINE)
+        self._line = _Line(LINE)
         self._thread = threading.local()
         self.engine = self._make_engine()
 
@@ -197,6 +198,32 @@ class Database:
                 f"the database {self.name}: {_reason(error)}",
                 hint="systemctl status postgresql; vgpuctl controller doctor",
             ) from error
+
+
+class _Line:
+    """Lets so many in at a time, in the order in which they came: a semaphore lets in who comes at the right moment."""
+
+    def __init__(self, places: int) -> None:
+        self._lock = threading.Lock()
+        self._places = places
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        gate = threading.Lock()
+        gate.acquire()
+        with self._lock:
+            if self._places:
+                self._places -= 1
+                return
+            self._waiting.append(gate)
+        gate.acquire()  # who leaves opens it, and leaves his place to this one
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._places += 1
 
 
 def _parse(url: str) -> URL:
