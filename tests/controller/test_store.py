@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import event, text
+from sqlalchemy import create_engine, event, text
 
 from tests.controller.conftest import SPEC, Server, add_host, add_image, add_pool, opened
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.access_rows import KnownAnswer
-from vgpuctl.controller.database.engine import Database, DatabaseUnreachable
+from vgpuctl.controller.database.engine import LINE, Database, DatabaseUnreachable
 from vgpuctl.controller.database.store import DatabaseNewer, DatabaseOlder, Store, open_store, upgrade
+from vgpuctl.controller.engine import unused_mac
 from vgpuctl.controller.model import (
     AgentFacts,
     Desktop,
@@ -393,7 +394,8 @@ def test_what_is_on_its_way_to_a_host_is_not_offered_again(store: Store) -> None
     store.hosts.set_offers(host.id, offered)
     assert writes() == 0
     store.hosts.set_offers(host.id, (replace(offered[0], free=2),), {first.id})  # it has the first, and counted it
-    assert store.hosts.offers() == (replace(offered[0], free=1),)
+    assert store.hosts.offers() == store.hosts.offers(host.id) == (replace(offered[0], free=1),)
+    assert store.hosts.offers("none") == ()
     assert store.desktops.place(third.id, host.id, "A100-4C")
     store.hosts.set_offers(host.id, (replace(offered[0], free=1),), {first.id})
     assert store.hosts.offers() == (replace(offered[0], free=0),), "never less than none"
@@ -403,6 +405,51 @@ def test_what_is_on_its_way_to_a_host_is_not_offered_again(store: Store) -> None
     assert store.desktops.on_their_way() == {}
     store.hosts.set_offers(host.id, offered)
     assert set(store.hosts.offers()) == set(offered)
+
+
+def test_who_waits_in_line_lets_others_pass(store: Store) -> None:
+    inside, leave = threading.Semaphore(0), threading.Event()
+
+    def read() -> None:
+        store.database.wait_in_line()
+        with store.database.read():
+            inside.release()
+            assert leave.wait(60)
+
+    threads = [threading.Thread(target=read) for _ in range(2 * LINE)]
+    for thread in threads:
+        thread.start()
+    for _ in range(LINE):
+        assert inside.acquire(timeout=60)
+    assert store.now() > 0, "a thread that is not in line"
+    assert not inside.acquire(blocking=False), "no more than so many at a time"
+    leave.set()
+    for thread in threads:
+        thread.join(60)
+    for _ in range(LINE):
+        assert inside.acquire(timeout=60)
+
+
+def test_too_many_transactions_are_an_error_that_passes(store: Store) -> None:
+    busy = create_engine(store.database.url, pool_size=1, max_overflow=0, pool_timeout=0.01)
+    store.database.engine, own = busy, store.database.engine
+    try:
+        with store.database.read(), pytest.raises(DatabaseUnreachable, match="connections of this controller"):
+            store.pools.list()
+    finally:
+        store.database.engine = own
+        busy.dispose()
+    assert store.pools.list() == ()
+
+
+def test_a_mac_address_that_is_taken_is_not_given_again(store: Store) -> None:
+    add_image(store)
+    pool = add_pool(store)
+    store.desktops.tick(pool.id, lambda *_: numbered(2))
+    taken = store.desktops.macs()
+    (first, second), made = sorted(taken), iter([*sorted(taken), "52:54:00:00:00:00", *sorted(taken)])
+    assert unused_mac(taken, made.__next__) == "52:54:00:00:00:00"
+    assert taken == {first, second, "52:54:00:00:00:00"}
 
 
 def test_an_error_waits_longer_each_time_and_a_success_ends_that(store: Store) -> None:

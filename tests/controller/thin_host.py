@@ -101,7 +101,7 @@ class ThinCalls:
     def follow_events(self) -> Iterator[None]:
         while not self._cancelled():
             with self._host.changed:
-                if self._host.changed.wait(0.2):
+                if self._host.changed.wait(2.0):
                     pass
                 else:
                     continue

@@ -13,9 +13,11 @@ import importlib
 import os
 import pkgutil
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,7 +138,7 @@ class Walk:
         """Run one line; it must exit as documented. `export` is remembered for the lines after it."""
         if command.startswith("export "):
             name, _, value = command.removeprefix("export ").partition("=")
-            self.env[name] = value
+            self.env[name] = value.replace("$PWD", str(self.place))
             return ""
         output = _EXIT.search(command)
         wanted = int(output.group(1)) if output else 0
@@ -147,6 +149,13 @@ class Walk:
         )
         assert ran.returncode == wanted, f"{command}: exit {ran.returncode}\n{ran.stdout}"
         return ran.stdout.replace(str(self.place), "/root")
+
+    def end_what_runs(self) -> None:
+        """End the processes that a command left running in the directory."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended meanwhile
+                if (process / "cwd").readlink() == self.place:
+                    os.kill(int(process.name), signal.SIGKILL)
 
 
 def same(text: str) -> str:
@@ -161,16 +170,18 @@ def test_every_command_for_a_simulated_host_runs(document: Path, tmp_path: Path)
     walk = Walk(tmp_path)
     yaml = ""
     new = text.splitlines()
-    for block in without_transcripts(list(blocks(text)), new, walk):
-        if block.language == "yaml":
-            yaml = "\n".join(block.lines)
-        for line in block.lines:
-            run_if_simulated(walk, line.removeprefix(PROMPT), yaml)
-    differs = same("\n".join(new)) != same(text)
-    if differs and os.environ.get("VGPUCTL_REGENERATE"):
+    try:
+        for block in without_transcripts(list(blocks(text)), new, walk):
+            if block.language == "yaml":
+                yaml = "\n".join(block.lines)
+            for line in block.lines:
+                run_if_simulated(walk, line.removeprefix(PROMPT), yaml)
+    finally:
+        walk.end_what_runs()
+    if os.environ.get("VGPUCTL_REGENERATE") and same("\n".join(new)) != same(text):
         document.write_text("\n".join(new) + "\n", encoding="utf-8")
     else:
-        assert not differs, "run the tests with VGPUCTL_REGENERATE=1"
+        assert same("\n".join(new)) == same(text), "run the tests with VGPUCTL_REGENERATE=1"
 
 
 def without_transcripts(result: list[Block], new: list[str], walk: Walk) -> Iterator[Block]:

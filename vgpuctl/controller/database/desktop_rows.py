@@ -92,6 +92,11 @@ class DesktopRows(Rows):
         waiting = select(table).where(table.c.host_id.is_(None) & table.c.absent.is_(False))
         return self._read(waiting.order_by(table.c.user.is_(None), table.c.created_at, table.c.name).limit(MAX_ROWS))
 
+    def macs(self) -> set[str]:
+        """Return the MAC addresses of all desktops."""
+        with self._database.read() as connection:
+            return set(connection.execute(select(schema.desktop.c.mac)).scalars())
+
     def on_their_way(self) -> dict[str, dict[str, int]]:
         """Return for each host, by its id, how many desktops of each profile it is to get and never had."""
         table = schema.desktop

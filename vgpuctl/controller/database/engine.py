@@ -12,14 +12,16 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.errors import InvalidInput, Locked, Temporary
@@ -27,7 +29,12 @@ from vgpuctl.errors import InvalidInput, Locked, Temporary
 BUSY_SECONDS = 20.0
 CONNECT_SECONDS = 10
 STATEMENT_MS = 30_000
-POOL_SIZE, MORE_CONNECTIONS = 10, 30
+POOL_SIZE, MORE_CONNECTIONS = 20, 20
+"""So many connections stay open, and so many more may be opened; PostgreSQL begins a process for each."""
+WAIT_SECONDS = 60.0
+"""So long a transaction waits for a connection."""
+LINE = 4
+"""So many transactions of hosts' loops run at a time: more of them would only wait for Python's lock."""
 LOWEST_POSTGRESQL = 15
 
 
@@ -51,6 +58,8 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._writing = threading.RLock() if self.is_sqlite else None
         self._lock_file: int | None = None
+        self._line = _Line(LINE)
+        self._thread = threading.local()
         self.engine = self._make_engine()
 
     @property
@@ -92,6 +101,13 @@ class Database:
         options = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         with self._transaction(**options) as connection:
             yield connection
+
+    def wait_in_line(self) -> None:
+        """Have this thread's transactions wait in one line with those of all other hosts' loops.
+
+        A thousand of them begin when a controller starts: what people ask, and the pools, do not wait behind them.
+        """
+        self._thread.line = self._line
 
     def now(self, connection: Connection) -> float:
         """Return the database's time."""
@@ -143,6 +159,8 @@ class Database:
             engine = create_engine(
                 self.url,
                 connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+                pool_timeout=WAIT_SECONDS,
+                pool_size=POOL_SIZE,
                 max_overflow=MORE_CONNECTIONS,
             )
             event.listen(engine, "connect", _prepare_sqlite)
@@ -152,6 +170,7 @@ class Database:
         return create_engine(
             self.url,
             pool_pre_ping=True,
+            pool_timeout=WAIT_SECONDS,
             pool_size=POOL_SIZE,
             max_overflow=MORE_CONNECTIONS,
             connect_args={"connect_timeout": CONNECT_SECONDS, "options": timeouts},
@@ -160,15 +179,51 @@ class Database:
     @contextmanager
     def _transaction(self, **options: Any) -> Iterator[Connection]:
         try:
-            with self.engine.connect().execution_options(**options) as connection, connection.begin():
+            with (
+                getattr(self._thread, "line", nullcontext()),
+                self.engine.connect().execution_options(**options) as connection,
+                connection.begin(),
+            ):
                 yield connection
         except IntegrityError:
             raise
+        except PoolTimeout as error:
+            raise DatabaseUnreachable(
+                f"the database {self.name}: all {POOL_SIZE + MORE_CONNECTIONS} connections of this controller were in "
+                f"use for {WAIT_SECONDS:g} s",
+                hint="it has more hosts than it can serve: run another controller on this database",
+            ) from error
         except DBAPIError as error:
             raise DatabaseUnreachable(
                 f"the database {self.name}: {_reason(error)}",
                 hint="systemctl status postgresql; vgpuctl controller doctor",
             ) from error
+
+
+class _Line:
+    """Lets so many in at a time, in the order in which they came: a semaphore lets in who comes at the right moment."""
+
+    def __init__(self, places: int) -> None:
+        self._lock = threading.Lock()
+        self._places = places
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        gate = threading.Lock()
+        gate.acquire()
+        with self._lock:
+            if self._places:
+                self._places -= 1
+                return
+            self._waiting.append(gate)
+        gate.acquire()  # who leaves opens it, and leaves his place to this one
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._places += 1
 
 
 def _parse(url: str) -> URL:

@@ -255,10 +255,12 @@ class HostRows(Rows):
             rows = connection.execute(select(schema.host_lease)).mappings()
             return {row["host_id"]: HostLease(**row) for row in rows}
 
-    def offers(self) -> tuple[Offer, ...]:
-        """Return what all hosts offer."""
+    def offers(self, host_id: str | None = None) -> tuple[Offer, ...]:
+        """Return what all hosts offer, or one."""
+        table = schema.host_offer
+        statement = select(table) if host_id is None else select(table).where(table.c.host_id == host_id)
         with self._database.read() as connection:
-            return tuple(Offer(**row) for row in connection.execute(select(schema.host_offer)).mappings())
+            return tuple(Offer(**row) for row in connection.execute(statement).mappings())
 
     def set_offers(self, host_id: str, offers: tuple[Offer, ...], listed: Set[str] = frozenset()) -> None:
         """Replace what a host offers, less the desktops on their way there; nothing is written unless it changed.

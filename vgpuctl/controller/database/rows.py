@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections.abc import Iterator
@@ -153,8 +154,11 @@ def text_of(value: object) -> str:
     return json.dumps(to_json_value(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
+@functools.lru_cache(maxsize=32768)
 def read_text(kind: Any, text: str) -> Any:
     """Return the value of a kind from JSON text. A field that an older version did not write has its default.
+
+    Most rows have the text that they had before, so that it is known.
 
     Raises:
         InvalidInput: the text has another form: a newer controller wrote it, or it is damaged.

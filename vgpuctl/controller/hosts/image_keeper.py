@@ -47,7 +47,7 @@ class ImageKeeper:
             Unreachable, Fenced, FenceLost: nothing can be done there.
         """
         rows = {row.image_id: row for row in self._store.host_images.list(host.id)}
-        offers = [offer for offer in self._store.hosts.offers() if offer.host_id == host.id]
+        offers = self._store.hosts.offers(host.id)
         wanted = wanted_images(host, pools, desktops, images, offers)
         self.is_busy, self.failed = False, frozenset()
         if not wanted and not rows:

@@ -83,7 +83,7 @@ class HostRunner(threading.Thread):
         self._lease: HostLease | None = None
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._calls = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix=f"call-{host.name}")
+        self._calls = ThreadPoolExecutor(MAX_CALLS, f"call-{host.name}", initializer=store.database.wait_in_line)
         self._guests = GuestProbes(host.name, store.clock)
         self._running: set[str] = set()
         self._lock = threading.Lock()
@@ -108,13 +108,15 @@ class HostRunner(threading.Thread):
 
     def run(self) -> None:
         """Take turns until the host is removed or the controller stops."""
-        wait = 0.0
+        wait, took = 0.0, 0.0
+        self._store.database.wait_in_line()
         while not self._stopping.is_set():
             self._store.clock.wait(self._wake.wait, wait)
-            self._store.clock.wait(self._stopping.wait, SETTLE_SECONDS)
+            self._store.clock.wait(self._stopping.wait, min(max(SETTLE_SECONDS, took), BUSY_SECONDS))
             self._wake.clear()
             if self._stopping.is_set():
                 break
+            begin = self._store.clock.monotonic()
             try:
                 host = self._store.hosts.find_id(self.host_id)
                 if host is None:
@@ -122,6 +124,7 @@ class HostRunner(threading.Thread):
                 wait = self._turn(host)
             except Exception as exc:  # noqa: BLE001 - the loop of a host never ends by itself
                 wait = self._note_failure(exc)
+            took = self._store.clock.monotonic() - begin  # a busy controller takes more events together
         self._close()
 
     def _turn(self, host: FleetHost) -> float:

@@ -7,7 +7,9 @@ same GPUs, so an offer is an estimate until the host's next report.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.config.vm_request import FIELDS
@@ -48,7 +50,7 @@ class ChosenHost(Value):
     reason: str
 
 
-class _Candidate(Value):
+class _Candidate(NamedTuple):
     host: FleetHost
     offer: Offer
     waste: float
@@ -78,7 +80,7 @@ def choose_host(
         by_host.setdefault(offer.host_id, []).append(offer)
     reasons: dict[str, str] = {}
     able: list[FleetHost] = []
-    for host in sorted(hosts, key=lambda host: natural_key(host.name)):
+    for host in sorted(hosts, key=lambda host: _order(host.name)):
         reason = why_no_desktops(host, pool.spec, images_on, rooms.get(host.id, HostRoom()), now)
         if reason is None:
             able.append(host)
@@ -110,9 +112,14 @@ def wanted_profiles(spec: PoolSpec) -> tuple[str, ...]:
     return spec.profiles or (str(spec.vm.get("mode", "vgpu")),)
 
 
+@functools.lru_cache(maxsize=4096)
 def matches_profile(offered: str, wanted: str) -> bool:
     """Return whether an offer is of a profile; one without a board, `2B`, is of any GPU model."""
     return wanted.lower() in (offered.lower(), strip_board(offered).lower())
+
+
+_order = functools.lru_cache(maxsize=4096)(natural_key)
+"""Each new desktop is compared with each host: a thousand of each are a million."""
 
 
 def why_no_desktops(
@@ -135,12 +142,14 @@ def why_no_desktops(
     image = images_on.get(host.id)
     if image is not None and image.state is CopyState.FAILED:
         return f"its image failed ({image.error})"
-    memory_mib = parse_memory_size(str(spec.vm.get("memory", FIELDS["memory"].default)))
-    if room.memory_mib is not None and room.memory_mib < memory_mib:
-        return f"{format_mib(room.memory_mib)} of memory free, {format_mib(memory_mib)} needed"
-    vcpus = int(spec.vm.get("vcpus", str(FIELDS["vcpus"].default)))
-    if room.cpus is not None and room.cpus < vcpus:
-        return f"{room.cpus} CPUs, {vcpus} needed"
+    if room.memory_mib is not None:
+        memory_mib = parse_memory_size(str(spec.vm.get("memory", FIELDS["memory"].default)))
+        if room.memory_mib < memory_mib:
+            return f"{format_mib(room.memory_mib)} of memory free, {format_mib(memory_mib)} needed"
+    if room.cpus is not None:
+        vcpus = int(spec.vm.get("vcpus", str(FIELDS["vcpus"].default)))
+        if room.cpus < vcpus:
+            return f"{room.cpus} CPUs, {vcpus} needed"
     return None
 
 
