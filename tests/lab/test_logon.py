@@ -102,11 +102,11 @@ class Site:
     def left_by(self, user: str) -> str:
         return self.lab.run(f"cat /home/{user}/left", check=False).stdout.strip()
 
-    def stays(self, looks: int = 3) -> None:
-        """Assert that an hour of looks changes nothing about whose desktop it is."""
+    def stays(self, times: int = 3) -> None:
+        """Assert that an hour, and some more looks at it, change nothing about whose desktop it is."""
         before = (self.row.user, self.row.generation)
         self.clock.offset += 3600
-        for _ in range(looks):
+        for _ in range(times):
             seen = self.store.hosts.find("gpu01").seen_at or 0.0
             self.until(lambda seen=seen: (self.store.hosts.find("gpu01").seen_at or 0.0) > seen, "another look")
             self.clock.offset += 60
