@@ -65,6 +65,7 @@ class Site:
         self.clock = clock
         self.service = service
         self.problem: BaseException | None = None
+        self.refreshes = 0
 
     @property
     def row(self) -> Desktop:
@@ -141,6 +142,7 @@ class Bridge(threading.Thread):
         row = self._site.row
         if self._generation not in (None, row.generation) and row.user is None:
             self._site.lab.load(IMAGE_STATE)
+            self._site.refreshes += 1
         self._generation = row.generation
         with socket.socket(socket.AF_UNIX) as guest_end:
             guest_end.connect(str(self._site.lab.work / "helper"))
@@ -253,7 +255,7 @@ def test_nothing_is_refreshed_where_log_ons_are_not_seen(
         site.until(lambda: site.phase() == "assigned", "a look after the hour")
         assert "no log-on was seen in 30 minutes" in (site.service.show_desktop(ADMIN, NAME).data.why or "")
         site.service.release(ADMIN, NAME)
-        site.until_ready()
+        site.until(lambda: site.refreshes == 1, "its refresh")
         assert site.left_by("ada") == ""
 
 
