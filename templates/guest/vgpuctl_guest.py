@@ -56,6 +56,8 @@ REPORT_SECONDS = 60.0
 """A report is sent after each change, and at least this often: the host takes a silent helper for a dead one."""
 UNCONNECTED_SECONDS = 1.0
 COMMAND_SECONDS = 8.0
+INSTALL_SECONDS = 90.0
+"""Nobody waits for an answer then, and systemd of a guest that boots is slow."""
 TOKEN_DIRECTORY = "etc/nvidia/ClientConfigToken"  # noqa: S105 - a directory
 TOKEN_NAME = "client_configuration_token_vgpuctl.tok"  # noqa: S105 - a file's name
 ACCESS_FILE = "etc/security/access.d/90-vgpuctl.conf"
@@ -106,7 +108,7 @@ class RequestRefused(Exception):
 Run = Callable[..., str]
 
 
-def run_command(words: Sequence[str], stdin: str | None = None) -> str:
+def run_command(words: Sequence[str], stdin: str | None = None, seconds: float = COMMAND_SECONDS) -> str:
     """Run a program and return its output.
 
     Raises:
@@ -119,7 +121,7 @@ def run_command(words: Sequence[str], stdin: str | None = None) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=COMMAND_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -646,10 +648,10 @@ def clean(root: Path = Path("/"), run: Run = run_command) -> list[str]:
 
 def uninstall() -> None:
     """Remove the service and this program."""
-    run_command(["systemctl", "--quiet", "disable", "--now", "vgpuctl-guest.service"])
+    run_command(["systemctl", "--quiet", "disable", "--now", "vgpuctl-guest.service"], seconds=INSTALL_SECONDS)
     Path(UNIT).unlink(missing_ok=True)
     Path(PROGRAM).unlink(missing_ok=True)
-    run_command(["systemctl", "daemon-reload"])
+    run_command(["systemctl", "daemon-reload"], seconds=INSTALL_SECONDS)
 
 
 def install(source: Path) -> None:
@@ -658,9 +660,9 @@ def install(source: Path) -> None:
     if source.resolve() != program:
         _replace_file(program, source.read_text(), 0o755)
     _replace_file(Path(UNIT), UNIT_TEXT, 0o644)
-    run_command(["systemctl", "daemon-reload"])
-    run_command(["systemctl", "--quiet", "enable", "vgpuctl-guest.service"])
-    run_command(["systemctl", "--no-block", "restart", "vgpuctl-guest.service"])
+    run_command(["systemctl", "daemon-reload"], seconds=INSTALL_SECONDS)
+    run_command(["systemctl", "--quiet", "enable", "vgpuctl-guest.service"], seconds=INSTALL_SECONDS)
+    run_command(["systemctl", "--no-block", "restart", "vgpuctl-guest.service"], seconds=INSTALL_SECONDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
