@@ -267,7 +267,8 @@ class DesktopReport(Value):
     `planning.host_look` keeps these. `record_user`, `record_generation`: of the mark that contradicts the row; the
     generation is None where none does. `driver`: NVIDIA's in the guest, as it last said. `preparing`: its guest sets
     itself up, once, and its disk is not kept yet. `disks`: the files of its disks, as they were at the generation
-    `disks_generation` of its VM's record; of a VM that is to be made: those that it gets in place of an image.
+    `disks_generation` of its VM's record. `moved`: it came from a lost host with them, and its VM has no image; until
+    it is made they are those that it gets.
     `let_in`: whom the guest's helper lets log on, as it last confirmed for this disk (`planning.logons`); None: nothing
     was asked of it. `logon_due`: it must let in another one before the desktop is handed out, or is ready.
     """
@@ -298,6 +299,7 @@ class DesktopReport(Value):
     preparing: bool = False
     disks: tuple[str, ...] = ()
     disks_generation: int | None = None
+    moved: bool = False
     let_in: str | None = None
     logon_due: bool = False
 

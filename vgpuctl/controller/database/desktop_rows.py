@@ -37,7 +37,6 @@ from vgpuctl.controller.planning.phase import (
     FAILED_AFTER,
     LOGGED_ON_CODE,
     SILENT_SECONDS,
-    is_moved,
     was_seen,
 )
 from vgpuctl.controller.planning.restored import record_of
@@ -495,8 +494,7 @@ class DesktopRows(Rows):
         self._set(connection, free, **row_of_desktop(free))
         about = About(desktop=free.name, user=desktop.user)
         self._note(connection, "released", f"{free.name}, which {desktop.user} had", actor, about)
-        report = desktop.report
-        if is_moved(desktop) or (report is not None and report.exists and report.image is None):
+        if desktop.report is not None and desktop.report.moved:
             self._retire(connection, free, actor, "it was moved here, so no image makes its disk again")
             return replace(free, absent=True)
         return free
@@ -625,4 +623,6 @@ def _find(connection: Connection, name: str, *, lock: bool = False) -> Desktop:
 
 def _unmade(desktop: Desktop) -> DesktopReport:
     """Return the report of a desktop that no host has; one that is moved keeps the files of its disks."""
-    return DesktopReport(exists=False, disks=() if desktop.report is None else desktop.report.disks)
+    if desktop.report is None or not desktop.report.moved:
+        return DesktopReport(exists=False)
+    return DesktopReport(exists=False, disks=desktop.report.disks, moved=True)

@@ -51,7 +51,7 @@ class MoveRows(Rows):
                 before, host_id=None, profile=None, handed_out=False, errors=0, not_before=0.0,
                 generation=before.generation + 1, power_on=True,
             )  # fmt: skip
-            report = DesktopReport(exists=False, disks=before.report.disks)
+            report = DesktopReport(exists=False, disks=before.report.disks, moved=True)
             moved = update(table).where(table.c.id == before.id)
             connection.execute(moved.values(**{**row_of_desktop(after), **report_columns(report)}))
             self._changes.touch(lost.id)

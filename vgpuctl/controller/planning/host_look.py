@@ -247,6 +247,7 @@ def _seen(
         preparing=vm.is_preparing,
         disks=vm.disks or (() if former is None else former.disks),
         disks_generation=vm.generation if vm.disks else (None if former is None else former.disks_generation),
+        moved=former is not None and former.moved,
         let_in=let_in,
         logon_due=is_due,
     )

@@ -69,7 +69,7 @@ def was_seen(desktop: Desktop) -> bool:
 def is_moved(desktop: Desktop) -> bool:
     """Return whether the desktop was taken from a lost host, and no other one has made it with its disks yet."""
     report = desktop.report
-    return report is not None and not report.exists and bool(report.disks)
+    return report is not None and not report.exists and report.moved
 
 
 def is_lost(desktop: Desktop) -> bool:

@@ -158,7 +158,7 @@ def test_a_user_who_logs_on_while_his_desktop_sets_itself_up_lets_it_begin_again
     assert kinds(plan_of([later], [again], POOL)) == ["PrepareVm"]
 
 
-MOVED = desktop_of(user="ada", generation=3, report=DesktopReport(False, disks=("/srv/a.qcow2",)))
+MOVED = desktop_of(user="ada", generation=3, report=DesktopReport(False, disks=("/srv/a.qcow2",), moved=True))
 COPY = {"mark": mark_of(USED), "state": "running"}
 
 
