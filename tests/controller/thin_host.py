@@ -40,6 +40,9 @@ class ThinVm(Value):
     guest_users: tuple[str, ...] | None = None
     driver: str | None = None
     should_run: bool | None = None
+    off_after_setup: bool | None = None
+    prepared: bool | None = None
+    stop_reason: str | None = None
     times_listed: int = 0
 
 
