@@ -114,6 +114,18 @@ def test_a_list_names_what_runs_with_another_number_after_each_start(site: Site,
     assert (status.state, status.run_id) == (VmState.STOPPED, None)
 
 
+def test_why_a_domain_is_off_is_known_until_its_next_start(site: Site, uuid: str) -> None:
+    define(site, uuid)
+    assert site.domain(uuid).stop_reason is None
+    site.ports.hypervisor.start(uuid)
+    assert site.domain(uuid).stop_reason is None
+    site.ports.hypervisor.destroy(uuid)
+    assert site.domain(uuid).stop_reason == "destroyed"
+    site.ports.hypervisor.redefine(uuid, site.domain(uuid).xml)
+    site.ports.hypervisor.set_record(uuid, RECORD)
+    assert site.domain(uuid).stop_reason == "destroyed", "another definition does not change it"
+
+
 def test_the_agent_makes_the_same_events_of_it(site: Site, uuid: str) -> None:
     log = EventLog(HostClock())
     sources = EventSources(site.ports, log)

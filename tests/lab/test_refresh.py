@@ -44,6 +44,18 @@ def test_a_running_vm_with_a_seed_is_refreshed_and_boots_from_the_new_image(lab:
     assert now["disks"][0]["path"] in lab.run("virsh domblklist vm-1").stdout
     assert made["disks"][0]["path"] not in images
     assert must(lab, "reconcile-host")["findings"] == []
+    assert must(lab, "stop-vm", "vm-1")["state"] == "stopped"
+    kept = must(lab, "prepare-vm", "vm-1")
+    assert (kept["prepared"], kept["image"], kept["disks"][0]["base"]) == (True, NEWER, now["disks"][0]["path"])
+    assert must(lab, "start-vm", "vm-1")["state"] == "running"
+    assert A100 in guest_devices(lab, "vm-1")
+    back = must(lab, "refresh-vm", "vm-1", "--drain")
+    assert (back["prepared"], back["state"], back["disks"][0]["base"]) == (True, "running", now["disks"][0]["path"])
+    assert kept["disks"][0]["path"] not in lab.run("ls /var/lib/libvirt/images/*").stdout.split()
+    assert A100 in guest_devices(lab, "vm-1")
+    now = must(lab, "refresh-vm", "vm-1", "--image", NEWER, "--drain")
+    assert (now["prepared"], now["disks"][0]["base"]) == (False, NEWER)
+    assert must(lab, "reconcile-host")["findings"] == []
     must(lab, "stop-vm", "vm-1", "--force")
     assert [d["path"] for d in must(lab, "set-vm", "vm-1", "--guest-driver", "none")["disks"]][1:] == [seed]
     assert must(lab, "set-vm", "vm-1", "--guest-driver", DRIVER)["disks"][2]["path"] == disc
