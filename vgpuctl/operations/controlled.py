@@ -87,8 +87,10 @@ def with_desktop(request: VmRequest, context: Context) -> VmRequest:
     return replace(request, desktop=mark)
 
 
-def refuse_other_desktop(context: Context, vm: Vm) -> None:
+def refuse_other_desktop(context: Context, vm: Vm, *, is_refreshed: bool = False) -> None:
     """Refuse a VM that exists and is not the desktop that the caller means, or a later one of it.
+
+    A generation has one user. Before he is let in it is nobody's, and after a refresh (`is_refreshed`) again.
 
     Raises:
         Refused: it is another VM.
@@ -110,7 +112,8 @@ def refuse_other_desktop(context: Context, vm: Vm) -> None:
         return
     if mark.generation < recorded.generation:
         raise _newer(vm, f"its mark has the generation {recorded.generation}", recorded, str(mark.generation))
-    if mark.generation == recorded.generation and mark.user != recorded.user:
+    is_freed = is_refreshed and mark.user is None
+    if mark.generation == recorded.generation and recorded.user not in (None, mark.user) and not is_freed:
         raise _newer(
             vm,
             f"its mark of this generation is for {recorded.user or 'nobody'}",
@@ -129,7 +132,7 @@ def with_mark(context: Context, vm: Vm, record: VmRecord, *, is_refreshed: bool 
     mark = mark_of(context)
     if mark is None:
         return record
-    refuse_other_desktop(context, vm)
+    refuse_other_desktop(context, vm, is_refreshed=is_refreshed)
     if record.desktop is not None and record.desktop.dirty and not mark.dirty and not is_refreshed:
         raise Refused(
             f"a user was let into {vm.name}: only a refresh makes it clean",

@@ -273,6 +273,19 @@ def test_the_host_itself_works_as_with_any_vm(host: SimulatedHost) -> None:
     assert mark_of(host) == CLEAN
 
 
+def test_a_generation_is_nobodys_before_its_user_and_after_a_refresh(host: SimulatedHost) -> None:
+    """The disk of a desktop that is assigned may have to be made again before its user is let in."""
+    clean = replace(CLEAN, generation=2)
+    controller(host, clean).refresh_vm("vdi", image="/new.qcow2", drain=True)
+    assert controller(host, ADAS).mark_desktop("vdi").data.desktop == ADAS
+    for other in (replace(ADAS, user="eve"), replace(ADAS, user=None), clean):
+        with pytest.raises(Refused, match="its mark of this generation is for ada"):
+            controller(host, other).mark_desktop("vdi")
+    with pytest.raises(Refused, match="its mark of this generation is for ada"):
+        controller(host, replace(ADAS, user="eve", dirty=False)).refresh_vm("vdi", image="/new.qcow2", drain=True)
+    assert controller(host, clean).refresh_vm("vdi", image="/new.qcow2", drain=True).data.desktop == clean
+
+
 def test_a_refresh_makes_a_desktop_clean_in_the_same_write_as_its_new_disk(host: SimulatedHost) -> None:
     controller(host, ADAS).mark_desktop("vdi")
     with pytest.raises(InvalidInput, match="from_image"):

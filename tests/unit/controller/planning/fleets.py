@@ -206,6 +206,9 @@ class Fleet:
         vms, id = self.vms[host_id], vm.uuid
         assert vm.mark is not None
         assert action.mark.generation >= vm.mark.generation, "a mark never goes back"
+        if action.mark.generation == vm.mark.generation and vm.mark.user not in (None, action.mark.user):
+            assert isinstance(action, RefreshVm), "a host would refuse it"
+            assert action.mark.user is None, "a host would refuse it"
         if isinstance(action, DeleteVm):
             self.deleted.append(action.desktop)
             del vms[id], self.disk_users[id]
