@@ -40,6 +40,10 @@ UNRESPONSIVE_STATES = (VmState.PAUSED, VmState.PMSUSPENDED, VmState.CRASHED)
 OFF_OR_UNKNOWN_STATES = (VmState.STOPPED, VmState.UNKNOWN)
 
 
+CLEAN_STOP = "shutdown"
+"""libvirt's word for a guest that shut down; the disk of one that was switched off may be in any state."""
+
+
 class RecordState(StrEnum):
     """How far vgpuctl got with a VM. Any state other than `ready`, while no vgpuctl runs, is work for reconcile."""
 

@@ -17,7 +17,7 @@ from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.model.results.vms import VmReport
-from vgpuctl.model.vm import UNRESPONSIVE_STATES, DiskRole, Vm
+from vgpuctl.model.vm import CLEAN_STOP, UNRESPONSIVE_STATES, DiskRole, Vm
 from vgpuctl.observe import scope_of_vm
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import refuse_unresponsive_vm, require_writable
@@ -34,9 +34,6 @@ from vgpuctl.value import extend, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
-
-CLEAN_STOP = "shutdown"
-"""libvirt's word for a guest that shut down; the disk of one that was switched off may be in any state."""
 
 
 class PreparePlan(SystemDisk):

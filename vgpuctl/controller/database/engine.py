@@ -201,7 +201,7 @@ class Database:
 
 
 class _Line:
-    """Lets so many in at a time, in the order in which they came: a semaphore lets in who comes at the right moment."""
+    """Lets so many in at a time, in the order in which they came; a semaphore keeps no order."""
 
     def __init__(self, places: int) -> None:
         self._lock = threading.Lock()

@@ -91,8 +91,8 @@ def _delete(host: AgentHost, desktop_id: str) -> None:
 def vm_fields(desktop: Desktop, pool: Pool, image: Image) -> dict[str, Any]:
     """Return the arguments of `create_vm` for a desktop; one that was moved here has its disks, and no image."""
     fields = desktop_vm(desktop, pool.spec, image)
-    is_whose = desktop.user is not None or pool.spec.kind is PoolKind.FIXED
-    if desktop.report is not None and is_moved(desktop) and is_whose:
+    keeps_disks = desktop.user is not None or pool.spec.kind is PoolKind.FIXED
+    if desktop.report is not None and is_moved(desktop) and keeps_disks:
         fields["disk"] = desktop.report.disks
         del fields["image"]
     profile = fields.get("profile")

@@ -39,7 +39,7 @@ def count_fits(
     """Return how many more desktops fit on each host, by name.
 
     `images_on`: the pool's image on each host. `on_their_way`: for each host, how many desktops of each profile were
-    placed there, of which it has no VM yet.
+    placed there and are not made yet.
     """
     by_host: dict[str, list[Offer]] = {}
     for offer in offers:

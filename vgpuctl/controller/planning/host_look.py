@@ -27,10 +27,9 @@ from vgpuctl.controller.planning.phase import (
     was_seen,
 )
 from vgpuctl.model.desktop import DesktopMark
+from vgpuctl.model.vm import CLEAN_STOP
 from vgpuctl.value import Value, replace
 
-CLEAN_STOP = "shutdown"
-"""libvirt's word for a guest that shut down."""
 LOGGED_OFF_SECONDS = 30
 """Nobody is logged on twice, so far apart: a log-off, and not a moment of a log-on."""
 

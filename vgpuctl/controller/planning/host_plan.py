@@ -25,12 +25,12 @@ from vgpuctl.controller.model import (
     PoolState,
 )
 from vgpuctl.controller.planning.back_off import next_try
-from vgpuctl.controller.planning.host_look import CLEAN_STOP, DesktopView, HostVm, view_desktop
+from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
 from vgpuctl.controller.planning.logons import NOBODY, is_logon_due, wanted_logon
 from vgpuctl.controller.planning.phase import CRASHES_CODE, boot_failed, is_off, is_running, was_seen
 from vgpuctl.controller.planning.restored import raised_generation
 from vgpuctl.model.desktop import DesktopMark
-from vgpuctl.model.vm import VmState
+from vgpuctl.model.vm import CLEAN_STOP, VmState
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 
