@@ -27,6 +27,7 @@ from vgpuctl.operations.images import list_images
 from vgpuctl.operations.prepare import prepare_vm
 from vgpuctl.operations.steps.seed import WriteSetup
 from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
 
 TOP, KEPT = "/var/lib/libvirt/images/vm-{}-{}.qcow2", DiskRole.PREPARED
 
@@ -169,7 +170,7 @@ def test_what_was_kept_once_stays(tmp_path: Path) -> None:
 
 def test_ensure_vm_knows_the_image_below_what_was_kept(tmp_path: Path) -> None:
     host = kept(tmp_path)
-    wanted = request("A100-4C", name="vm", image="/old.qcow2")
+    wanted = replace(request("A100-4C", name="vm", image="/old.qcow2"), sources={"image": "given"})
     with unchanged(host), operation(host.ports):
         assert not ensure_vm(host.ports, context(), wanted, state="present").changed
 
