@@ -21,7 +21,13 @@ from vgpuctl.observe.definition import refuse_changed_definition
 from vgpuctl.observe.mdevctl import MdevctlStart, find_definition
 from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.claim import claims_of_record
-from vgpuctl.operations.guards import find_vm_to_change, refuse_stuck_gpus, refuse_unfinished, require_writable
+from vgpuctl.operations.guards import (
+    deleted_meanwhile,
+    find_vm_to_change,
+    refuse_stuck_gpus,
+    refuse_unfinished,
+    require_writable,
+)
 from vgpuctl.operations.plans import adopt as plans
 from vgpuctl.operations.plans.change import own_record_or_new
 from vgpuctl.operations.plans.choose import refuse_invalid_host_file
@@ -29,7 +35,7 @@ from vgpuctl.operations.plans.remove import own_record, refuse_transient_vms
 from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.claims import TakeClaim
-from vgpuctl.operations.transaction import Transaction, deleted_meanwhile
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
 

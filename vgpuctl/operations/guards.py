@@ -364,3 +364,17 @@ def select_one_gpu(snapshot: Snapshot, gpu_name: str) -> Gpu:
             gpu=gpus[0].address,
         )
     return gpus[0]
+
+
+def deleted_meanwhile(vm: Vm) -> NotFound:
+    """Return the error for a VM that another command deleted between two snapshots."""
+    return NotFound(
+        f"VM {vm.name} no longer exists: it has just been deleted",
+        hint="vgpuctl list-vms shows the VMs",
+        vm=vm.name,
+    )
+
+
+def changed_meanwhile(vm: Vm) -> Busy:
+    """Return the error for a VM that is no longer as the snapshot from which a change was planned."""
+    return Busy(f"{vm.name} was changed or started in the meantime", hint="run the command again", vm=vm.name)

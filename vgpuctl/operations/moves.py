@@ -23,7 +23,13 @@ from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.change import move_vgpu
 from vgpuctl.operations.gpu_transaction import start_again, stop_and_run, try_start_vm, uninterrupted, with_vm_stopped
-from vgpuctl.operations.guards import refuse_others_vm, require_system_libvirt, require_writable, select_one_gpu
+from vgpuctl.operations.guards import (
+    deleted_meanwhile,
+    refuse_others_vm,
+    require_system_libvirt,
+    require_writable,
+    select_one_gpu,
+)
 from vgpuctl.operations.plans.choose import refuse_invalid_host_file
 from vgpuctl.operations.plans.choose_whole import WholeGpuOffer, offer_whole_gpus
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order
@@ -37,7 +43,7 @@ from vgpuctl.operations.plans.moves import (
 )
 from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.steps.domain import STOPPED_STATES
-from vgpuctl.operations.transaction import Transaction, deleted_meanwhile
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.operations.unowned import give_place, give_up_place
 from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.placement.fit import FitResult, PlannedVgpu, check_fit

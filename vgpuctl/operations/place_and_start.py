@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
-from vgpuctl.domain.domain_xml import has_no_video
+from vgpuctl.domain.domain_xml import has_no_video, parse_domain
 from vgpuctl.errors import Busy
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import DesignHostdev
@@ -18,7 +18,13 @@ from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text, read_
 from vgpuctl.operations.devices import make_devices
 from vgpuctl.operations.drained_vms import is_drained
 from vgpuctl.operations.facts import find_gpu_holders
-from vgpuctl.operations.guards import refuse_busy_vm, refuse_stuck_gpus, refuse_vgpus_in_other_vms
+from vgpuctl.operations.guards import (
+    changed_meanwhile,
+    deleted_meanwhile,
+    refuse_busy_vm,
+    refuse_stuck_gpus,
+    refuse_vgpus_in_other_vms,
+)
 from vgpuctl.operations.plans.change import design_hostdev
 from vgpuctl.operations.plans.choose import refuse_unapplied_settings
 from vgpuctl.operations.plans.devices import uses_force_console
@@ -29,7 +35,6 @@ from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import RedefineDomain
 from vgpuctl.operations.steps.domain import StartDomain
-from vgpuctl.operations.transaction import deleted_meanwhile
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, replace
 
@@ -133,13 +138,17 @@ def read_domain_xml(host: Host, vm: Vm, *, dry_run: bool) -> str:
 
     Raises:
         NotFound: the VM was deleted.
+        Busy: its record or its host devices are no longer those of `vm`, so that a plan made from `vm` does not fit.
     """
-    if not dry_run:
-        return host.hypervisor.definition(vm.uuid)
-    domain = host.hypervisor.find_domain(vm.uuid)
-    if domain is None:
+    domain = host.hypervisor.find_domain(vm.uuid) if dry_run else None
+    if dry_run and domain is None:
         raise deleted_meanwhile(vm)
-    return domain.xml
+    xml = host.hypervisor.definition(vm.uuid) if domain is None else domain.xml
+    defined = parse_domain(xml, vm.state, host.machine_id)
+    live_only = (vm.live_carriers or frozenset()) - {h.carrier for h in defined.hostdevs}
+    if (defined.record, defined.hostdevs) != (vm.record, tuple(h for h in vm.hostdevs if h.carrier not in live_only)):
+        raise changed_meanwhile(vm)
+    return xml
 
 
 def move_steps(vm: Vm, old_record: VmRecord, new_record: VmRecord, xml: str) -> tuple[Step, ...]:

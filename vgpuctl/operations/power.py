@@ -34,6 +34,7 @@ from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.deleted_disks import prepare_bins, with_bin_entry
 from vgpuctl.operations.devices import MissingDevices
 from vgpuctl.operations.guards import (
+    deleted_meanwhile,
     find_vm_to_change,
     refuse_busy_vm,
     refuse_change,
@@ -66,7 +67,7 @@ from vgpuctl.operations.steps.domain import (
     find_missing_resources,
 )
 from vgpuctl.operations.steps.volume_bin import refuse_pool_without_bin
-from vgpuctl.operations.transaction import Transaction, deleted_meanwhile
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
 

@@ -30,7 +30,7 @@ from vgpuctl.operations.claim import (
     with_type_id,
 )
 from vgpuctl.operations.execute import as_vgpuctl_error, execute_plan
-from vgpuctl.operations.guards import refuse_change
+from vgpuctl.operations.guards import changed_meanwhile, deleted_meanwhile, refuse_change
 from vgpuctl.operations.limits import refuse_over_limits
 from vgpuctl.operations.plans.choose import refuse_unapplied_settings
 from vgpuctl.operations.steps.claims import TakeClaim
@@ -337,7 +337,7 @@ class Transaction:
             raise deleted_meanwhile(vm)
         refuse_change(self._context, current_vm)
         if _fingerprint(current_vm) != _fingerprint(vm):
-            raise Busy(f"{vm.name} was changed or started in the meantime", hint="run the command again", vm=vm.name)
+            raise changed_meanwhile(vm)
         return current
 
     def note(self, name: str, uuid: str) -> None:
@@ -384,15 +384,6 @@ def _look_and_choose(
 ) -> tuple[Snapshot, tuple[AssignedVgpu, ...]]:
     seen = look()
     return seen, choose(seen)
-
-
-def deleted_meanwhile(vm: Vm) -> NotFound:
-    """Return the error for a VM that another command deleted between two snapshots."""
-    return NotFound(
-        f"VM {vm.name} no longer exists: it has just been deleted",
-        hint="vgpuctl list-vms shows the VMs",
-        vm=vm.name,
-    )
 
 
 def _fingerprint(vm: Vm) -> tuple[object, ...]:

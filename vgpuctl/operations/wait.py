@@ -31,10 +31,9 @@ from vgpuctl.model.usage import LICENSED
 from vgpuctl.model.vm import NOT_RUNNING_STATES, Vm, VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.definition import read_vm
-from vgpuctl.operations.guards import refuse_others_vm
+from vgpuctl.operations.guards import deleted_meanwhile, refuse_others_vm
 from vgpuctl.operations.guest import read_guest, require_domain
 from vgpuctl.operations.guest_software import SoftwareRead, read_guest_software
-from vgpuctl.operations.transaction import deleted_meanwhile
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:

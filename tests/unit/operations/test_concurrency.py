@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -31,7 +32,7 @@ from tests.unit.operations.test_attach import FOREIGN
 from tests.unit.operations.test_ensure_vms import ensure, names
 from tests.values import claim
 from tests.vgpus import drop, make
-from vgpuctl.errors import Locked, NotFound, PartlyApplied, VgpuctlError
+from vgpuctl.errors import Busy, Locked, NotFound, PartlyApplied, VgpuctlError
 from vgpuctl.host.processes import HostClock
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import AssignedVgpu, Claim
@@ -247,6 +248,23 @@ def test_a_start_and_a_change_at_once_leave_a_vm_that_has_what_its_record_says(h
     assert set(seen.types) == set(seen.claims)
     assert len(seen.types) == 1
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+def _drop_hostdev(ports: Host) -> None:
+    """Remove the vGPU from the definition of the only VM, as `virsh edit` can."""
+    xml = ports.hypervisor.domains()[0].xml
+    ports.hypervisor.define(re.sub(r"<hostdev.*?</hostdev>", "", xml, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("meanwhile", [lambda ports: set_vm(ports, request("A100-5C", name="same")), _drop_hostdev])
+def test_a_change_says_that_the_vm_was_changed_between_its_look_and_its_read_of_the_definition(host, nth, meanwhile):
+    create(host.ports, request("A100-4C", name="same"), start=False)
+    ports = on_call(host.ports, "hypervisor.definition", lambda: meanwhile(host.again().ports), nth=nth)
+    with pytest.raises(Busy, match="same was changed or started in the meantime"):
+        set_vm(ports, request("A100-10C", name="same"))
+    seen = picture(host)
+    assert len(seen.types) == len(seen.claims) == 1
 
 
 def test_concurrent_reconciles_fix_everything_safely(host, spawn):
