@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
-from vgpuctl.domain.domain_xml import has_no_video, parse_domain
+from vgpuctl.domain.domain_xml import has_no_video, parse_hostdevs
 from vgpuctl.errors import Busy
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import DesignHostdev
@@ -138,15 +138,15 @@ def read_domain_xml(host: Host, vm: Vm, *, dry_run: bool) -> str:
 
     Raises:
         NotFound: the VM was deleted.
-        Busy: its record or its host devices are no longer those of `vm`, so that a plan made from `vm` does not fit.
+        Busy: its host devices are no longer those of `vm`, so that a plan made from `vm` does not fit.
     """
     domain = host.hypervisor.find_domain(vm.uuid) if dry_run else None
     if dry_run and domain is None:
         raise deleted_meanwhile(vm)
     xml = host.hypervisor.definition(vm.uuid) if domain is None else domain.xml
-    defined = parse_domain(xml, vm.state, host.machine_id)
-    live_only = (vm.live_carriers or frozenset()) - {h.carrier for h in defined.hostdevs}
-    if (defined.record, defined.hostdevs) != (vm.record, tuple(h for h in vm.hostdevs if h.carrier not in live_only)):
+    defined = parse_hostdevs(xml)
+    live_only = (vm.live_carriers or frozenset()) - {h.carrier for h in defined}
+    if defined != tuple(h for h in vm.hostdevs if h.carrier not in live_only):
         raise changed_meanwhile(vm)
     return xml
 

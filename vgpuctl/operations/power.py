@@ -60,12 +60,7 @@ from vgpuctl.operations.plans.remove import (
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.report_vm import report_vm
-from vgpuctl.operations.steps.domain import (
-    RUNNING_STATES,
-    STOPPED_STATES,
-    StopDomain,
-    find_missing_resources,
-)
+from vgpuctl.operations.steps.domain import RUNNING_STATES, STOPPED_STATES, StopDomain, find_missing_resources
 from vgpuctl.operations.steps.volume_bin import refuse_pool_without_bin
 from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.step import Plan
