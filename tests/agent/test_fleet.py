@@ -24,7 +24,7 @@ from vgpuctl.agent.client import AgentHost, connect
 from vgpuctl.agent.fleet_fence import FILE_NAME
 from vgpuctl.agent.protocol import Fenced, FenceLost
 from vgpuctl.agent.rights import HostRights
-from vgpuctl.errors import Controlled, InvalidInput
+from vgpuctl.errors import Controlled, HostCannot, InvalidInput
 from vgpuctl.library import GpuHost
 from vgpuctl.model.agent_service import OPERATORS_GROUP
 from vgpuctl.model.desktop import DesktopMark, Fence, FleetRequest
@@ -225,6 +225,27 @@ def test_an_answer_that_was_lost_is_found_again_by_its_key_after_the_lease_went_
     again = site.agent.ask("POST", "/v1/create-vm", body, Idempotency_Key="k1")
     assert (again.status, again.document["id"]) == (202, begun.document["id"])
     assert site.agent.ask("POST", "/v1/create-vm", body, Idempotency_Key="k2").status == 409
+
+
+def test_what_the_host_has_room_for(agent: RunningAgent) -> None:
+    answer = agent.ask("GET", "/v1/fleet/room")
+    assert answer.status == 200
+    (gpu,) = answer.document["gpus"]
+    assert (gpu["rule"], gpu["vgpus"], gpu["reserved_for"]) == (0, 0, [])
+    assert answer.document["rules"][0]["form"] == "one-size"
+    assert answer.document["memory_mib"] == 512 << 10
+    assert agent.ask("POST", "/v1/fleet/room", {}).status == 405
+
+
+def test_a_host_whose_libvirt_does_not_answer_says_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text("version: 1\nlibvirt: {running: false}\ngpus:\n  - {model: A100}\n")
+    with running(f"sim:{scenario}", tmp_path) as agent:
+        answer = agent.ask("GET", "/v1/fleet/room")
+        assert (answer.status, answer.document["error"]["code"]) == (501, "host-cannot")
+        with pytest.raises(HostCannot):
+            connect(f"agent:{agent.path}").read_room()
 
 
 class Gate:

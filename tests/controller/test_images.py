@@ -13,6 +13,7 @@ from tests.agent.image_server import ImageServer, qcow2_header, raw_image, servi
 from tests.controller.conftest import IMAGE, add_host, add_image, add_pool, wait_until
 from tests.controller.test_engine import ADMIN, is_ready, phase, vms, working
 from tests.controller.test_store import numbered
+from tests.rooms import room_of
 from vgpuctl.agent.client import connect
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import connect_host
@@ -159,7 +160,8 @@ def test_a_desktop_that_waits_for_its_image_says_so(own_store: Store) -> None:
     host = add_host(own_store)
     own_store.desktops.tick(pool.id, lambda *_: numbered(1))
     (desktop,) = own_store.desktops.unplaced()
-    own_store.desktops.place(desktop.id, host.id, None)
+    own_store.rooms.set(host.id, room_of())
+    assert own_store.desktops.place(desktop.id, host.id, None, 1)
     row = HostImage(host.id, image.id, image.path, copied=True, state=CopyState.COPYING, bytes=200, have=81)
     own_store.host_images.put(row)
     shown = FleetService(own_store, connect_host).show_desktop(ADMIN, "office-001").data
@@ -176,7 +178,7 @@ def test_only_hosts_that_need_an_image_get_it(own_store: Store, agent: RunningAg
         add_pool(own_store, spare=1, maximum=1)
         with working(own_store):
             wait_until(is_ready(own_store, 1), "a desktop")
-            wait_until(lambda: len({one.host_id for one in own_store.hosts.offers()}) == 2, "both hosts")
+            wait_until(lambda: len(own_store.rooms.list()[0]) == 2, "both hosts")
     assert states(service, "office") == {"gpu01": "ready"}
 
 

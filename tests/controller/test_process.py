@@ -80,7 +80,7 @@ def fits_and_why_not(controller: Controller, spec: Path) -> None:
     run, data = controller.run, controller.data
     wait_until(lambda: data("fits", "office")["free"] == 7, "the host's count")
     fits = data("fits", "office", "--count", "7")
-    assert (fits["fits"], fits["free_at_least"], fits["maximum_left"], fits["unplaced"]) == (True, 7, 3, 0)
+    assert (fits["fits"], fits["free"], fits["maximum_left"], fits["unplaced"]) == (True, 7, 3, 0)
     (host,) = fits["hosts"]
     assert (host["name"], host["profiles"], host["image"], host["why"]) == ("gpu01", {"A100-4C": 7}, "ready", None)
     shown = run("fits", "office", "--count", "8")
@@ -89,7 +89,7 @@ def fits_and_why_not(controller: Controller, spec: Path) -> None:
     assert others == ["  its spec allows 3 more", "  gpu01: 7"]
     other = json.dumps({**json.loads(spec.read_text()), "profile": "L40S-4Q"})
     none = run("fits", "--file", "-", stdin=other)
-    assert (none.returncode, none.stdout) == (0, "0 more desktops fit\n  gpu01: none: it offers no L40S-4Q\n")
+    assert (none.returncode, none.stdout) == (0, "0 more desktops fit\n  gpu01: none: offers no L40S-4Q\n")
     elsewhere = run("fits", "-f", "-", stdin=spec.read_text().replace('"a"', '"b"'))
     assert elsewhere.stdout.endswith("  gpu01: none: lacks the label site=b\n")
     for words in (("fits",), ("fits", "office", "-f", str(spec)), ("fits", "none"), ("fits", "office", "--count", "0")):

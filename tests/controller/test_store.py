@@ -14,6 +14,8 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, event, text
 
 from tests.controller.conftest import SPEC, Server, add_host, add_image, add_pool, opened
+from tests.controller.thin_host import KIND
+from tests.rooms import room_of
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.access_rows import KnownAnswer
 from vgpuctl.controller.database.engine import LINE, Database, DatabaseUnreachable
@@ -26,16 +28,18 @@ from vgpuctl.controller.model import (
     FleetHostState,
     JournalLimits,
     NewDesktop,
-    Offer,
     Pool,
     PoolChanges,
     PoolState,
     Role,
+    StoredRoom,
 )
 from vgpuctl.controller.planning.phase import is_assignable
 from vgpuctl.controller.planning.pool_spec import parse_pool
 from vgpuctl.errors import Exists, InvalidInput, Locked, NoCapacity, NotAllowed, NotFound, Refused, Stale
 from vgpuctl.value import replace
+
+ROOM = room_of((KIND, KIND.empty), memory_mib=65536, cpus=64, storage_mib={"default": 500_000})
 
 
 def numbered(count: int, first: int = 1) -> PoolChanges:
@@ -52,9 +56,9 @@ def with_desktops(store: Store, count: int, **spec: object) -> tuple[Pool, str, 
     pool = add_pool(store, maximum=max(count, 6), **spec)
     host = add_host(store)
     store.desktops.tick(pool.id, lambda *_: numbered(count))
-    store.hosts.set_offers(host.id, (Offer(host.id, "A100-4C", count, count),))
-    for desktop in store.desktops.unplaced():
-        assert store.desktops.place(desktop.id, host.id, "A100-4C")
+    store.rooms.set(host.id, ROOM)
+    for number, desktop in enumerate(store.desktops.unplaced(), 1):
+        assert store.desktops.place(desktop.id, host.id, "A100-4C", number)
     lease = store.hosts.take_lease(host.id, store.holder, 60.0)
     assert lease is not None
     report_all(store, host.id, lease.epoch)
@@ -286,7 +290,8 @@ def test_who_asks_again_while_his_host_is_silent(store: Store, kind: str) -> Non
     other = add_host(store, "gpu02")
     store.desktops.tick(pool.id, lambda *_: numbered(1, 3))
     (third,) = store.desktops.unplaced()
-    assert store.desktops.place(third.id, other.id, None)
+    store.rooms.set(other.id, ROOM)
+    assert store.desktops.place(third.id, other.id, "A100-4C", 1)
     lease = store.hosts.take_lease(other.id, store.holder, 60.0)
     assert lease is not None
     report_all(store, other.id, lease.epoch)
@@ -331,7 +336,7 @@ def test_a_host_without_a_change_costs_no_write(store: Store) -> None:
     _, host_id, epoch = with_desktops(store, 3)
     writes = count_writes(store)
     assert report_all(store, host_id, epoch, seen_at=5.0)
-    store.hosts.set_offers(host_id, store.hosts.offers())
+    store.rooms.set(host_id, ROOM)
     host = store.hosts.find("gpu01")
     facts = AgentFacts(host.machine_id or "", host.boot_id, host.driver, host.agent_version or "")
     store.hosts.note_seen(host_id, facts)
@@ -362,49 +367,79 @@ def test_an_absent_desktop_is_forgotten_when_its_host_says_that_the_vm_is_gone(s
     assert store.journal.list()[-1].kind == "desktop-deleted"
 
 
-def test_an_offer_is_used_up(store: Store) -> None:
+def versions(store: Store) -> dict[str, int]:
+    return {host_id: one.version for host_id, one in store.rooms.list()[0].items()}
+
+
+def test_of_two_that_counted_the_same_room_one_places(store: Store) -> None:
     add_image(store)
     pool = add_pool(store)
     host = add_host(store)
     store.desktops.tick(pool.id, lambda *_: numbered(2))
-    store.hosts.set_offers(host.id, (Offer(host.id, "A100-4C", 1, 10),))
+    store.rooms.set(host.id, ROOM)
     first, second = store.desktops.unplaced()
-    assert store.desktops.place(first.id, host.id, "A100-4C")
-    assert not store.desktops.place(second.id, host.id, "A100-4C")
-    assert not store.desktops.place(first.id, host.id, "A100-4C")
+    assert store.desktops.place(first.id, host.id, "A100-4C", 1)
+    assert not store.desktops.place(second.id, host.id, "A100-4C", 1)
+    assert not store.desktops.place(first.id, host.id, "A100-4C", 2), "it has a host"
+    assert not store.desktops.place(second.id, "none", "A100-4C", 1)
     with pytest.raises(Refused, match="gpu01 has desktops: office-001"):
         store.hosts.remove("gpu01", "test")
     store.desktops.unplace(first.id)
     assert len(store.desktops.unplaced()) == 2
+    assert store.desktops.place(second.id, host.id, "A100-4C", 2)
 
 
-def test_what_is_on_its_way_to_a_host_is_not_offered_again(store: Store) -> None:
+def test_a_room_is_what_its_host_said_with_what_is_on_its_way(store: Store) -> None:
     add_image(store)
     pool, host = add_pool(store), add_host(store)
-    store.desktops.tick(pool.id, lambda *_: numbered(3))
-    offered = (Offer(host.id, "A100-4C", 3, 10), Offer(host.id, "A100-8C", 1, 5))
-    store.hosts.set_offers(host.id, offered)
-    first, second, third = store.desktops.unplaced()
-    for desktop in (first, second):
-        assert store.desktops.place(desktop.id, host.id, "A100-4C")
-    assert store.desktops.on_their_way() == {host.id: {"A100-4C": 2}}
-    store.hosts.set_offers(host.id, offered)
-    assert set(store.hosts.offers()) == {replace(offered[0], free=1), offered[1]}
+    store.desktops.tick(pool.id, lambda *_: numbered(2))
+    assert (store.rooms.list(), store.rooms.find(host.id)) == (({}, ()), None)
+    store.rooms.set(host.id, ROOM)
+    assert store.rooms.find(host.id) == ROOM
+    assert store.rooms.list() == ({host.id: StoredRoom(ROOM, 1)}, ())
     writes = count_writes(store)
-    store.hosts.set_offers(host.id, offered)
+    store.rooms.set(host.id, ROOM)
     assert writes() == 0
-    store.hosts.set_offers(host.id, (replace(offered[0], free=2),), {first.id})  # it has the first, and counted it
-    assert store.hosts.offers() == store.hosts.offers(host.id) == (replace(offered[0], free=1),)
-    assert store.hosts.offers("none") == ()
-    assert store.desktops.place(third.id, host.id, "A100-4C")
-    store.hosts.set_offers(host.id, (replace(offered[0], free=1),), {first.id})
-    assert store.hosts.offers() == (replace(offered[0], free=0),), "never less than none"
+    first, second = store.desktops.unplaced()
+    assert store.desktops.place(first.id, host.id, "A100-4C", 1)
+    assert store.desktops.place(second.id, host.id, "passthrough", 2)
+    way = [(host.id, pool.id, "office-001", "A100-4C"), (host.id, pool.id, "office-002", "passthrough")]
+    assert store.rooms.list() == ({host.id: StoredRoom(ROOM, 3)}, tuple(way))
+    store.rooms.set(host.id, replace(ROOM, memory_mib=7))
+    assert versions(store) == {host.id: 4}
     lease = store.hosts.take_lease(host.id, store.holder, 60.0)
     assert lease is not None
     report_all(store, host.id, lease.epoch)
-    assert store.desktops.on_their_way() == {}
-    store.hosts.set_offers(host.id, offered)
-    assert set(store.hosts.offers()) == set(offered)
+    assert store.rooms.list()[1] == ()
+
+
+def test_a_profile_is_refused_for_a_minute_or_until_the_host_says_something_else(store: Store) -> None:
+    host = add_host(store)
+    store.rooms.refuse(host.id, "A100-4C")  # it said nothing yet
+    store.rooms.set(host.id, ROOM)
+    store.rooms.refuse(host.id, "A100-4C")
+    store.rooms.refuse(host.id, "A100-8C")
+    store.rooms.set(host.id, ROOM)
+    assert store.rooms.list()[0][host.id] == StoredRoom(ROOM, 3, frozenset({"A100-4C", "A100-8C"}))
+    store.rooms.set(host.id, replace(ROOM, cpus=1))
+    assert store.rooms.list()[0][host.id].refused == frozenset()
+    store.rooms.refuse(host.id, "A100-4C")
+    assert store.rooms.list()[0][host.id].refused == {"A100-4C"}
+    with store.database.write() as connection:
+        connection.execute(schema.host_room.update().values(refused='{"A100-4C": 1.0, "A100-8C": 1e12}'))
+    assert store.rooms.list()[0][host.id].refused == {"A100-8C"}
+    store.rooms.refuse(host.id, "VF")
+    assert store.rooms.list()[0][host.id].refused == {"A100-8C", "VF"}
+
+
+def test_the_room_of_an_older_program_counts_as_none(store: Store) -> None:
+    host = add_host(store)
+    store.rooms.set(host.id, ROOM)
+    with store.database.write() as connection:
+        connection.execute(schema.host_room.update().values(room='{"free": 3}'))
+    room = store.rooms.find(host.id)
+    assert room is not None
+    assert (room.gpus, room.memory_mib) == ((), None)
 
 
 def test_who_waits_in_line_lets_others_pass(store: Store) -> None:

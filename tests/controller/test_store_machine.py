@@ -24,18 +24,22 @@ from hypothesis.stateful import (
 
 from tests import examples
 from tests.controller.conftest import add_host, add_image, add_pool, opened
+from tests.rooms import room_of
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.store import Store, upgrade
-from vgpuctl.controller.model import Desktop, HostLease, Offer, Pool, PoolChanges
+from vgpuctl.controller.model import Desktop, HostLease, Pool, PoolChanges
+from vgpuctl.controller.planning.fleet_room import demand_of, room_of_fleet
 from vgpuctl.controller.planning.host_choice import choose_host
 from vgpuctl.controller.planning.host_look import HostVm
 from vgpuctl.controller.planning.host_plan import DeleteVm, HostAction, MakeVm, MarkVm, RefreshVm, StopVm, plan_host
 from vgpuctl.controller.planning.phase import SILENT_SECONDS
 from vgpuctl.controller.planning.pool_plan import plan_pool
 from vgpuctl.errors import NoCapacity
+from vgpuctl.gpu.equal_size import EqualSizeKind
 from vgpuctl.value import replace
 
 MAXIMUM, SPARE, CAPACITY, PROFILE = 4, 2, 3, "A100-4C"
+KIND = EqualSizeKind("A100", 40960, {PROFILE: 4096}, {PROFILE: CAPACITY})
 USERS = ("ada", "bob", "eve")
 which = st.integers(0, MAXIMUM - 1)
 controllers = st.integers(0, 1)
@@ -50,8 +54,6 @@ class ModelHost:
         self.disk_users: dict[str, set[str]] = {}
         self.obeys: tuple[int, str] = (0, "")
         self.is_silent = False
-        self.free = 0
-        """What it last offered, less what was placed there since."""
 
     def refuses(self, lease: HostLease) -> bool:
         """Return whether a call of a lease comes too late."""
@@ -95,6 +97,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.unlooked: set[str] = set()
         """Restored rows whose host was not looked at since: nobody is told their addresses before `confirm-restore`."""
         self.was_restored = False
+        self.is_quicker = False
+        """Whether another controller places each desktop just before."""
 
     @initialize()
     def begin(self) -> None:
@@ -131,11 +135,26 @@ class StoreMachine(RuleBasedStateMachine):
     def place(self, one: int) -> None:
         store = self.stores[one]
         pool, hosts = store.pools.find("office"), store.hosts.list()
-        offers = store.hosts.offers()
+        reported, on_their_way = store.rooms.list()
+        room = room_of_fleet(reported, on_their_way, {pool.id: pool})
+        versions = {host_id: one.version for host_id, one in reported.items()}
         for row in store.desktops.unplaced():
-            choice = choose_host(row, pool, hosts, offers, {}, {}, store.now())  # offers of before: another was quicker
-            if choice.host is not None and store.desktops.place(row.id, choice.host.id, choice.profile):
-                self.hosts[self.ids.index(choice.host.id)].free -= 1
+            choice = choose_host(row, pool, hosts, room, {}, {}, store.now())
+            if choice.host is None:
+                continue
+            host_id = choice.host.id
+            assert room.take(host_id, demand_of(pool.spec, row.name, choice.profile)) == PROFILE
+            other = self.stores[1 - one]
+            if self.is_quicker:  # another one counts the same room, and places first
+                other.desktops.place(row.id, host_id, PROFILE, other.rooms.list()[0][host_id].version)
+            if store.desktops.place(row.id, host_id, choice.profile, versions[host_id]):
+                assert not self.is_quicker
+                versions[host_id] += 1
+
+    @rule()
+    def race(self) -> None:
+        """From now on, or no more, another controller is quicker."""
+        self.is_quicker = not self.is_quicker
 
     @rule(one=controllers, place=places)
     def report_host(self, one: int, place: int) -> None:
@@ -154,6 +173,8 @@ class StoreMachine(RuleBasedStateMachine):
         pools, images = {self.pool_id: store.pools.find("office")}, {self.image.id: self.image}
         vms = list(model.vms.values())
         plan = plan_host(host, rows, vms, pools, images, store.now(), store.incarnation, flying, 4)
+        taken = ((KIND.sizes[PROFILE], len(vms)) if vms else KIND.empty,)
+        store.rooms.set(host_id, room_of(*((KIND, state) for state in taken)))
         assert store.desktops.report(host_id, store.holder, lease.epoch, plan.reports, rows)
         for row in store.desktops.of_host(host_id):
             if row.handed_out and row.id in model.vms:
@@ -161,8 +182,6 @@ class StoreMachine(RuleBasedStateMachine):
                 assert mark is not None
                 assert (mark.user, mark.generation) == (row.user, row.generation), "its host has confirmed it"
         store.hosts.note_seen(host_id, None)
-        store.hosts.set_offers(host_id, (Offer(host_id, PROFILE, CAPACITY - len(vms), CAPACITY),), model.vms.keys())
-        model.free = CAPACITY - len(vms)
         for desktop_id in plan.powered_off:
             store.desktops.note_off(desktop_id)
         self.pending += [(place, lease, action) for action in plan.actions]
@@ -198,9 +217,8 @@ class StoreMachine(RuleBasedStateMachine):
         if self.hosts[place].carry_out(action, self.image.path):
             store.desktops.note_success(action.desktop.id)
         else:
-            store.hosts.use_up_offer(self.ids[place], PROFILE)
+            store.rooms.refuse(self.ids[place], PROFILE)
             store.desktops.unplace(action.desktop.id)
-            self.hosts[place].free = 0
 
     @rule(one=controllers, user=st.sampled_from(USERS))
     def assign(self, one: int, user: str) -> None:
@@ -297,8 +315,10 @@ class StoreMachine(RuleBasedStateMachine):
     def numbers_hold(self) -> None:
         rows = self.stores[1].desktops.list()
         assert len(rows) <= MAXIMUM, "no more than the pool's maximum"
-        assert all(offer.free >= 0 for offer in self.stores[1].hosts.offers())
-        assert all(host.free >= 0 for host in self.hosts), "no more than the hosts offered"
+        if not self.was_restored:
+            for host_id, host in zip(self.ids, self.hosts, strict=True):
+                coming = {row.id for row in rows if row.host_id == host_id and row.report is None}
+                assert len(coming | host.vms.keys()) <= CAPACITY, "no more is placed than a host has room for"
         assert all(len(host.vms) <= CAPACITY for host in self.hosts)
         counts = Counter(
             row.user

@@ -14,6 +14,7 @@ from tests.agent.conftest import RunningAgent
 from tests.controller.conftest import IMAGE
 from tests.controller.thin_host import PROFILE, VGPUS_PER_GPU, ThinHosts, ThinLink
 from vgpuctl.controller.hosts.link import HostLink
+from vgpuctl.controller.planning.fleet_room import FleetRoom
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.desktop import DesktopMark, Fence, FleetRequest
 from vgpuctl.value import replace
@@ -40,8 +41,8 @@ class Site:
     def picture(self) -> list[tuple[object, ...]]:
         """Return what the controller reads of each VM, and how many more have room."""
         vms = [(vm.name, vm.uuid, str(vm.state), vm.desktop, vm.image) for vm in self.link.host().list_vms().data]
-        (free,) = [row.free for row in self.link.host().list_profiles().data if row.profile == PROFILE] or [0]
-        return [*sorted(vms), (free,)]
+        room = FleetRoom({"h": self.link.host().read_room()})
+        return [*sorted(vms), (room.profiles("h")[PROFILE],)]
 
     def make(self, number: int, *, start: bool = False) -> str:
         fields = {"profile": (PROFILE,), "memory": "1GiB"}
@@ -86,14 +87,14 @@ def test_a_thin_host_answers_as_a_real_one(agent: RunningAgent, tmp_path: Path) 
     assert {"", "no-capacity", "fenced", "not-found", "tombstone"} <= {one for one in real if isinstance(one, str)}
 
 
-@pytest.mark.parametrize("call", ["list_vms", "list_profiles", "read_fleet"])
+@pytest.mark.parametrize("call", ["list_vms", "read_room", "read_fleet"])
 def test_its_rows_have_the_fields_of_real_ones(agent: RunningAgent, tmp_path: Path, call: str) -> None:
     hosts = ThinHosts(tmp_path / "thin", gpus=1)
     link = HostLink("gpu01", f"agent:{agent.path}")
     for site in (one := Site(link), other := Site(ThinLink(hosts.add("gpu01")))):
         assert [site.code(lambda host: host.announce_fleet(FENCE)), site.make(0)] == ["", ""]
     answers = [getattr(site.link.host(), call)() for site in (one, other)]
-    rows = [answer if call == "read_fleet" else answer.data[0] for answer in answers]
+    rows = [answer if call != "list_vms" else answer.data[0] for answer in answers]
     link.close()
     own = set(type(rows[1]).__annotations__) - {"times_listed"}
     assert own <= set(type(rows[0]).__annotations__)

@@ -16,16 +16,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.rooms import room_of
 from vgpuctl.agent.fleet_fence import FleetFence
 from vgpuctl.controller.model import FleetHost
 from vgpuctl.errors import Exists, NoCapacity, NotFound
+from vgpuctl.gpu.equal_size import EqualSizeKind
 from vgpuctl.model.desktop import DesktopMark, Fence, FleetRequest, FleetStatus
+from vgpuctl.model.host_room import HostRoom
 from vgpuctl.model.image_copy import CopyState, ImageCopy, ImageRequest
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.value import Value, replace
 
 PROFILE = "A100-4C"
 VGPUS_PER_GPU = 10
+KIND = EqualSizeKind("NVIDIA A100", 40960, {PROFILE: 4096}, {PROFILE: VGPUS_PER_GPU})
 
 
 class ThinVm(Value):
@@ -44,15 +48,6 @@ class ThinVm(Value):
     prepared: bool | None = None
     stop_reason: str | None = None
     times_listed: int = 0
-
-
-class ThinProfile(Value):
-    """A row of `list_profiles`."""
-
-    profile: str
-    free: int
-    free_at_least: int
-    max_per_gpu: int
 
 
 class ThinHost:
@@ -119,11 +114,11 @@ class ThinCalls:
                     host.vms[vm.uuid] = replace(vm, times_listed=vm.times_listed + 1)
             return QueryResult(tuple(host.vms.values()))
 
-    def list_profiles(self, *, everything: bool = False) -> QueryResult[tuple[ThinProfile, ...]]:
-        host = self._host
-        with host.lock:
-            free = host.capacity - len(host.vms)
-            return QueryResult((ThinProfile(PROFILE, free, free, VGPUS_PER_GPU),))
+    def read_room(self) -> HostRoom:
+        with self._host.lock:
+            count, gpus = len(self._host.vms), range(self._host.capacity // VGPUS_PER_GPU)
+        taken = [min(max(count - number * VGPUS_PER_GPU, 0), VGPUS_PER_GPU) for number in gpus]
+        return room_of(*((KIND, (KIND.sizes[PROFILE], number) if number else KIND.empty) for number in taken))
 
     def show_address(self, name: str) -> QueryResult[Any]:
         raise NotFound(f"{name} has no address")

@@ -125,6 +125,7 @@ class Api:
             Route(f"{prefix}/openapi.json", self._answer(self._openapi)),
             Route(f"{prefix}/events", self._answer(self._read_events)),
             Route(f"{prefix}/fleet", self._answer(self._answer_fleet), methods=["GET", "POST"]),
+            Route(f"{prefix}/fleet/room", self._answer(self._answer_room)),
             Route(
                 f"{prefix}/images",
                 self._answer(partial(images.answer, self._checkers)),
@@ -209,6 +210,9 @@ class Api:
         if request.method == "POST":
             await self._checkers.run(caller, self._fleet.announce, caller, await read_body(request))
         return _json(await self._readers.run(caller, self._fleet.status))
+
+    async def _answer_room(self, _: HttpRequest, caller: Caller) -> Response:
+        return _json(await self._readers.run(caller, self._fleet.room))
 
     async def _list_operations(self, _: HttpRequest, caller: Caller) -> Response:
         return _json({"operations": [_shown(stored) for stored in self._operations.list()]})

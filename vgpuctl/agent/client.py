@@ -59,6 +59,7 @@ from vgpuctl.library.text_file import read_text
 from vgpuctl.model.desktop import Fence, FleetStatus
 from vgpuctl.model.documents import read_failure, to_json_value
 from vgpuctl.model.event import Event
+from vgpuctl.model.host_room import HostRoom
 from vgpuctl.model.outcome import (
     DEFAULT_WAIT_SECONDS,
     CallSettings,
@@ -70,7 +71,7 @@ from vgpuctl.model.outcome import (
     confirm_everything,
     never_cancelled,
 )
-from vgpuctl.value import replace
+from vgpuctl.value import Value, replace
 
 Result = TypeVar("Result")
 Data = TypeVar("Data")
@@ -152,7 +153,8 @@ class AgentHost(GpuHost):
 
     def read_fleet(self) -> FleetStatus:
         """Return which controller the host obeys, and what a controller compares when it connects."""
-        return self._fleet("GET", None)
+        seen: FleetStatus = self._fleet("GET", None)
+        return seen
 
     def announce_fleet(self, fence: Fence, *, adopt: bool = False) -> FleetStatus:
         """Announce the holder of this host's lease. `adopt`: for another incarnation than the host obeyed.
@@ -160,14 +162,25 @@ class AgentHost(GpuHost):
         Raises:
             Refused: the host obeys another holder (`Fenced`), or no longer knows whom (`FenceLost`).
         """
-        return self._fleet("POST", json.dumps({"fence": to_json_value(fence), "adopt": adopt}).encode())
+        announced = json.dumps({"fence": to_json_value(fence), "adopt": adopt}).encode()
+        seen: FleetStatus = self._fleet("POST", announced)
+        return seen
 
-    def _fleet(self, method: str, body: bytes | None) -> FleetStatus:
-        status, answer = self._request(method, f"/{API_VERSION}/fleet", body, {"Content-Type": "application/json"})
+    def read_room(self) -> HostRoom:
+        """Return what the host has room for.
+
+        Raises:
+            HostCannot: the host does not know, because its libvirt does not answer.
+        """
+        room: HostRoom = self._fleet("GET", None, "/room", HostRoom)
+        return room
+
+    def _fleet(self, method: str, body: bytes | None, path: str = "", kind: type[Value] = FleetStatus) -> Any:
+        headers = {"Content-Type": "application/json"}
+        status, answer = self._request(method, f"/{API_VERSION}/fleet{path}", body, headers)
         if status != 200:
             raise error_of(read_failure(answer["error"]))
-        fleet: FleetStatus = read_answer(FleetStatus, answer)
-        return fleet
+        return read_answer(kind, answer)
 
     def follow_events(self, after: str | None = None) -> Iterator[Event]:
         """Yield events as they come, from now on or after the event with this id, until the agent ends.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API takes and answers about a controller: `/v1/fleet`, and the object `fleet` of a request."""
+"""What the API takes and answers about a controller: `/v1/fleet`, what is below it, and `fleet` of a request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from vgpuctl.agent.protocol import REQUEST_KEY, FenceNeeded, RequestOptions
 from vgpuctl.errors import InvalidInput, NotAllowed
 from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.desktop import Fence, FleetStatus, check_fence
+from vgpuctl.model.host_room import HostRoom
 from vgpuctl.model.image_copy import FENCE_HEADER
 from vgpuctl.model.result_reader import read_value
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.nvml_facts import driver_version
 from vgpuctl.operations.guards import require_libvirt
+from vgpuctl.operations.host_room import read_room
 from vgpuctl.ports.host import Host, for_another_operation
 from vgpuctl.value import replace
 from vgpuctl.version import __version__
@@ -74,6 +76,18 @@ class FleetApi:
     def status(self) -> FleetStatus:
         """Return what `GET /v1/fleet` answers."""
         return read_status(self._host, self._fence)
+
+    def room(self) -> HostRoom:
+        """Return what `GET /v1/fleet/room` answers.
+
+        Raises:
+            HostCannot: libvirt does not answer.
+        """
+        other = for_another_operation(self._host)
+        try:
+            return read_room(other)
+        finally:
+            other.operations.end()
 
     def check(self, call: LibraryCall, options: RequestOptions) -> None:
         """Refuse a change by a controller that the host does not obey; the operation checks that again.

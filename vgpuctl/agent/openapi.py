@@ -11,6 +11,7 @@ from vgpuctl.agent.operation_store import SECRET_FIELDS, StoredOperation
 from vgpuctl.agent.protocol import API_CALLS, API_VERSION, REQUEST_KEY, RequestOptions
 from vgpuctl.library.call_table import LibraryCall, Parameter
 from vgpuctl.model.desktop import Fence, FleetStatus
+from vgpuctl.model.host_room import HostRoom
 from vgpuctl.model.image_copy import FENCE_HEADER, ImageCopy, ImageRequest
 from vgpuctl.model.json_schema import document_schema, schema_of
 from vgpuctl.model.result_reader import typed_fields
@@ -85,7 +86,7 @@ def _operation_paths() -> dict[str, Any]:
 
 
 def _fleet_path(schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the path about the controller that the host obeys."""
+    """Return the paths about the controller that the host obeys, and what it asks."""
     status, fence = schema_of(FleetStatus, schemas), schema_of(Fence, schemas)
     body = {
         "type": "object",
@@ -99,7 +100,8 @@ def _fleet_path(schemas: dict[str, Any]) -> dict[str, Any]:
         "responses": _responses(status),
     }
     read = {"summary": "Show which controller the host obeys.", "responses": _responses(status)}
-    return {f"/{API_VERSION}/fleet": {"get": read, "post": announce}}
+    room = {"summary": "Show what the host has room for.", "responses": _responses(schema_of(HostRoom, schemas))}
+    return {f"/{API_VERSION}/fleet": {"get": read, "post": announce}, f"/{API_VERSION}/fleet/room": {"get": room}}
 
 
 def _image_paths(schemas: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.controller.model import FleetCaller, PoolSpec
 from vgpuctl.controller.planning.fleet_fits import HostFits, count_fits
+from vgpuctl.controller.planning.fleet_room import room_of_fleet
 from vgpuctl.controller.planning.image_plan import state_text
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, parse_pool
 from vgpuctl.errors import InvalidInput
@@ -43,16 +44,14 @@ class CapacityCalls:
         spec, left = self._spec_of(pool, text, file)
         image = self._store.images.find(spec.image)
         rows = {row.host_id: row for row in self._store.host_images.list() if row.image_id == image.id}
-        fits = count_fits(
-            spec, self._store.hosts.list(), self._store.hosts.offers(), rows, self._store.desktops.on_their_way(),
-            self._store.now(),
-        )  # fmt: skip
-        free, at_least = sum(one.free for one in fits), sum(one.at_least for one in fits)
-        enough = None if count is None or at_least < count <= free else free >= count
+        pools = {one.id: one for one in self._store.pools.list()}
+        room = room_of_fleet(*self._store.rooms.list(), pools)
+        fits = count_fits(spec, self._store.hosts.list(), room, rows, self._store.now())
+        free = sum(one.free for one in fits)
         states = {host_id: state_text(row) for host_id, row in rows.items()}
         return QueryResult(
             FleetFitsResult(
-                pool, spec.profiles, spec.image, count, enough, free, at_least, left,
+                pool, spec.profiles, spec.image, count, None if count is None else free >= count, free, left,
                 len(self._store.desktops.unplaced()),
                 tuple(_host_result(one, states.get(one.host.id)) for one in fits),
             )
@@ -70,4 +69,4 @@ class CapacityCalls:
 
 
 def _host_result(one: HostFits, image: str | None) -> FleetFitsHostResult:
-    return FleetFitsHostResult(one.host.name, one.free, one.at_least, one.profiles, image, one.why or None)
+    return FleetFitsHostResult(one.host.name, one.free, one.profiles, image, one.why or None)

@@ -18,12 +18,12 @@ from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.hosts.runner import LEASE_SECONDS, HostRunner
-from vgpuctl.controller.model import Desktop, FleetHost, Image, JournalLimits, Offer, Pool, PoolChanges, PoolState
+from vgpuctl.controller.model import Desktop, FleetHost, HostImage, Image, JournalLimits, Pool, PoolChanges, PoolState
+from vgpuctl.controller.planning.fleet_room import demand_of, room_of_fleet
 from vgpuctl.controller.planning.host_choice import choose_host
 from vgpuctl.controller.planning.pool_plan import plan_pool
 from vgpuctl.errors import Refused, VgpuctlError
 from vgpuctl.model.image_copy import CopyState
-from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.controller")
 
@@ -36,6 +36,8 @@ STOP_SECONDS = 60.0
 """So long calls of hosts may go on when the controller stops; the hosts finish or undo them."""
 PLACED_AT_A_TIME = 500
 """So many desktops get hosts in one tick: the next one goes on, and the pools do not wait meanwhile."""
+PLACED_FROM_ONE_ROOM = 50
+"""So many of them from what one query says of the hosts' room, which changes meanwhile."""
 QEMU_MAC_PREFIX = (0x52, 0x54, 0x00)
 
 
@@ -212,36 +214,44 @@ class Engine:
 
     def _place(self) -> None:
         """Choose hosts for the desktops that have none."""
-        waiting = self._store.desktops.unplaced()
+        waiting = self._store.desktops.unplaced()[:PLACED_AT_A_TIME]
         if not waiting:
             return
         pools = {pool.id: pool for pool in self._store.pools.list()}
-        hosts, now, offers = self._store.hosts.list(), self._store.now(), self._store.hosts.offers()
+        hosts, images = self._store.hosts.list(), self._store.host_images.list()
         counts: dict[str, Counter[str]] = {}
         for pool_id in {desktop.pool_id for desktop in waiting}:
             of_pool = self._store.desktops.of_pool(pool_id)
             counts[pool_id] = Counter(one.host_id for one in of_pool if one.host_id is not None)
-        on_hosts = self._store.host_images.list()
-        for desktop in waiting[:PLACED_AT_A_TIME]:
+        for first in range(0, len(waiting), PLACED_FROM_ONE_ROOM):
+            self._place_some(waiting[first : first + PLACED_FROM_ONE_ROOM], pools, hosts, images, counts)
+
+    def _place_some(
+        self,
+        waiting: Sequence[Desktop],
+        pools: Mapping[str, Pool],
+        hosts: Sequence[FleetHost],
+        images: Sequence[HostImage],
+        counts: Mapping[str, Counter[str]],
+    ) -> None:
+        """Choose hosts for these desktops. `counts`: how many of each pool are on each host; grows."""
+        reported, on_their_way = self._store.rooms.list()
+        room, now = room_of_fleet(reported, on_their_way, pools), self._store.now()
+        versions = {host_id: one.version for host_id, one in reported.items()}
+        for desktop in waiting:
             pool = pools.get(desktop.pool_id)
             if pool is None or pool.state is not PoolState.ACTIVE:
                 continue
-            images_on = {row.host_id: row for row in on_hosts if row.image_id == desktop.image_id}
-            choice = choose_host(desktop, pool, hosts, offers, images_on, counts[pool.id], now, number=random_number())
+            images_on = {row.host_id: row for row in images if row.image_id == desktop.image_id}
+            choice = choose_host(desktop, pool, hosts, room, images_on, counts[pool.id], now, number=random_number())
             if choice.host is None:
                 self._store.desktops.note_unplaced(desktop, choice.reason)
-            elif self._store.desktops.place(desktop.id, choice.host.id, choice.profile):
-                counts[pool.id][choice.host.id] += 1
-                offers = less_offer(offers, choice.host.id, choice.profile)
-            else:  # another controller took the last one
-                offers = self._store.hosts.offers()
-
-
-def less_offer(offers: Sequence[Offer], host_id: str, profile: str | None) -> tuple[Offer, ...]:
-    """Return offers after a desktop took one of them, as `place` has it in the database."""
-    return tuple(
-        replace(one, free=one.free - 1) if (one.host_id, one.profile) == (host_id, profile) else one for one in offers
-    )
+                continue
+            host_id = choice.host.id
+            room.take(host_id, demand_of(pool.spec, desktop.name, choice.profile))
+            if self._store.desktops.place(desktop.id, host_id, choice.profile, versions[host_id]):
+                versions[host_id] += 1
+                counts[pool.id][host_id] += 1  # else the room is another one now: the next tick counts again
 
 
 def random_number() -> float:

@@ -39,6 +39,7 @@ from vgpuctl.controller.model import (
 )
 from vgpuctl.controller.passwords import OneTimePasswords
 from vgpuctl.controller.planning import pool_rules
+from vgpuctl.controller.planning.fleet_room import room_of_fleet
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
@@ -403,9 +404,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
 
     def _host_results(self, hosts: tuple[FleetHost, ...]) -> tuple[FleetHostResult, ...]:
         leases, counts, now = self._store.hosts.leases(), self._store.hosts.desktop_counts(), self._store.now()
-        offers: dict[str, dict[str, int]] = {}
-        for offer in self._store.hosts.offers():
-            offers.setdefault(offer.host_id, {})[offer.profile] = offer.free
+        room = room_of_fleet(*self._store.rooms.list(), {pool.id: pool for pool in self._store.pools.list()})
         names = {image.id: image.name for image in self._store.images.list()}
         images: dict[str, dict[str, str]] = {}
         for row in self._store.host_images.list():
@@ -420,7 +419,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
                     host_key=host.host_key, agent_version=host.agent_version, driver=host.driver,
                     holder=lease.holder if lease is not None and lease.expires_at > now else None,
                     seen=_time_text(host.seen_at),
-                    running=self._running_on(host), offers=offers.get(host.id, {}), generation=host.generation,
+                    running=self._running_on(host), offers=room.profiles(host.id), generation=host.generation,
                     images=images.get(host.id, {}),
                 )
             )  # fmt: skip

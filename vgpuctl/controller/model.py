@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
+from vgpuctl.model.host_room import HostRoom
 from vgpuctl.model.image_copy import CopyState
 from vgpuctl.value import EMPTY_MAPPING, Value
 
@@ -246,13 +247,24 @@ class HostLease(Value):
     expires_at: float
 
 
-class Offer(Value):
-    """How many more vGPUs of a profile a host said it can make, less what is on its way there."""
+class StoredRoom(Value):
+    """What a host said that it has room for. `version`: another one with each change, and each desktop placed there.
+
+    `refused`: the profiles for which it had no room just now.
+    """
+
+    room: HostRoom
+    version: int
+    refused: frozenset[str] = frozenset()
+
+
+class OnItsWay(NamedTuple):
+    """A desktop that a host is to get, and that it never had."""
 
     host_id: str
-    profile: str
-    free: int
-    total: int
+    pool_id: str
+    name: str
+    profile: str | None
 
 
 class DesktopReport(Value):

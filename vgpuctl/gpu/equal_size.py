@@ -165,12 +165,13 @@ class EqualSizeKind(AlikeKind):
         self.framebuffer_mib = framebuffer_mib
         self.sizes = dict(sizes)
         self.empty: State = (0, 0)
-        self._max_vgpus = dict(max_vgpus)
+        self.max_vgpus = dict(max_vgpus)
+        self.one_type = one_type
         self._lock: dict[str, object] = {p: p if one_type else mib for p, mib in sizes.items()}
 
     def footprint(self, profile: str) -> Hashable:
         """See `GpuKind.footprint`."""
-        return (self._lock[profile], self._max_vgpus[profile]) if profile in self._max_vgpus else None
+        return (self._lock[profile], self.max_vgpus[profile]) if profile in self.max_vgpus else None
 
     def placements(self, state: State, profile: str) -> tuple[Placement, ...]:
         """See `GpuKind.placements`. There is one: the place of a vGPU does not matter."""
@@ -198,9 +199,9 @@ class EqualSizeKind(AlikeKind):
         """See `GpuKind.count_remaining`."""
         vgpu_count: int
         lock, vgpu_count = state
-        if profile not in self._max_vgpus or lock not in (0, self._lock[profile]):
+        if profile not in self.max_vgpus or lock not in (0, self._lock[profile]):
             return 0
-        return max(0, self._max_vgpus[profile] - vgpu_count)
+        return max(0, self.max_vgpus[profile] - vgpu_count)
 
     def sizes_in_use(self, state: State) -> frozenset[int]:
         """See `GpuKind.sizes_in_use`."""
@@ -214,10 +215,10 @@ class EqualSizeKind(AlikeKind):
         profiles = [p for p, count in requested.items() if count]
         if not profiles:
             return True
-        if any(p not in self._max_vgpus for p in profiles) or len({self._lock[p] for p in profiles}) > 1:
+        if any(p not in self.max_vgpus for p in profiles) or len({self._lock[p] for p in profiles}) > 1:
             return False
         total = 0
-        for profile in sorted(profiles, key=lambda p: self._max_vgpus[p]):
+        for profile in sorted(profiles, key=lambda p: self.max_vgpus[p]):
             total += requested[profile]
             if total > self.count_remaining(state, profile):
                 return False
@@ -226,7 +227,7 @@ class EqualSizeKind(AlikeKind):
     def add_rows(self, program: Program, state: State, columns: Columns, number: int) -> None:
         """See `GpuKind.add_rows`."""
         lock, vgpu_count = state
-        add_one_size_rows(program, lock, vgpu_count, self._lock, self._max_vgpus, columns, number)
+        add_one_size_rows(program, lock, vgpu_count, self._lock, self.max_vgpus, columns, number)
 
 
 def add_one_size_rows(

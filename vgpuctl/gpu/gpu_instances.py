@@ -270,20 +270,20 @@ class SharedInstanceKind(AlikeKind):
         self.framebuffer_mib = framebuffer_mib
         self.sizes = dict(sizes)
         self.empty: State = (0, tuple((0, 0) for _ in instances))
-        self._needs = dict(needs)
-        self._instances = tuple(instances)
-        self._carriers = carriers
+        self.needs = dict(needs)
+        self.instances = tuple(instances)
+        self.carriers = carriers
 
     def footprint(self, profile: str) -> Hashable:
         """See `GpuKind.footprint`."""
-        return (self._needs[profile], self.sizes[profile]) if profile in self._needs else None
+        return (self.needs[profile], self.sizes[profile]) if profile in self.needs else None
 
     def placements(self, state: State, profile: str) -> tuple[Placement, ...]:
         """See `GpuKind.placements`. Of equivalent instances only the first counts."""
         _, instance_states = state
         distinct: dict[tuple[int, int, int], Placement] = {}
         for placement in self.all_placements(state, profile):
-            distinct.setdefault((self._instances[placement.place], *instance_states[placement.place]), placement)
+            distinct.setdefault((self.instances[placement.place], *instance_states[placement.place]), placement)
         return tuple(distinct.values())
 
     def all_placements(self, state: State, profile: str) -> tuple[Placement, ...]:
@@ -304,19 +304,19 @@ class SharedInstanceKind(AlikeKind):
 
     def _open_instances(self, state: State, profile: str) -> list[int]:
         vgpu_count, instance_states = state
-        need = self._needs.get(profile)
-        if need is None or vgpu_count >= self._carriers:
+        need = self.needs.get(profile)
+        if need is None or vgpu_count >= self.carriers:
             return []
         return [
             n
-            for n, gi_profile_id in enumerate(self._instances)
+            for n, gi_profile_id in enumerate(self.instances)
             if gi_profile_id == need.gi_profile_id and self._count_free_in_instance(instance_states[n], profile)
         ]
 
     def _count_free_in_instance(self, instance_state: tuple[int, int], profile: str) -> int:
         """Return how many more of a profile fit into an instance of its GI profile."""
         size, vgpu_count = instance_state
-        return max(0, self._needs[profile].max_vgpus - vgpu_count) if size in (0, self.sizes[profile]) else 0
+        return max(0, self.needs[profile].max_vgpus - vgpu_count) if size in (0, self.sizes[profile]) else 0
 
     def remove(self, state: State, profile: str, place: int) -> State:
         """See `GpuKind.remove`."""
@@ -332,7 +332,7 @@ class SharedInstanceKind(AlikeKind):
             self._count_free_in_instance(instance_states[place], profile)
             for place in self._open_instances(state, profile)
         )
-        return int(min(free, self._carriers - vgpu_count)) if free else 0
+        return int(min(free, self.carriers - vgpu_count)) if free else 0
 
     def sizes_in_use(self, state: State) -> frozenset[int]:
         """See `GpuKind.sizes_in_use`."""
@@ -345,19 +345,19 @@ class SharedInstanceKind(AlikeKind):
         if not counts_by_profile:
             return True
         if (
-            not all(p in self._needs for p in counts_by_profile)
-            or sum(counts_by_profile.values()) > self._carriers - vgpu_count
+            not all(p in self.needs for p in counts_by_profile)
+            or sum(counts_by_profile.values()) > self.carriers - vgpu_count
         ):
             return False
         sizes: dict[tuple[int, int], Counter[int]] = {}
         for profile, count in counts_by_profile.items():
-            need = self._needs[profile]
+            need = self.needs[profile]
             sizes.setdefault((need.gi_profile_id, self.sizes[profile]), Counter())[need.max_vgpus] += count
-        free = Counter(gi for gi, (size, _) in zip(self._instances, instance_states, strict=True) if not size)
+        free = Counter(gi for gi, (size, _) in zip(self.instances, instance_states, strict=True) if not size)
         for (gi, size), counts in sizes.items():
             current = [
                 n
-                for gi_profile_id, (own_size, n) in zip(self._instances, instance_states, strict=True)
+                for gi_profile_id, (own_size, n) in zip(self.instances, instance_states, strict=True)
                 if (gi_profile_id, own_size) == (gi, size)
             ]
             free[gi] -= _count_extra_instances(counts, current)
@@ -366,13 +366,13 @@ class SharedInstanceKind(AlikeKind):
     def add_rows(self, program: Program, state: State, columns: Columns, number: int) -> None:
         """See `GpuKind.add_rows`: each instance is of one size, and each vGPU has a carrier of its own."""
         vgpu_count, instance_states = state
-        max_vgpus = {profile: need.max_vgpus for profile, need in self._needs.items()}
+        max_vgpus = {profile: need.max_vgpus for profile, need in self.needs.items()}
         for place, (size, count) in enumerate(instance_states):
             here = {key: same for key, same in columns.items() if key[1] == place}
             if here:
                 add_one_size_rows(program, size, count, self.sizes, max_vgpus, here, number)
         every: dict[int, float] = {column: 1 for same in columns.values() for column in same}
-        program.add_row(every, upper=number * max(0, self._carriers - vgpu_count))
+        program.add_row(every, upper=number * max(0, self.carriers - vgpu_count))
 
 
 def _count_extra_instances(counts: Mapping[int, int], current: Sequence[int]) -> int:

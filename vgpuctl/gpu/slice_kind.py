@@ -52,8 +52,8 @@ class SliceKind(AlikeKind):
         self.framebuffer_mib = framebuffer_mib
         self.sizes = dict(sizes)
         self.empty: State = 0
-        self._slices = slices
-        self._pools = tuple(pools)
+        self.slices = slices
+        self.pools = tuple(pools)
         self._places = {profile: self._places_of(footprint) for profile, footprint in footprints.items()}
         self._place_set = {profile: frozenset(places) for profile, places in self._places.items()}
         self._units = {profile: footprint.units for profile, footprint in footprints.items()}
@@ -62,7 +62,7 @@ class SliceKind(AlikeKind):
             for p, footprint in footprints.items()
             if footprint.starts
         }
-        self._footprints = dict(footprints)
+        self.footprints = dict(footprints)
         self._placements_cache: dict[tuple[State, str], tuple[Placement, ...]] = {}
         self._remaining_cache: dict[tuple[State, str], int] = {}
         self._run_cache: dict[tuple[int, tuple[str, ...]], list[int]] = {}
@@ -75,11 +75,11 @@ class SliceKind(AlikeKind):
         return tuple(mask + units for mask in covered)
 
     def _shift(self, pool: int) -> int:
-        return self._slices + pool * COUNT_BITS
+        return self.slices + pool * COUNT_BITS
 
     def footprint(self, profile: str) -> Hashable:
         """See `GpuKind.footprint`."""
-        return self._footprints.get(profile)
+        return self.footprints.get(profile)
 
     def units_in_use(self, state: State, pool: int) -> int:
         """Return how many units of a pool are in use."""
@@ -98,7 +98,7 @@ class SliceKind(AlikeKind):
         places = self._places.get(profile, ())
         if not self._count_by_pools(state, profile):
             return ()
-        covered = state & ((1 << self._slices) - 1)
+        covered = state & ((1 << self.slices) - 1)
         return tuple(Placement(place, state + place) for place in places if not covered & place)
 
     def all_placements(self, state: State, profile: str) -> tuple[Placement, ...]:
@@ -107,7 +107,7 @@ class SliceKind(AlikeKind):
 
     def add(self, state: State, profile: str, place: int) -> State | None:
         """See `GpuKind.add`."""
-        if state & place & ((1 << self._slices) - 1):
+        if state & place & ((1 << self.slices) - 1):
             return None
         return (
             state + place
@@ -131,7 +131,7 @@ class SliceKind(AlikeKind):
     def count_each(self, state: State, profiles: tuple[str, ...]) -> list[int]:
         """See `GpuKind.count_each`. Free slices come in runs, and states of one GPU share most of their runs."""
         counts = [0] * len(profiles)
-        free = ~state & ((1 << self._slices) - 1)
+        free = ~state & ((1 << self.slices) - 1)
         while free:
             run = free & ~(free + (free & -free))
             counts = list(map(add, counts, self._count_in_run(run, profiles)))
@@ -159,8 +159,8 @@ class SliceKind(AlikeKind):
         """Return for how many more vGPUs of a profile the pools have units."""
         if profile not in self._units:
             return 0
-        counts = [(self._pools[pool] - self.units_in_use(state, pool)) // n for pool, n in self._units[profile]]
-        return max(0, min(counts)) if counts else self._slices
+        counts = [(self.pools[pool] - self.units_in_use(state, pool)) // n for pool, n in self._units[profile]]
+        return max(0, min(counts)) if counts else self.slices
 
     def fits(self, state: State, requested: Mapping[str, int]) -> bool:
         """See `GpuKind.fits`. The used units of the pools do not depend on the places."""
@@ -173,19 +173,19 @@ class SliceKind(AlikeKind):
             units.update({pool: n * count for pool, n in self._units[profile]})
             if profile in self._shapes:
                 shapes[self._shapes[profile]] += count
-        if any(self.units_in_use(state, pool) + n > self._pools[pool] for pool, n in units.items()):
+        if any(self.units_in_use(state, pool) + n > self.pools[pool] for pool, n in units.items()):
             return False
-        free = ~state & ((1 << self._slices) - 1)
+        free = ~state & ((1 << self.slices) - 1)
         together = self._together.get(free) or self._together.setdefault(free, Together(free))
         return together.fit(shapes)
 
     def add_rows(self, program: Program, state: State, columns: Columns, number: int) -> None:
         """See `GpuKind.add_rows`: a slice is covered once, and no pool has more units in use than it has."""
         covering: dict[int, dict[int, float]] = {}
-        used: list[dict[int, float]] = [{} for _ in self._pools]
+        used: list[dict[int, float]] = [{} for _ in self.pools]
         for (profile, place), same in columns.items():
-            footprint = self._footprints[profile]
-            covered = place & ((1 << self._slices) - 1)
+            footprint = self.footprints[profile]
+            covered = place & ((1 << self.slices) - 1)
             lowest = (covered & -covered).bit_length() - 1
             for column in same:
                 for covered_slice in range(lowest, lowest + footprint.size) if covered else ():
@@ -195,7 +195,7 @@ class SliceKind(AlikeKind):
         for row in covering.values():
             program.add_row(row, upper=number)
         for pool, row in enumerate(used):
-            program.add_row(row, upper=number * max(0, self._pools[pool] - self.units_in_use(state, pool)))
+            program.add_row(row, upper=number * max(0, self.pools[pool] - self.units_in_use(state, pool)))
 
 
 def count_disjoint(places: Iterable[int], covered: int = 0) -> int:

@@ -276,12 +276,7 @@ class Gpu(Value):
 
     def has_model_name(self, name: str) -> bool:
         """Return whether `name` is the model's name, words of it, a word without its memory suffix, or its PCI id."""
-        if name.casefold() == self.pci_id:
-            return True
-        words = self.model.casefold().replace("[", " ").replace("]", " ").split()
-        name_words = name.casefold().replace("[", " ").replace("]", " ").split()
-        word_runs = (words[n : n + len(name_words)] for n in range(len(words)))
-        return bool(name_words) and (name_words in word_runs or name_words in [[name.split("-")[0]] for name in words])
+        return is_model_name(name, self.model, self.pci_id)
 
     @property
     def accepts_placements(self) -> bool:
@@ -301,6 +296,16 @@ class Gpu(Value):
     def find_function(self, address: str) -> GpuFunction | None:
         """Return this GPU's function with that address."""
         return next((f for f in self.functions if f.address == address), None)
+
+
+def is_model_name(name: str, model: str, pci_id: str | None) -> bool:
+    """Return whether `name` is a model's name, words of it, a word without its memory suffix, or its PCI id."""
+    if name.casefold() == pci_id:
+        return True
+    words = model.casefold().replace("[", " ").replace("]", " ").split()
+    name_words = name.casefold().replace("[", " ").replace("]", " ").split()
+    word_runs = (words[n : n + len(name_words)] for n in range(len(words)))
+    return bool(name_words) and (name_words in word_runs or name_words in [[word.split("-")[0]] for word in words])
 
 
 class IommuGroupMember(Value):

@@ -157,13 +157,15 @@ def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
         return "host.yaml excludes it from vgpuctl (mode: unmanaged)"
     if gpu.desired_mode is not None and gpu.desired_mode != mode:
         return f"host.yaml reserves it for mode {gpu.desired_mode}; vgpuctl set-mode {gpu.address} {mode} changes that"
-    if gpu.reserved_for and not any(_is_named(vm or "", pattern) for pattern in gpu.reserved_for):
+    if not may_have(gpu.reserved_for, vm or ""):
         return f"host.yaml reserves it for VMs named {' or '.join(gpu.reserved_for)}"
     return None
 
 
-def _is_named(vm: str, pattern: str) -> bool:
-    return any(matches_glob(vm, word) for word in expand_braces(pattern))
+def may_have(reserved_for: Iterable[str], vm: str) -> bool:
+    """Return whether a VM of this name may have a GPU that is reserved for names of these patterns; none: any may."""
+    patterns = tuple(reserved_for)
+    return not patterns or any(matches_glob(vm, word) for pattern in patterns for word in expand_braces(pattern))
 
 
 def why_profile_forbidden(gpu: Gpu, vgpu_type: VgpuType) -> str | None:

@@ -34,12 +34,21 @@ class PlacementPolicy(ABC):
 
     def order_choices(self, fleet: Fleet, profile: str, gpus: Iterable[int]) -> list[PlacementChoice]:
         """Return every place for the next vGPU of a profile on each of these GPUs, the best first."""
-        keyed = []
-        for gpu in gpus:
-            group = fleet.group_of(gpu)
-            costs = self._room_lost_on(fleet.kinds, group.kind_index).placements_by_cost(group.state, profile)
-            keyed += [(self.key(fleet, gpu, profile, lost), PlacementChoice(gpu, group, p)) for lost, p in costs]
+        keyed = [
+            (key, PlacementChoice(gpu, fleet.group_of(gpu), place))
+            for gpu in gpus
+            for key, place in self._keyed_places(fleet, profile, gpu)
+        ]
         return [choice for _, choice in sorted(keyed, key=itemgetter(0))]
+
+    def best_place(self, fleet: Fleet, profile: str, gpu: int) -> tuple[SortKey, Placement] | None:
+        """Return the best place for the next vGPU of a profile on a GPU, with its `key`; None: there is no room."""
+        return min(self._keyed_places(fleet, profile, gpu), key=itemgetter(0), default=None)
+
+    def _keyed_places(self, fleet: Fleet, profile: str, gpu: int) -> list[tuple[SortKey, Placement]]:
+        group = fleet.group_of(gpu)
+        costs = self._room_lost_on(fleet.kinds, group.kind_index).placements_by_cost(group.state, profile)
+        return [(self.key(fleet, gpu, profile, lost), place) for lost, place in costs]
 
     def _best_placements(self, fleet: Fleet, profile: str) -> Iterator[tuple[GpuGroup, RoomLost, Placement]]:
         """Yield the best place on the GPUs of each group that have room."""

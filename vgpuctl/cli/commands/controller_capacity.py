@@ -13,31 +13,24 @@ from vgpuctl.cli.command_table import CONTROLLER_COMMANDS
 from vgpuctl.cli.commands.controller import Where, at_controller, connect
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Block, Page
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import InvalidInput, NoCapacity
 
 if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
     from vgpuctl.model.results.fleet import FleetFitsHostResult, FleetFitsResult
-
-STATUS_BY_FIT = {True: 0, False: 4, None: 1}
-
-
-def _count(free: int, at_least: int) -> str:
-    return str(free) if free == at_least else f"{at_least} to {free}"
 
 
 def _host_line(host: FleetFitsHostResult) -> str:
     if host.why is not None:
         return f"  {host.name}: none: {host.why}"
     image = "" if host.image == "ready" else f"; its image is {host.image or 'not there yet'}"
-    return f"  {host.name}: {_count(host.free, host.free_at_least)}{image}"
+    return f"  {host.name}: {host.free}{image}"
 
 
 def _fits(data: FleetFitsResult) -> Page:
-    total = f"{_count(data.free, data.free_at_least)} more desktops fit"
+    total = f"{data.free} more desktops fit"
     if data.count is not None:
-        word = {True: "yes", False: "no", None: "not known"}[data.fits]
-        total = f"{word}: {data.count} desktops; {total}"
+        total = f"{'yes' if data.fits else 'no'}: {data.count} desktops; {total}"
     blocks: list[Block] = [f"{data.pool}: {total}" if data.pool else total]
     if data.maximum_left is not None:
         blocks.append(f"  its spec allows {data.maximum_left} more")
@@ -64,10 +57,9 @@ def _fits(data: FleetFitsResult) -> Page:
 def fits(settings: Settings, pool: str | None, file: str | None, count: int | None, where: Where) -> int:
     """Count how many more desktops of a pool fit in the fleet now. Nothing is reserved.
 
-    Hosts say what they have room for, at most ten seconds ago; they do not say how much memory and storage is free.
-    A range: desktops of other profiles are on their way to a host, and may take room there.
+    It counts what hosts said at most ten seconds ago, GPUs, memory and storage, less what is on its way to them.
 
-    Exit status with --count 0: they fit. 4: they do not. 1: it depends on the desktops on their way.
+    Exit status with --count 0: they fit. 4: they do not.
     """
 
     def work(guard: SignalGuard) -> run.CommandOutput:
@@ -79,7 +71,7 @@ def fits(settings: Settings, pool: str | None, file: str | None, count: int | No
 
             text = read_text(file, "spec")
         result = connect(settings, *where).call("fits", pool=pool, text=text, file=file, count=count)
-        return run.CommandOutput(result, status=0 if count is None else STATUS_BY_FIT[result.data.fits])
+        return run.CommandOutput(result, status=NoCapacity.status if result.data.fits is False else 0)
 
     return run.perform(settings, "controller-fits", work)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sqlalchemy import Connection, ScalarSelect, Select, Table, delete, func, insert, select, update
 
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.room_rows import count_placed
 from vgpuctl.controller.database.rows import (
     CONTROLLER,
     About,
@@ -22,7 +23,6 @@ from vgpuctl.controller.database.rows import (
     columns_of,
     desktop_of,
     forget_crashes,
-    on_its_way,
     pool_of,
     report_columns,
     row_of_desktop,
@@ -95,18 +95,6 @@ class DesktopRows(Rows):
         """Return the MAC addresses of all desktops."""
         with self._database.read() as connection:
             return set(connection.execute(select(schema.desktop.c.mac)).scalars())
-
-    def on_their_way(self) -> dict[str, dict[str, int]]:
-        """Return for each host, by its id, how many desktops of each profile it is to get and never had."""
-        table = schema.desktop
-        counted = select(table.c.host_id, table.c.profile, func.count()).where(
-            on_its_way(), table.c.profile.is_not(None)
-        )
-        result: dict[str, dict[str, int]] = {}
-        with self._database.read() as connection:
-            for host_id, profile, count in connection.execute(counted.group_by(table.c.host_id, table.c.profile)):
-                result.setdefault(host_id, {})[profile] = count
-        return result
 
     def count(self) -> int:
         """Return how many desktops there are."""
@@ -275,17 +263,15 @@ class DesktopRows(Rows):
             off = update(table).where((table.c.id == desktop_id) & table.c.power_on.is_(True)).values(power_on=False)
             connection.execute(off)
 
-    def place(self, desktop_id: str, host_id: str, profile: str | None) -> bool:
-        """Put a desktop without a host onto one; False: it has one, or the host's offer of the profile is used up."""
-        table, offer = schema.desktop, schema.host_offer
+    def place(self, desktop_id: str, host_id: str, profile: str | None, version: int) -> bool:
+        """Put a desktop without a host onto one; False: it has one, or the host's room is no longer of this version."""
+        table = schema.desktop
         with self._write() as connection:
             waiting = (table.c.id == desktop_id) & table.c.host_id.is_(None) & table.c.absent.is_(False)
             if connection.execute(select(table.c.id).where(waiting).with_for_update(key_share=True)).first() is None:
                 return False
-            if profile is not None:
-                own = (offer.c.host_id == host_id) & (offer.c.profile == profile) & (offer.c.free > 0)
-                if connection.execute(update(offer).where(own).values(free=offer.c.free - 1)).rowcount != 1:
-                    return False
+            if not count_placed(connection, host_id, version):
+                return False
             placed = update(table).where(table.c.id == desktop_id)
             connection.execute(placed.values(host_id=host_id, profile=profile, not_before=0.0))
             self._changes.touch(host_id)

@@ -4,7 +4,7 @@
 SQLite: a transaction that writes begins with BEGIN IMMEDIATE, and those of one process wait for each other on a lock
 of their own, which is faster than SQLite's. PostgreSQL: rows are locked by FOR NO KEY UPDATE, which SQLite leaves out
 and which other rows can still refer to. Every transaction locks in this order: people, images, pools, leases, desktops,
-offers; several rows of a table by their ids. Else two wait for each other, and PostgreSQL ends one.
+rooms; several rows of a table by their ids. Else two wait for each other, and PostgreSQL ends one.
 """
 
 from __future__ import annotations

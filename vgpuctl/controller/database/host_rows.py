@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts, the leases on them, what they offer."""
+"""Hosts, and the leases on them."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.restored_rows import read_restored
-from vgpuctl.controller.database.rows import CONTROLLER, About, Rows, check_generation, columns_of, host_of, on_its_way
-from vgpuctl.controller.model import AgentFacts, FleetHost, FleetHostState, HostLease, Offer
+from vgpuctl.controller.database.rows import CONTROLLER, About, Rows, check_generation, columns_of, host_of
+from vgpuctl.controller.model import AgentFacts, FleetHost, FleetHostState, HostLease
 from vgpuctl.controller.planning.restored import RESTORED
 from vgpuctl.errors import Exists, NotFound, Refused
 from vgpuctl.value import replace
@@ -255,36 +254,6 @@ class HostRows(Rows):
             rows = connection.execute(select(schema.host_lease)).mappings()
             return {row["host_id"]: HostLease(**row) for row in rows}
 
-    def offers(self, host_id: str | None = None) -> tuple[Offer, ...]:
-        """Return what all hosts offer, or one."""
-        table = schema.host_offer
-        statement = select(table) if host_id is None else select(table).where(table.c.host_id == host_id)
-        with self._database.read() as connection:
-            return tuple(Offer(**row) for row in connection.execute(statement).mappings())
-
-    def set_offers(self, host_id: str, offers: tuple[Offer, ...], listed: Set[str] = frozenset()) -> None:
-        """Replace what a host offers, less the desktops on their way there; nothing is written unless it changed.
-
-        `listed`: the ids of the VMs that it has: it counted those itself.
-        """
-        table = schema.host_offer
-        with self._database.read() as connection:
-            rows = connection.execute(select(table).where(table.c.host_id == host_id)).mappings()
-            before = {Offer(**row) for row in rows}
-            if before == set(_less_on_their_way(connection, host_id, offers, listed)):
-                return
-        with self._write() as connection:
-            connection.execute(delete(table).where(table.c.host_id == host_id))
-            if left := _less_on_their_way(connection, host_id, offers, listed):  # what was placed until now
-                connection.execute(insert(table), [columns_of(offer) for offer in left])
-
-    def use_up_offer(self, host_id: str, profile: str) -> None:
-        """Note that a host had no room for a profile, until it says again what it has."""
-        offer = schema.host_offer
-        with self._database.write() as connection:
-            used = (offer.c.host_id == host_id) & (offer.c.profile == profile)
-            connection.execute(update(offer).where(used).values(free=0))
-
     def find_id(self, host_id: str) -> FleetHost | None:
         """Return a host by its id; None: it was removed."""
         with self._database.read() as connection:
@@ -297,15 +266,6 @@ class HostRows(Rows):
         with self._database.read() as connection:
             rows = connection.execute(select(column, func.count()).where(column.is_not(None)).group_by(column))
             return {row[0]: row[1] for row in rows}
-
-
-def _less_on_their_way(
-    connection: Connection, host_id: str, offers: tuple[Offer, ...], listed: Set[str]
-) -> tuple[Offer, ...]:
-    table = schema.desktop
-    placed = select(table.c.id, table.c.profile).where(on_its_way() & (table.c.host_id == host_id))
-    taken = Counter(row.profile for row in connection.execute(placed) if row.id not in listed)
-    return tuple(replace(offer, free=max(0, offer.free - taken[offer.profile])) for offer in offers)
 
 
 def _stop_key(host_id: str) -> str:

@@ -101,10 +101,10 @@ def begin_restored(database: Database, connection: Connection, restored: Restore
 
 
 def doubt_all(connection: Connection) -> None:
-    """Have nothing count that hosts said before the restore: their desktops, their leases, their offers."""
+    """Have nothing count that hosts said before the restore: their desktops, their leases, their room."""
     pools = {row["id"]: pool_of(row) for row in connection.execute(select(schema.pool)).mappings()}
     for desktop in map(desktop_of, connection.execute(select(schema.desktop)).mappings().all()):
         row = row_of_desktop(doubted(desktop, pools[desktop.pool_id]))
         connection.execute(update(schema.desktop).where(schema.desktop.c.id == desktop.id).values(**row))
-    for table in (schema.host_lease, schema.host_offer, schema.answer):
+    for table in (schema.host_lease, schema.host_room, schema.answer):
         connection.execute(delete(table))

@@ -92,14 +92,15 @@ host_lease = Table(
     Column("expires_at", Float, nullable=False),
 )
 
-host_offer = Table(
-    "host_offer",
+host_room = Table(
+    "host_room",
     metadata,
     Column("host_id", ID, ForeignKey(host.c.id, ondelete="CASCADE"), primary_key=True),
-    Column("profile", NAME, primary_key=True),
-    Column("free", Integer, nullable=False),
-    Column("total", Integer, nullable=False),
+    Column("room", Text, nullable=False),
+    Column("refused", Text, nullable=False),
+    Column("version", Integer, nullable=False),
 )
+"""What a host has room for; `refused`: until when nothing of a profile is placed there, by profile."""
 
 host_image = Table(
     "host_image",

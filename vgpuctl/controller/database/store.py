@@ -29,6 +29,7 @@ from vgpuctl.controller.database.image_rows import HostImageRows
 from vgpuctl.controller.database.move_rows import MoveRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
 from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
+from vgpuctl.controller.database.room_rows import RoomRows
 from vgpuctl.controller.database.rows import Changes
 from vgpuctl.errors import HostCannot, Refused
 
@@ -70,6 +71,7 @@ class Store:
         self.hosts = HostRows(*parts)
         self.images = ImageRows(*parts)
         self.host_images = HostImageRows(*parts)
+        self.rooms = RoomRows(*parts)
         self.pools = PoolRows(*parts)
         self.desktops = DesktopRows(*parts)
         self.moves = MoveRows(*parts)

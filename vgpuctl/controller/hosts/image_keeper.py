@@ -13,6 +13,7 @@ from vgpuctl.controller.hosts.image_child import SendJob
 from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.model import Desktop, FleetHost, HostImage, Image, Pool
 from vgpuctl.controller.planning.back_off import wait_after
+from vgpuctl.controller.planning.fleet_room import profiles_of
 from vgpuctl.controller.planning.image_plan import failed_image, image_request, seen_image, wanted_images
 from vgpuctl.errors import Unreachable, VgpuctlError
 from vgpuctl.model.image_copy import CopyState, ImageCopy, NotACopy
@@ -47,8 +48,7 @@ class ImageKeeper:
             Unreachable, Fenced, FenceLost: nothing can be done there.
         """
         rows = {row.image_id: row for row in self._store.host_images.list(host.id)}
-        offers = self._store.hosts.offers(host.id)
-        wanted = wanted_images(host, pools, desktops, images, offers)
+        wanted = wanted_images(host, pools, desktops, images, profiles_of(self._store.rooms.find(host.id)))
         self.is_busy, self.failed = False, frozenset()
         if not wanted and not rows:
             return frozenset()

@@ -27,11 +27,10 @@ from vgpuctl.controller.model import (
     FleetHostState,
     HostLease,
     Image,
-    Offer,
     Pool,
     Restored,
 )
-from vgpuctl.controller.planning.host_look import HostVm
+from vgpuctl.controller.planning.host_look import HostVm, has_new
 from vgpuctl.controller.planning.host_plan import (
     AllowLogon,
     HostAction,
@@ -64,7 +63,8 @@ SETTLE_SECONDS = 0.1
 """Events that follow each other this quickly begin one turn."""
 MAX_CALLS = 4
 """So many calls of one host run at a time."""
-OFFER_SECONDS = 10.0
+ROOM_SECONDS = 10.0
+"""So often a host is asked what it has room for; and whenever a new desktop is there."""
 
 
 class HostRunner(threading.Thread):
@@ -88,7 +88,7 @@ class HostRunner(threading.Thread):
         self._running: set[str] = set()
         self._lock = threading.Lock()
         self._events: threading.Thread | None = None
-        self._offered_at = 0.0
+        self._room_read_at = 0.0
         self._seen: FleetStatus | None = None
 
     def wake(self) -> None:
@@ -145,7 +145,7 @@ class HostRunner(threading.Thread):
         with self._lock:  # before the look: of a call that ends meanwhile, the list may not have what it did
             running = frozenset(self._running)
         vms = self._look(link, desktops, pools)
-        self._offer(link, host, frozenset(vm.uuid for vm in vms))
+        self._read_room(link, host, is_new=has_new(desktops, vms))
         fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
         on_host = images if waits else self._keep_images(link, fence, host, desktops, pools, images)
         plan = plan_host(
@@ -315,17 +315,15 @@ class HostRunner(threading.Thread):
             vms[vm.uuid] = vm
         return tuple((vms | {vm.uuid: vm for vm in self._guests.ask(link, questions)}).values())
 
-    def _offer(self, link: HostLink, host: FleetHost, listed: frozenset[str]) -> None:
-        """Store what the host has room for; not after each look, since that takes a while on large hosts."""
-        if self._store.clock.monotonic() < self._offered_at + OFFER_SECONDS:
+    def _read_room(self, link: HostLink, host: FleetHost, *, is_new: bool) -> None:
+        """Store what the host has room for; not after each look, since that takes a while on large hosts.
+
+        `is_new`: a desktop is there that counts as on its way until its report is stored: it must be in the room first.
+        """
+        if not is_new and self._store.clock.monotonic() < self._room_read_at + ROOM_SECONDS:
             return
-        rows = link.host().list_profiles(everything=True).data
-        offers = [
-            Offer(host.id, row.profile, row.free_at_least if row.free is None else row.free, row.max_per_gpu or 0)
-            for row in rows
-        ]
-        self._store.hosts.set_offers(host.id, tuple(offers), listed)
-        self._offered_at = self._store.clock.monotonic()
+        self._store.rooms.set(host.id, link.host().read_room())
+        self._room_read_at = self._store.clock.monotonic()
 
     def _begin(self, link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:
         with self._lock:
@@ -351,7 +349,7 @@ class HostRunner(threading.Thread):
         finally:
             with self._lock:
                 self._running.discard(desktop.id)
-            self._offered_at = 0.0
+            self._room_read_at = 0.0
             self._wake.set()
 
     def _note_error(self, action: HostAction, error: VgpuctlError) -> None:
@@ -361,7 +359,7 @@ class HostRunner(threading.Thread):
             return
         if isinstance(error, NoCapacity) and isinstance(action, MakeVm):
             if desktop.profile is not None:
-                self._store.hosts.use_up_offer(self.host_id, desktop.profile)
+                self._store.rooms.refuse(self.host_id, desktop.profile)
             self._store.desktops.unplace(desktop.id)
             return
         if isinstance(error, Fenced):

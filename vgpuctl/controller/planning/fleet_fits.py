@@ -1,75 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many more desktops of a pool fit, on each host, and why a host takes none.
-
-What a host offers of a profile is its own count of that profile alone, less the desktops of it that are on their way
-there. Other profiles share its GPUs: a desktop of another profile on its way takes at most one whole GPU from this one.
-"""
+"""How many more desktops of a pool fit, on each host, and why a host takes none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from vgpuctl.config.name_patterns import natural_key
-from vgpuctl.controller.model import FleetHost, HostImage, Offer, PoolSpec
-from vgpuctl.controller.planning.host_choice import HostRoom, matches_profile, wanted_profiles, why_no_desktops
-from vgpuctl.value import EMPTY_MAPPING, Value
+from vgpuctl.config.vm_spec import fill_number
+from vgpuctl.controller.model import FleetHost, HostImage, PoolSpec
+from vgpuctl.controller.planning.fleet_room import FleetRoom, demand_of
+from vgpuctl.controller.planning.host_choice import none_text, why_no_desktops
+from vgpuctl.value import Value
+
+MAX_FITS = 10_000
+"""Counted on one host at most."""
 
 
 class HostFits(Value):
-    """How many more desktops fit on a host; `at_least`: whatever those on their way there take.
+    """How many more desktops fit on a host. `profiles`: for each profile that they can have, how many if all have it.
 
-    `profiles`: for each profile that they can have, how many fit if all have it. `why`: why none; empty if some do.
+    `why`: why none; empty if some do.
     """
 
     host: FleetHost
     free: int
-    at_least: int
     profiles: Mapping[str, int]
     why: str = ""
 
 
 def count_fits(
-    spec: PoolSpec,
-    hosts: Iterable[FleetHost],
-    offers: Iterable[Offer],
-    images_on: Mapping[str, HostImage],
-    on_their_way: Mapping[str, Mapping[str, int]],
-    now: float,
+    spec: PoolSpec, hosts: Iterable[FleetHost], room: FleetRoom, images_on: Mapping[str, HostImage], now: float
 ) -> tuple[HostFits, ...]:
-    """Return how many more desktops fit on each host, by name.
+    """Return how many more desktops fit on each host, by name. Takes all that from `room`.
 
-    `images_on`: the pool's image on each host. `on_their_way`: for each host, how many desktops of each profile were
-    placed there and are not made yet.
+    `images_on`: the pool's image on each host.
     """
-    by_host: dict[str, list[Offer]] = {}
-    for offer in offers:
-        by_host.setdefault(offer.host_id, []).append(offer)
     return tuple(
-        _fits_on(spec, host, by_host.get(host.id, []), images_on, on_their_way.get(host.id, EMPTY_MAPPING), now)
-        for host in sorted(hosts, key=lambda host: natural_key(host.name))
+        _fits_on(spec, host, room, images_on, now) for host in sorted(hosts, key=lambda host: natural_key(host.name))
     )
 
 
 def _fits_on(
-    spec: PoolSpec,
-    host: FleetHost,
-    offers: Sequence[Offer],
-    images_on: Mapping[str, HostImage],
-    on_their_way: Mapping[str, int],
-    now: float,
+    spec: PoolSpec, host: FleetHost, room: FleetRoom, images_on: Mapping[str, HostImage], now: float
 ) -> HostFits:
-    why = why_no_desktops(host, spec, images_on, HostRoom(), now)
+    demand = demand_of(spec, fill_number(spec.names, 1))
+    why = why_no_desktops(host, spec, images_on, room, demand, now)
     if why is not None:
-        return HostFits(host, 0, 0, {}, why)
-    profiles: dict[str, int] = {}
-    best = (0, 0)
-    for wanted in wanted_profiles(spec):  # they share GPUs, so that their numbers do not add up
-        fitting = [offer for offer in offers if matches_profile(offer.profile, wanted)]
-        profiles |= {offer.profile: offer.free for offer in fitting}
-        others = sum(on_their_way.values()) - sum(on_their_way.get(offer.profile, 0) for offer in fitting)
-        most = max((offer.total for offer in fitting), default=0)
-        free = sum(offer.free for offer in fitting)
-        best = max(best, (free, max(0, free - others * most)))
-    words = " or ".join(wanted_profiles(spec))
-    none = f"no {words} is free" if profiles else f"it offers no {words}"
-    return HostFits(host, *best, profiles, "" if best[0] else none)
+        return HostFits(host, 0, {}, why)
+    alone = {wanted: room.free(host.id, demand, wanted) for wanted in demand.profiles}
+    profiles = {wanted: free.now // demand.count for wanted, free in alone.items() if free.total}
+    none = ", ".join(none_text(free, demand, wanted) for wanted, free in alone.items())
+    free = 0
+    while free < MAX_FITS and why is None:
+        if room.take(host.id, demand) is None:
+            why = none
+        else:
+            free += 1
+            why = why_no_desktops(host, spec, images_on, room, demand, now)
+    return HostFits(host, free, profiles, "" if free else why or none)

@@ -1,48 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which host a new desktop goes. The host chooses the GPU, and has the last word whether it has room.
-
-Offers are what hosts said they can make, less what is on its way there. Offers of several profiles are about the
-same GPUs, so an offer is an estimate until the host's next report.
-"""
+"""On which host a new desktop goes. The host chooses the GPU, and has the last word whether it has room."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from vgpuctl.config.name_patterns import natural_key
-from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.controller.model import (
     Desktop,
     FleetHost,
     FleetHostState,
     HostChoice,
     HostImage,
-    Offer,
     Pool,
     PoolSpec,
 )
+from vgpuctl.controller.planning.fleet_room import DISK_MIB, Demand, FleetRoom, Free, demand_of
 from vgpuctl.controller.planning.phase import is_silent
 from vgpuctl.model.image_copy import CopyState
-from vgpuctl.model.names import strip_board
-from vgpuctl.model.numbers import count_text, format_mib, parse_memory_size
-from vgpuctl.value import EMPTY_MAPPING, Value
+from vgpuctl.model.numbers import count_text, format_mib
+from vgpuctl.placement.policy import SortKey
+from vgpuctl.value import Value
 
 MAX_REASONS = 20
-
-
-class HostRoom(Value):
-    """How much memory a host has free, and how many CPUs it has; None: not known."""
-
-    memory_mib: int | None = None
-    cpus: int | None = None
 
 
 class ChosenHost(Value):
     """Where a desktop goes, and why; `host` None: nowhere, and `reason` says for each host why not.
 
-    `profile`: the offer that it takes; None without a host.
+    `profile`: the one that it gets there, by its full name; None without a host.
     """
 
     host: FleetHost | None
@@ -52,8 +40,7 @@ class ChosenHost(Value):
 
 class _Candidate(NamedTuple):
     host: FleetHost
-    offer: Offer
-    waste: float
+    free: Free
     has_image: bool
     placed: int
 
@@ -62,12 +49,11 @@ def choose_host(
     desktop: Desktop,
     pool: Pool,
     hosts: Sequence[FleetHost],
-    offers: Iterable[Offer],
+    room: FleetRoom,
     images_on: Mapping[str, HostImage],
     placed: Mapping[str, int],
     now: float,
     *,
-    rooms: Mapping[str, HostRoom] = EMPTY_MAPPING,
     number: float = 0.0,
 ) -> ChosenHost:
     """Choose a host for a desktop without one.
@@ -75,47 +61,39 @@ def choose_host(
     `images_on`: the desktop's image on each host; a host without an entry can get it. `placed`: how many desktops of
     this pool are on each host. `number`: at random from 0 up to, but not at, 1.
     """
-    by_host: dict[str, list[Offer]] = {}
-    for offer in offers:
-        by_host.setdefault(offer.host_id, []).append(offer)
+    demand = demand_of(pool.spec, desktop.name)
     reasons: dict[str, str] = {}
     able: list[FleetHost] = []
     for host in sorted(hosts, key=lambda host: _order(host.name)):
-        reason = why_no_desktops(host, pool.spec, images_on, rooms.get(host.id, HostRoom()), now)
+        reason = why_no_desktops(host, pool.spec, images_on, room, demand, now)
         if reason is None:
             able.append(host)
         else:
             reasons[host.name] = reason
-    for wanted in wanted_profiles(pool.spec):
+    for wanted in demand.profiles:
         candidates = []
         for host in able:
-            own = by_host.get(host.id, [])
-            fitting = [offer for offer in own if matches_profile(offer.profile, wanted)]
-            for offer in fitting:
-                if offer.free > 0:
-                    waste = sum(o.free / o.total for o in own if o.profile != offer.profile and o.total > 0)
-                    entry = _Candidate(host, offer, waste, _has_image(host, images_on), placed.get(host.id, 0))
-                    candidates.append(entry)
-            if all(offer.free <= 0 for offer in fitting):
-                total = sum(offer.total for offer in fitting)
-                text = f"no free {wanted} (of {total})" if fitting else f"offers no {wanted}"
-                reasons[host.name] = f"{reasons[host.name]}, {text}" if host.name in reasons else text
+            free = room.free(host.id, demand, wanted)
+            if free.now >= demand.count:
+                candidates.append(_Candidate(host, free, _has_image(host, images_on), placed.get(host.id, 0)))
+                continue
+            text = none_text(free, demand, wanted)
+            reasons[host.name] = f"{reasons[host.name]}, {text}" if host.name in reasons else text
         if candidates:
-            best = _best(candidates, pool.spec, number)
-            text = f"{best.host.name}: {best.offer.free} of {best.offer.total} {best.offer.profile} free"
-            return ChosenHost(best.host, best.offer.profile, text)
+            best = _best(candidates, pool.spec, number, lambda one: room.cost(one.host.id, demand, wanted))  # noqa: B023
+            own = room.profile(best.host.id, demand, wanted)
+            text = f"{best.host.name}: {best.free.now} of {best.free.total} {own} free"
+            return ChosenHost(best.host, own, text)
     return ChosenHost(None, None, _sentence(desktop, reasons))
 
 
-def wanted_profiles(spec: PoolSpec) -> tuple[str, ...]:
-    """Return the profiles that a desktop can have, best first; of whole GPUs and VFs their mode is the offer's name."""
-    return spec.profiles or (str(spec.vm.get("mode", "vgpu")),)
-
-
-@functools.lru_cache(maxsize=4096)
-def matches_profile(offered: str, wanted: str) -> bool:
-    """Return whether an offer is of a profile; one without a board, `2B`, is of any GPU model."""
-    return wanted.lower() in (offered.lower(), strip_board(offered).lower())
+def none_text(free: Free, demand: Demand, wanted: str) -> str:
+    """Return why a host has no room for a profile."""
+    if not free.total:
+        return f"offers no {wanted}"
+    if demand.count > 1:
+        return f"{free.now} {wanted} free (of {free.total}), {demand.count} needed"
+    return f"no free {wanted} (of {free.total})"
 
 
 _order = functools.lru_cache(maxsize=4096)(natural_key)
@@ -126,10 +104,11 @@ def why_no_desktops(
     host: FleetHost,
     spec: PoolSpec,
     images_on: Mapping[str, HostImage],
-    room: HostRoom,
+    room: FleetRoom,
+    demand: Demand,
     now: float,
 ) -> str | None:
-    """Return why a host gets no desktops of a pool, whatever it offers; None: it can get some."""
+    """Return why a host gets no desktops of a pool, whatever GPUs it has; None: it can get some."""
     differing = [f"{key}={value}" for key, value in spec.hosts.items() if host.labels.get(key) != value]
     if differing:
         return f"lacks the label {', '.join(differing)}"
@@ -142,14 +121,14 @@ def why_no_desktops(
     image = images_on.get(host.id)
     if image is not None and image.state is CopyState.FAILED:
         return f"its image failed ({image.error})"
-    if room.memory_mib is not None:
-        memory_mib = parse_memory_size(str(spec.vm.get("memory", FIELDS["memory"].default)))
-        if room.memory_mib < memory_mib:
-            return f"{format_mib(room.memory_mib)} of memory free, {format_mib(memory_mib)} needed"
-    if room.cpus is not None:
-        vcpus = int(spec.vm.get("vcpus", str(FIELDS["vcpus"].default)))
-        if room.cpus < vcpus:
-            return f"{room.cpus} CPUs, {vcpus} needed"
+    memory, cpus = room.memory_mib(host.id), room.cpus(host.id)
+    if memory is not None and memory < demand.memory_mib:
+        return f"{format_mib(memory)} of memory left, {format_mib(demand.memory_mib)} needed"
+    if cpus is not None and cpus < demand.vcpus:
+        return f"{count_text(cpus, 'CPU')}, {demand.vcpus} needed"
+    storage = room.storage_mib(host.id, demand.storage_pool)
+    if storage is not None and storage < DISK_MIB:
+        return f"{format_mib(storage)} left in the storage pool {demand.storage_pool}, {format_mib(DISK_MIB)} needed"
     return None
 
 
@@ -157,7 +136,9 @@ def _has_image(host: FleetHost, images_on: Mapping[str, HostImage]) -> bool:
     return host.id in images_on and images_on[host.id].state is CopyState.READY
 
 
-def _best(candidates: list[_Candidate], spec: PoolSpec, number: float) -> _Candidate:
+def _best(
+    candidates: list[_Candidate], spec: PoolSpec, number: float, cost: Callable[[_Candidate], SortKey]
+) -> _Candidate:
     """Return the best candidate; `candidates` are in the order of the hosts' names, which decides last."""
     kept = _least(candidates, lambda c: not c.has_image)
     if spec.apart:
@@ -165,8 +146,8 @@ def _best(candidates: list[_Candidate], spec: PoolSpec, number: float) -> _Candi
     if spec.choice is HostChoice.RANDOM:
         return kept[min(int(number * len(kept)), len(kept) - 1)]
     if spec.choice is HostChoice.SPREAD:
-        return min(kept, key=lambda c: (-c.offer.free / max(c.offer.total, 1), c.placed, -c.offer.free))
-    return min(kept, key=lambda c: (c.waste, c.offer.free))
+        return min(kept, key=lambda c: (-c.free.now / max(c.free.total, 1), c.placed, -c.free.now))
+    return min(kept, key=lambda c: (cost(c), c.free.now))
 
 
 def _least(candidates: list[_Candidate], key: Callable[[_Candidate], int]) -> list[_Candidate]:

@@ -127,6 +127,12 @@ def view_desktop(
     return DesktopView(desktop, None, None)
 
 
+def has_new(desktops: Sequence[Desktop], vms: Sequence[HostVm]) -> bool:
+    """Return whether a host has a desktop that it never reported before."""
+    listed = {vm.uuid for vm in vms}
+    return any(one.id in listed and (one.report is None or one.report.generation == 0) for one in desktops)
+
+
 def names_another(desktop: Desktop, mark: DesktopMark) -> bool:
     """Return whether a VM's record names another person than the row."""
     return mark.user is not None and mark.user != desktop.user

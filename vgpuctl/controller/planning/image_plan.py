@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
-from vgpuctl.controller.model import Desktop, FleetHost, FleetHostState, HostImage, Image, Offer, Pool, PoolState
+from vgpuctl.controller.model import Desktop, FleetHost, FleetHostState, HostImage, Image, Pool, PoolState
 from vgpuctl.controller.planning.back_off import wait_after
-from vgpuctl.controller.planning.host_choice import matches_profile, wanted_profiles
+from vgpuctl.controller.planning.fleet_room import matches_profile, wanted_profiles
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.image_copy import CopyState, ImageCopy, ImageRequest
 from vgpuctl.value import replace
@@ -26,22 +26,22 @@ def wanted_images(
     pools: Iterable[Pool],
     desktops: Iterable[Desktop],
     images: Mapping[str, Image],
-    offers: Sequence[Offer],
+    profiles: Collection[str],
 ) -> tuple[Image, ...]:
     """Return the images that a host should have: of pools whose desktops it can take, and of the desktops it has.
 
-    `desktops`, `offers`: the host's own.
+    `desktops`: the host's own; `profiles`: all that it can have when it is empty.
     """
     ids = {desktop.image_id for desktop in desktops if desktop.host_id == host.id and not desktop.absent}
     if host.state is FleetHostState.ACTIVE:
-        ids |= {pool.image_id for pool in pools if _can_take(host, pool, offers)}
+        ids |= {pool.image_id for pool in pools if _can_take(host, pool, profiles)}
     return tuple(sorted((images[one] for one in ids if one in images), key=lambda image: image.name))
 
 
-def _can_take(host: FleetHost, pool: Pool, offers: Sequence[Offer]) -> bool:
+def _can_take(host: FleetHost, pool: Pool, profiles: Collection[str]) -> bool:
     if pool.state is PoolState.DRAINING or any(host.labels.get(key) != text for key, text in pool.spec.hosts.items()):
         return False
-    return any(matches_profile(offer.profile, wanted) for wanted in wanted_profiles(pool.spec) for offer in offers)
+    return any(matches_profile(one, wanted) for wanted in wanted_profiles(pool.spec) for one in profiles)
 
 
 def image_request(image: Image) -> ImageRequest:

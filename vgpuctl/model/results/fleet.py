@@ -163,9 +163,9 @@ class AssignedDesktopResult(DesktopResult):
 class FleetHostResult(Value):
     """A host. `held`: why the controller changes nothing there; null if it does. `problem`: why it cannot be reached.
 
-    `holder`: the controller that has it now. `offers`: how many more vGPUs of each profile it said it can make.
-    `running`: how many desktops still run there; null unless its state is maintenance.
-    `images`: what it has of each image of the fleet.
+    `holder`: the controller that has it now. `offers`: how many more of each profile it has room for, less the desktops
+    on their way there; those of plain VFs are `VF`, of whole GPUs `passthrough`. `running`: how many desktops still run
+    there; null unless its state is maintenance. `images`: what it has of each image of the fleet.
     """
 
     name: str
@@ -190,13 +190,11 @@ class FleetHostResult(Value):
 class FleetFitsHostResult(Value):
     """How many more desktops fit on a host. `why`: why none; null if some do. `image`: what it has of their image.
 
-    `free_at_least`: whatever the desktops take that are on their way there. `profiles`: how many fit if all have this
-    profile; the numbers of several do not add up.
+    `profiles`: how many the GPUs take if all have this profile; the numbers of several do not add up.
     """
 
     name: str
     free: int
-    free_at_least: int
     profiles: Mapping[str, int]
     image: str | None
     why: str | None
@@ -205,9 +203,8 @@ class FleetFitsHostResult(Value):
 class FleetFitsResult(Value):
     """How many more desktops fit in the fleet. `pool`: null for a spec that is not stored.
 
-    `fits`: whether `count` do; null without a count, and where it depends on desktops on their way. `maximum_left`: how
-    many more the pool's spec allows, null if it is not stored. `unplaced`: how many desktops, of all pools, wait for a
-    host: they go first.
+    `fits`: whether `count` do; null without a count. `maximum_left`: how many more the pool's spec allows, null if it
+    is not stored. `unplaced`: how many desktops, of all pools, wait for a host: they go first.
     """
 
     pool: str | None
@@ -216,7 +213,6 @@ class FleetFitsResult(Value):
     count: int | None
     fits: bool | None
     free: int
-    free_at_least: int
     maximum_left: int | None
     unplaced: int
     hosts: tuple[FleetFitsHostResult, ...]

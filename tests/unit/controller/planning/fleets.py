@@ -6,12 +6,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from tests.rooms import counted_gpu, room_of
 from vgpuctl.controller.model import (
     Desktop,
     DesktopReport,
     FleetHost,
     Image,
-    Offer,
     OnLogoff,
     Pool,
     PoolChanges,
@@ -20,6 +20,7 @@ from vgpuctl.controller.model import (
     PoolState,
 )
 from vgpuctl.controller.planning.back_off import next_try
+from vgpuctl.controller.planning.fleet_room import FleetRoom
 from vgpuctl.controller.planning.host_choice import choose_host
 from vgpuctl.controller.planning.host_look import HostVm
 from vgpuctl.controller.planning.host_plan import (
@@ -267,8 +268,8 @@ class Fleet:
                 del self.rows[row.id]
                 continue
             placed = {id: sum(r.host_id == id for r in self.rows.values()) for id in self.hosts}
-            offers = [Offer(id, "A16-2B", self.slots - placed[id], self.slots) for id in self.hosts]
-            choice = choose_host(row, self.pool, [*self.hosts.values()], offers, {}, placed, self.now)
+            rooms = {id: room_of(counted_gpu(A16_2B=(self.slots - placed[id], self.slots))) for id in self.hosts}
+            choice = choose_host(row, self.pool, [*self.hosts.values()], FleetRoom(rooms), {}, placed, self.now)
             if choice.host is not None:
                 self.rows[row.id] = replace(row, host_id=choice.host.id, profile=choice.profile)
 

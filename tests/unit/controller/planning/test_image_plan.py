@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.unit.controller.planning.fleets import HOST, IMAGE, NOW, desktop_of, pool_of
 from tests.unit.controller.planning.test_pool_plan import ready
-from vgpuctl.controller.model import FleetHostState, HostImage, Offer, PoolState
+from vgpuctl.controller.model import FleetHostState, HostImage, PoolState
 from vgpuctl.controller.planning.image_plan import (
     LASTING_SECONDS,
     image_request,
@@ -27,8 +27,7 @@ FAILED = ImageCopy(IMAGE.path, CopyState.FAILED, 1000, 0, "url-failed", "it does
 
 def wanted(pool=None, desktops=(), host=HOST, offered="A16-2B"):
     pools = (replace(pool_of(), image_id=IMAGE.id),) if pool is None else (pool,)
-    offers = (Offer(host.id, offered, 0, 16),)
-    return wanted_images(host, pools, desktops, {IMAGE.id: IMAGE}, offers)
+    return wanted_images(host, pools, desktops, {IMAGE.id: IMAGE}, {offered})
 
 
 def test_a_host_gets_the_images_of_pools_whose_desktops_it_can_have():

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hosts said they have room for, a row each, and what is on its way to them.
+
+Who places a desktop names the version of the row from which it counted. Each new row and each placed desktop makes
+another version, so that of two controllers that count the same room one counts again.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.rows import Rows, on_its_way
+from vgpuctl.controller.model import OnItsWay, StoredRoom
+from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.host_room import HostRoom
+from vgpuctl.model.result_reader import Mismatch, read_value
+
+REFUSED_SECONDS = 60.0
+"""So long nothing of a profile is placed on a host that had no room for it, unless it says something else before."""
+
+
+class RoomRows(Rows):
+    """The room of all hosts."""
+
+    def list(self) -> tuple[dict[str, StoredRoom], tuple[OnItsWay, ...]]:
+        """Return what each host said, by its id, and the desktops that were placed there and are not in it yet.
+
+        The rooms are read first: a desktop that its host reports meanwhile is in the host's next room, whose version
+        is another one.
+        """
+        with self._database.read() as connection:
+            now = self._database.now(connection)
+            rooms = {row.host_id: _stored(row, now) for row in connection.execute(select(schema.host_room))}
+            return rooms, _on_their_way(connection)
+
+    def find(self, host_id: str) -> HostRoom | None:
+        """Return what a host said; None: nothing yet."""
+        with self._database.read() as connection:
+            table = schema.host_room
+            text = connection.execute(select(table.c.room).where(table.c.host_id == host_id)).scalar()
+            return None if text is None else _room_of(text)
+
+    def set(self, host_id: str, room: HostRoom) -> None:
+        """Store what a host says; nothing is written unless it says something else."""
+        text, table = json.dumps(to_json_value(room), separators=(",", ":"), sort_keys=True), schema.host_room
+        with self._database.read() as connection:
+            if connection.execute(select(table.c.room).where(table.c.host_id == host_id)).scalar() == text:
+                return
+        with self._write() as connection:
+            values = {"room": text, "refused": "{}"}
+            changed = update(table).where(table.c.host_id == host_id).values(**values, version=table.c.version + 1)
+            if connection.execute(changed).rowcount != 1:
+                connection.execute(insert(table).values(host_id=host_id, version=1, **values))
+
+    def refuse(self, host_id: str, profile: str) -> None:
+        """Note that a host had no room for a profile, whatever it said before."""
+        table = schema.host_room
+        with self._database.write() as connection:
+            row = connection.execute(
+                select(table).where(table.c.host_id == host_id).with_for_update(key_share=True)
+            ).first()
+            if row is not None:
+                now = self._database.now(connection)
+                refused = {name: until for name, until in json.loads(row.refused).items() if until > now}
+                refused[profile] = now + REFUSED_SECONDS
+                values = {"refused": json.dumps(refused), "version": row.version + 1}
+                connection.execute(update(table).where(table.c.host_id == host_id).values(**values))
+
+
+def count_placed(connection: Connection, host_id: str, version: int) -> bool:
+    """Note that a desktop is placed on a host; False: its room is no longer the one of this version."""
+    table = schema.host_room
+    same = (table.c.host_id == host_id) & (table.c.version == version)
+    return connection.execute(update(table).where(same).values(version=version + 1)).rowcount == 1
+
+
+def _on_their_way(connection: Connection) -> tuple[OnItsWay, ...]:
+    table = schema.desktop
+    placed = select(table.c.host_id, table.c.pool_id, table.c.name, table.c.profile).where(on_its_way())
+    return tuple(OnItsWay(*row) for row in connection.execute(placed.order_by(table.c.created_at, table.c.name)))
+
+
+def _stored(row: Row[Any], now: float) -> StoredRoom:
+    refused = json.loads(row.refused)
+    return StoredRoom(
+        _room_of(row.room), row.version, frozenset(name for name, until in refused.items() if until > now)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _room_of(text: str) -> HostRoom:
+    try:
+        room: HostRoom = read_value(HostRoom, json.loads(text))
+    except Mismatch:  # an older program stored it: the host says it again within seconds
+        return HostRoom((), (), None, None, {})
+    return room
