@@ -12,7 +12,8 @@ The host has the last word all the same: it chooses the GPU, and says no where t
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from vgpuctl.config.vm_request import FIELDS
@@ -22,7 +23,7 @@ from vgpuctl.gpu.kind_rules import kind_of, state_of
 from vgpuctl.gpu.room import PLAIN_VF
 from vgpuctl.gpu.slice_kind import SliceKind
 from vgpuctl.model.gpu import is_model_name
-from vgpuctl.model.host_room import GpuRoom, HostRoom
+from vgpuctl.model.host_room import DivisionRule, GpuRoom, HostRoom
 from vgpuctl.model.names import strip_board
 from vgpuctl.model.numbers import parse_memory_size
 from vgpuctl.placement.constraints import may_have
@@ -105,6 +106,11 @@ def room_of_fleet(
     return room
 
 
+_Key = tuple[str, tuple[str, ...], tuple[str, ...], str]
+_Best = tuple[SortKey, int, str, Placement | None]
+"""The cost, the number of the GPU, the profile's name there, and the place; None: the whole GPU."""
+
+
 class _Host:
     """What is left of one host. `gpus`: their numbers in the fleet."""
 
@@ -127,13 +133,19 @@ class FleetRoom:
         self._refused = refused
         for host_id, room in reported.items():
             first = len(groups)
-            for gpu, kind, state in _divided_gpus(room):
-                self._gpus.append(gpu)
-                groups.append(GpuGroup(kinds.setdefault(kind, len(kinds)), state))
+            numbers = [kinds.setdefault(kind, len(kinds)) if kind else None for kind in map(_kind_of, room.rules)]
+            for gpu in room.gpus[:MAX_GPUS]:
+                group = _group_of(gpu, room, numbers)
+                if group is not None:
+                    self._gpus.append(gpu)
+                    groups.append(group)
             self._hosts[host_id] = _Host(room, range(first, len(groups)))
         self._fleet = Fleet(list(kinds), groups, [gpu.vgpus for gpu in self._gpus])
         self._whole = {number for number, gpu in enumerate(self._gpus) if gpu.whole}
         self._given: set[int] = set()
+        self._reserving = {host_id for host_id, room in reported.items() if any(gpu.reserved_for for gpu in room.gpus)}
+        self._free: dict[str, dict[_Key, Free]] = {}
+        self._bests: dict[str, dict[_Key, _Best]] = {}
         self._policy = LeastWaste()
         self._costs: dict[tuple[GpuGroup, bool, str], tuple[SortKey, Placement | None] | None] = {}
         self._names: dict[tuple[int, str], str | None] = {}
@@ -168,6 +180,16 @@ class FleetRoom:
 
     def free(self, host_id: str, demand: Demand, wanted: str) -> Free:
         """Return how many more of a profile fit on a host, for a VM of the demand's name."""
+        counts, key = self._free.setdefault(host_id, {}), self._key(host_id, demand, wanted)
+        if key not in counts:
+            counts[key] = self._count_free(host_id, demand, wanted)
+        return counts[key]
+
+    def _key(self, host_id: str, demand: Demand, wanted: str) -> _Key:
+        """Return what an answer about a host depends on besides what is on it."""
+        return wanted, demand.models, demand.other_models, demand.name if host_id in self._reserving else ""
+
+    def _count_free(self, host_id: str, demand: Demand, wanted: str) -> Free:
         now = total = 0
         refused = self._refused.get(host_id, frozenset())
         for number, own in self._fitting(host_id, demand, wanted):
@@ -214,10 +236,18 @@ class FleetRoom:
             self._given.add(number)
         else:
             self._fleet.add_vgpu(number, placement)
+        self._free.pop(host_id, None)
+        self._bests.pop(host_id, None)
         return own
 
-    def _best(self, host_id: str, demand: Demand, wanted: str) -> tuple[SortKey, int, str, Placement | None]:
-        best: tuple[SortKey, int, str, Placement | None] | None = None
+    def _best(self, host_id: str, demand: Demand, wanted: str) -> _Best:
+        bests, key = self._bests.setdefault(host_id, {}), self._key(host_id, demand, wanted)
+        if key not in bests:
+            bests[key] = self._find_best(host_id, demand, wanted)
+        return bests[key]
+
+    def _find_best(self, host_id: str, demand: Demand, wanted: str) -> _Best:
+        best: _Best | None = None
         for number, own in self._fitting(host_id, demand, wanted):
             entry = self._cost_on(number, own)
             if entry is not None and (best is None or entry[0] < best[0]):
@@ -286,18 +316,20 @@ def _allows(gpu: GpuRoom, demand: Demand) -> bool:
     return not any(is_model_name(name, gpu.model, gpu.pci_id) for name in demand.other_models)
 
 
-def _divided_gpus(reported: HostRoom) -> Iterable[tuple[GpuRoom, GpuKind, object]]:
-    """Yield the GPUs of a host with their kinds and states; those that it describes wrongly are left out."""
-    for gpu in reported.gpus[:MAX_GPUS]:
-        if gpu.rule is None:
-            yield gpu, _UNDIVIDED, _UNDIVIDED.empty
-            continue
-        try:
-            rule = reported.rules[gpu.rule]
-            kind, state = _kind_of(rule), state_of(rule, gpu.state)
-        except (ValueError, IndexError):
-            continue
-        yield gpu, kind, state
+def _group_of(gpu: GpuRoom, reported: HostRoom, kind_numbers: Sequence[int | None]) -> GpuGroup | None:
+    """Return the kind, by its number in the fleet, and the state of a GPU; None: its host describes it wrongly."""
+    if gpu.rule is None:
+        return GpuGroup(0, _UNDIVIDED.empty)
+    if not 0 <= gpu.rule < len(kind_numbers) or (number := kind_numbers[gpu.rule]) is None:
+        return None
+    with suppress(ValueError):
+        return GpuGroup(number, state_of(reported.rules[gpu.rule], gpu.state))
+    return None
 
 
-_kind_of = functools.lru_cache(maxsize=4096)(kind_of)
+@functools.lru_cache(maxsize=4096)
+def _kind_of(rule: DivisionRule) -> GpuKind | None:
+    """Return the kind that a rule describes; None: it describes none."""
+    with suppress(ValueError):
+        return kind_of(rule)
+    return None
