@@ -24,6 +24,7 @@ from vgpuctl.config.agent_metrics import (
 from vgpuctl.config.alert_thresholds import ALERTS_SHAPE, AlertsSpec, dump_alerts, parse_alerts
 from vgpuctl.config.arguments import NONE, VM_MODES
 from vgpuctl.config.cluster_join import CLUSTER_DIRECTORY, CLUSTER_PATTERN, cluster_name
+from vgpuctl.config.domain_join import DOMAIN_JOIN_PATTERN, domain_join_name
 from vgpuctl.config.event_sinks import SINK_SHAPE, dump_sink, parse_sink
 from vgpuctl.config.guest_drivers import driver_file
 from vgpuctl.config.image_urls import PREFIX_PATTERN, image_url_prefix
@@ -32,6 +33,7 @@ from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
 from vgpuctl.config.vm_fields import integer_schema, nonempty_list_schema, pattern_schema
 from vgpuctl.model.caller import Limits, Rights
 from vgpuctl.model.deleted_disk import MAX_KEEP_DAYS
+from vgpuctl.model.domain_join import DOMAIN_JOIN_DIRECTORY
 from vgpuctl.model.event import Sink
 from vgpuctl.model.numbers import SIZE_PATTERN, format_size, parse_memory_size
 from vgpuctl.model.usage import ReaderProgram
@@ -49,7 +51,7 @@ class AllowSpec(Value):
 
     `folders`: of images, disks and ISO files; `pools`: libvirt's storage pools, for new disks too. `vgpu_params`: names
     of parameters, or `name=value`. `modes`: as in a VM spec. `licenses`,
-    `clusters`: their names. `drivers`: their files. `image_urls`: folders of servers with images.
+    `clusters`, `domains`: their names. `drivers`: their files. `image_urls`: folders of servers with images.
     """
 
     folders: tuple[str, ...] = ()
@@ -60,6 +62,7 @@ class AllowSpec(Value):
     licenses: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
     image_urls: tuple[str, ...] = ()
 
 
@@ -298,6 +301,12 @@ ALLOW_SHAPE = Shape(
             nonempty_list(cluster_name),
             f"clusters of Kubernetes that guests may join, by the names of their files in {CLUSTER_DIRECTORY}",
             nonempty_list_schema(pattern_schema(CLUSTER_PATTERN)),
+        ),
+        Key(
+            "domains",
+            nonempty_list(domain_join_name),
+            f"domains that guests with Windows may join, by the names of their entries in {DOMAIN_JOIN_DIRECTORY}",
+            nonempty_list_schema(pattern_schema(DOMAIN_JOIN_PATTERN)),
         ),
         Key(
             "image_urls",

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Collection, Sequence
 
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, FleetHostState, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.planning.back_off import WAITING_CODES
 from vgpuctl.controller.planning.logons import NO_HELPER_CODE, is_logon_due, remembered
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
@@ -333,7 +334,9 @@ def _with_logon(report: DesktopReport, desktop: Desktop, pool: Pool, now: float)
 def _with_error(report: DesktopReport, desktop: Desktop, vm: HostVm, stray: bool) -> DesktopReport:
     """Return a report with the last action's error as long as it counts, or with what is unusual in the guest."""
     former = desktop.report
-    if desktop.errors and former is not None and former.code not in (None, *_OWN_CODES):
+    is_due = report.dirty or report.generation < desktop.generation
+    counts = desktop.errors or (is_due and former is not None and former.code in WAITING_CODES)
+    if counts and former is not None and former.code not in (None, *_OWN_CODES):
         return replace(report, code=former.code, error=former.error, hint=former.hint)
     if not stray:
         return report
