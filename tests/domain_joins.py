@@ -20,8 +20,10 @@ def as_saved(text: str) -> bytes:
     return text.encode("utf-16") + b"\0\0"
 
 
-def put_blob(etc: Path, computer: str, text: str | bytes | None = None, *, name: str = "corp", mode: int = 0o600) -> Path:
-    """Put a blob into a domain's folder below a host's /etc/vgpuctl, which is `etc` on this machine; return the file."""
+def put_blob(
+    etc: Path, computer: str, text: str | bytes | None = None, *, name: str = "corp", mode: int = 0o600
+) -> Path:
+    """Put a blob into a domain's folder below `etc`, a host's /etc/vgpuctl on this machine; return the file."""
     folder = etc / "domain-joins" / name
     for one in (folder.parent, folder):
         one.mkdir(parents=True, exist_ok=True)

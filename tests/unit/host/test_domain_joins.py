@@ -170,7 +170,11 @@ def test_a_program_gets_the_computer_and_nothing_else(joins, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("script", "kind", "problem"),
     [
-        ("echo no right to make $1 >&2; echo more >&2; exit 3", OSError, "^it ended with status 3: no right to make w1$"),
+        (
+            "echo no right to make $1 >&2; echo more >&2; exit 3",
+            OSError,
+            "^it ended with status 3: no right to make w1$",
+        ),
         ("printf 'a\\033[2Jb\\n' >&2; exit 1", OSError, r"^it ended with status 1: a\?\[2Jb$"),
         ("exit 9", OSError, "^it ended with status 9$"),
         ("kill -9 $$", OSError, "^it ended with status -9$"),
