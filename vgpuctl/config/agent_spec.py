@@ -250,6 +250,11 @@ _NETWORK_SCHEMA = {
         },
     ]
 }
+_SECRETS: tuple[tuple[str, Rule, str, str, str], ...] = (
+    ("licenses", license_name, LICENSE_PATTERN, "licenses for guests: folders", LICENSE_DIRECTORY),
+    ("clusters", cluster_name, CLUSTER_PATTERN, "clusters that guests may join: files", CLUSTER_DIRECTORY),
+    ("domains", domain_join_name, DOMAIN_JOIN_PATTERN, "domains that guests may join: entries", DOMAIN_JOIN_DIRECTORY),
+)
 ALLOW_SHAPE = Shape(
     "AgentAllow",
     "What VMs of members of the group vgpuctl may use; what is not listed is refused.",
@@ -285,28 +290,16 @@ ALLOW_SHAPE = Shape(
             nonempty_list_schema({"enum": list(VM_MODES), "type": "string"}),
         ),
         Key(
-            "licenses",
-            nonempty_list(license_name),
-            f"licenses for guests, by the names of their folders in {LICENSE_DIRECTORY}",
-            nonempty_list_schema(pattern_schema(LICENSE_PATTERN)),
-        ),
-        Key(
             "drivers",
             nonempty_list(driver_file),
             "files of the host with NVIDIA's driver for guests",
             nonempty_list_schema({"pattern": "^/", "type": "string"}),
         ),
-        Key(
-            "clusters",
-            nonempty_list(cluster_name),
-            f"clusters of Kubernetes that guests may join, by the names of their files in {CLUSTER_DIRECTORY}",
-            nonempty_list_schema(pattern_schema(CLUSTER_PATTERN)),
-        ),
-        Key(
-            "domains",
-            nonempty_list(domain_join_name),
-            f"domains that guests with Windows may join, by the names of their entries in {DOMAIN_JOIN_DIRECTORY}",
-            nonempty_list_schema(pattern_schema(DOMAIN_JOIN_PATTERN)),
+        *(
+            Key(
+                name, nonempty_list(rule), f"{what} in {folder}, by name", nonempty_list_schema(pattern_schema(pattern))
+            )
+            for name, rule, pattern, what, folder in _SECRETS
         ),
         Key(
             "image_urls",

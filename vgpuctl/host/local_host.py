@@ -97,8 +97,7 @@ def open_local_host(
     if isinstance(hypervisor, LibvirtHypervisor):
         connection = hypervisor.connection
         host = replace(host, guest_channels=LibvirtGuestChannels(connection), guest_agent=LibvirtGuestAgent(connection))
-    host = replace(host, guest_reports=GuestReportFiles(run_dir))
-    host = replace(host, image_folders=HostImageFolders())
+    host = replace(host, guest_reports=GuestReportFiles(run_dir), image_folders=HostImageFolders())
     host = replace(host, domain_joins=DomainJoinFiles(Path(DOMAIN_JOIN_DIRECTORY)))
     host = replace(host, driver_discs=DriverDiscFiles(Path(DISC_DIRECTORY), host.clock, of_root=True))
     return _with_own_ports(host, run_dir, claims, processes, wait_seconds)
