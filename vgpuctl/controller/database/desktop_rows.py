@@ -224,8 +224,8 @@ class DesktopRows(Rows):
         """
         with self._write() as connection:
             desktop = _find(connection, name, lock=True)
-            crashed = desktop.report is not None and desktop.report.code == CRASHES_CODE
-            if desktop.power_on is on and not (on and crashed):
+            waits = desktop.report is not None and desktop.report.code in (CRASHES_CODE, *WAITING_CODES)
+            if desktop.power_on is on and not (on and waits):
                 return desktop, False
             self._set(connection, desktop, power_on=on, not_before=0.0, errors=0)
             forget_crashes(connection, schema.desktop.c.id == desktop.id)
