@@ -113,6 +113,10 @@ CHANGING = {
     "guest_helpers.ask",
     "guest_reports.remove",
     "guest_reports.write",
+    "domain_joins.claim",
+    "domain_joins.forget",
+    "domain_joins.release",
+    "domain_joins.run",
     "driver_discs.delete",
     "driver_discs.write",
     "image_folders.publish",
@@ -132,6 +136,8 @@ READING = {
     "clock.now",
     "clock.sleep",
     "domain_events.watch",
+    "domain_joins.read",
+    "domain_joins.source",
     "driver_discs.has",
     "driver_discs.path",
     "driver_discs.read",
@@ -231,6 +237,7 @@ class Watch:
             "system",
             "unfinished_files",
             "volume_bin",
+            "domain_joins",
         )
         return replace(ports, **{name: WatchedPort(name, getattr(ports, name), self) for name in names})
 

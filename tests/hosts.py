@@ -22,6 +22,7 @@ from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.domain_joins import DomainJoinFiles
 from vgpuctl.host.driver_discs import DriverDiscFiles
 from vgpuctl.host.guest_reports import GuestReportFiles
 from vgpuctl.host.host_file import HostFileOnDisk
@@ -140,6 +141,7 @@ def open_sim_host(
         clock=own_clock,
         machine_id=sim.machine_id,
         driver_discs=DriverDiscFiles(directory / "drivers", own_clock, of_root=False),
+        domain_joins=DomainJoinFiles(sim.host_file.parent / "domain-joins", owner=os.geteuid()),
         new_uuid=lambda: str(uuid.uuid4()),
         system=HostSystem(state, allow_systemctl=False),
         host_file=HostFileOnDisk(sim.host_file, lock_held=lambda: stores[0].is_locked),

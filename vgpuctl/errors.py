@@ -169,6 +169,12 @@ class NotShutDown(Refused):
     code = "not-shut-down"
 
 
+class NeedsBlob(Refused):
+    """There is no fresh blob with which this computer joins its domain; `facts` has the `domain` and `computer`."""
+
+    code = "needs-blob"
+
+
 class NotAllowed(Refused):
     """The caller may not do this on this host; `facts["rule"]` names the key of host.yaml that would allow it."""
 

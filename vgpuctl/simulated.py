@@ -8,12 +8,14 @@ The library and libvirt's hook open a simulated host here; the sim commands rebo
 
 from __future__ import annotations
 
+import os
 from uuid import uuid4
 
 from vgpuctl import sim
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.domain_joins import DomainJoinFiles
 from vgpuctl.host.driver_discs import DriverDiscFiles
 from vgpuctl.host.guest_reports import GuestReportFiles
 from vgpuctl.host.host_file import HostFileOnDisk
@@ -71,6 +73,7 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
         guest_reports=GuestReportFiles(sim_host.run_dir),
         guest_channels=sim_host.guest_channels,
         driver_discs=DriverDiscFiles(sim_host.run_dir.parent / "drivers", clock, of_root=False),
+        domain_joins=DomainJoinFiles(sim_host.host_file.parent / "domain-joins", owner=os.geteuid()),
         image_folders=sim_host.image_folders,
         guest_agent=sim_host.guest_agent,
         usage_history=UsageHistoryFile(sim_host.run_dir.parent / HISTORY_NAME),

@@ -287,6 +287,7 @@ def test_networks_pools_parameters_and_modes_are_those_of_host_yaml(host: Simula
             ("license", "license", "cad", "licenses"),
             ("guest_driver", "driver", DRIVER, "drivers"),
             ("k8s_join", "cluster", "lab", "clusters"),
+            ("domain_join", "domain", "corp", "domains"),
         ):
             given = {**spec, field: value}
             refused(host, call, given, f"the {what} {value} is not allowed")

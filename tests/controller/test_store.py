@@ -502,6 +502,17 @@ def test_an_error_waits_longer_each_time_and_a_success_ends_that(store: Store) -
     assert (after.errors, after.not_before, after.report.code) == (0, 0.0, None)
 
 
+def test_what_waits_for_a_person_is_no_error_and_is_noted_once(store: Store) -> None:
+    _, host_id, _ = with_desktops(store, 1)
+    (desktop,) = store.desktops.of_host(host_id)
+    for _ in range(20):
+        store.desktops.note_error(desktop.id, "needs-blob", "no blob", "djoin", counts=False)
+    waiting = store.desktops.find("office-001")
+    assert (waiting.errors, waiting.report.code, waiting.report.hint) == (0, "needs-blob", "djoin")
+    assert 55 < waiting.not_before - store.now() <= 60
+    assert [entry.kind for entry in store.journal.list()].count("desktop-delayed") == 1
+
+
 def test_resuming_a_pool_forgets_its_errors(store: Store) -> None:
     _, host_id, _ = with_desktops(store, 1)
     (desktop,) = store.desktops.of_host(host_id)

@@ -61,5 +61,6 @@ def caller_of(uid: int, policy: AgentSpec, users: Users) -> Caller | None:
         rights = Rights(policy.accounts.get(name, Rights.MEMBER))
         limits, allow = policy.limits, policy.allow
         own, total = limits.of_account(name), limits.all_accounts
-        return Caller(uid, name, rights, own, total, licenses=allow.licenses, clusters=allow.clusters)
+        lists = {key: getattr(allow, key) for key in ("licenses", "clusters", "domains")}
+        return Caller(uid, name, rights, own, total, **lists)
     return Caller(uid, name, Rights.VIEWER) if VIEWERS_GROUP in groups else None

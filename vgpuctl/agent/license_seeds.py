@@ -74,24 +74,24 @@ class LicenseSeeds:
             self._done.add(vm.uuid)
             return
         waits = is_unread(script) and vm.uuid not in self._booting
-        if not secrets_in(script) or waits or await self._clear(vm):
+        if not secrets_in(script) or waits or await clear_seed(self._operations, vm, "license"):
             self._done.add(vm.uuid)
             self._booting.discard(vm.uuid)
 
-    async def _clear(self, vm: Vm) -> bool:
-        """Take the license out; return whether that is done, or will not be possible."""
-        generation = None if vm.record is None else vm.record.generation
-        options = RequestOptions(if_generation=generation, override_controller=True)
-        arguments = {"name": vm.uuid, "clear": True}
-        try:
-            request = CallRequest(CALLS["refresh-license"], arguments, options, ROOT, vm_name=vm.name)
-            operation = self._operations.begin(request)
-        except (OSError, VgpuctlError) as error:
-            log.warning("the license stays in the seed of VM %s for now: %s", vm.name, error)
-            return False
-        await wait_for_end(operation)
-        document = operation.stored.document
-        failure = failure_text(document)
-        if failure is not None:
-            log.warning("the license stays in the seed of VM %s: %s", vm.name, failure)
-        return failure is None or not may_succeed_later(document)
+
+async def clear_seed(operations: AgentOperations, vm: Vm, what: str) -> bool:
+    """Take all secrets out of a VM's seed; return whether that is done, or will not be possible. `what`: to log."""
+    generation = None if vm.record is None else vm.record.generation
+    options = RequestOptions(if_generation=generation, override_controller=True)
+    arguments = {"name": vm.uuid, "clear": True}
+    try:
+        operation = operations.begin(CallRequest(CALLS["refresh-license"], arguments, options, ROOT, vm_name=vm.name))
+    except (OSError, VgpuctlError) as error:
+        log.warning("the %s stays in the seed of VM %s for now: %s", what, vm.name, error)
+        return False
+    await wait_for_end(operation)
+    document = operation.stored.document
+    failure = failure_text(document)
+    if failure is not None:
+        log.warning("the %s stays in the seed of VM %s: %s", what, vm.name, failure)
+    return failure is None or not may_succeed_later(document)

@@ -101,8 +101,8 @@ SPEC_CALLS = frozenset({"create-vm", "create-vms", "ensure-vm", "ensure-vms", "p
 IMAGE_CALLS = frozenset({"check-image", "refresh-vm"})
 ROOTS_ARGUMENTS = frozenset({"when_off"})  # the agent makes the change later, without the limits of an account
 CHECKED_ARGUMENTS = frozenset({
-    "file", "files", "force_console", "guest_driver", "k8s_join", "keep_disks", "license", "name", "networks",
-    "pattern",
+    "domain_join", "file", "files", "force_console", "guest_driver", "k8s_join", "keep_disks", "license", "name",
+    "networks", "pattern",
 })  # fmt: skip
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
@@ -123,7 +123,7 @@ HARMLESS_FIELDS = frozenset({
 """Fields of a VM spec that name nothing of the host but GPUs and CPUs; limits bound how many vGPUs."""
 CHECKED_FIELDS = frozenset({
     "image", "disk", "cdrom", "cloud_init", "network_config", "networks", "storage_pool", "vgpu_params", "template",
-    "mode", "force_console", "license", "guest_driver", "k8s_join",
+    "mode", "force_console", "license", "guest_driver", "k8s_join", "domain_join",
 })  # fmt: skip
 _CONTENT_FIELDS = ("cloud_init", "network_config")
 _MAKES_VM = frozenset({"profile", "mode", "gpus", "gpu"})

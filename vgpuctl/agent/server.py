@@ -30,6 +30,7 @@ from vgpuctl.agent.healing import HostHealer
 from vgpuctl.agent.http_server import PeerProtocol, make_server
 from vgpuctl.agent.image_api import ImageApi
 from vgpuctl.agent.image_copies import ImageCopies
+from vgpuctl.agent.join_seeds import JoinSeeds
 from vgpuctl.agent.license_seeds import LicenseSeeds
 from vgpuctl.agent.metrics_server import MetricsServer
 from vgpuctl.agent.operation_store import OperationStore, StoredOperation
@@ -277,6 +278,8 @@ def _begin_work(
         purger = BinPurger(agent.ports, operations)
         changer = PlannedChanger(agent.ports, operations, events)
         tasks += [] if sampler is None else [asyncio.create_task(LicenseSeeds(agent.ports, sampler, operations).run())]
+        if agent.helpers is not None:
+            tasks.append(asyncio.create_task(JoinSeeds(agent.ports, agent.helpers, operations).run()))
         tasks += [asyncio.create_task(one.run()) for one in (healer, starter, purger, changer)]
     return tasks
 

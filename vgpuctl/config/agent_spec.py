@@ -24,6 +24,7 @@ from vgpuctl.config.agent_metrics import (
 from vgpuctl.config.alert_thresholds import ALERTS_SHAPE, AlertsSpec, dump_alerts, parse_alerts
 from vgpuctl.config.arguments import NONE, VM_MODES
 from vgpuctl.config.cluster_join import CLUSTER_DIRECTORY, CLUSTER_PATTERN, cluster_name
+from vgpuctl.config.domain_join import DOMAIN_JOIN_PATTERN, domain_join_name
 from vgpuctl.config.event_sinks import SINK_SHAPE, dump_sink, parse_sink
 from vgpuctl.config.guest_drivers import driver_file
 from vgpuctl.config.image_urls import PREFIX_PATTERN, image_url_prefix
@@ -32,6 +33,7 @@ from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
 from vgpuctl.config.vm_fields import integer_schema, nonempty_list_schema, pattern_schema
 from vgpuctl.model.caller import Limits, Rights
 from vgpuctl.model.deleted_disk import MAX_KEEP_DAYS
+from vgpuctl.model.domain_join import DOMAIN_JOIN_DIRECTORY
 from vgpuctl.model.event import Sink
 from vgpuctl.model.numbers import SIZE_PATTERN, format_size, parse_memory_size
 from vgpuctl.model.usage import ReaderProgram
@@ -49,7 +51,7 @@ class AllowSpec(Value):
 
     `folders`: of images, disks and ISO files; `pools`: libvirt's storage pools, for new disks too. `vgpu_params`: names
     of parameters, or `name=value`. `modes`: as in a VM spec. `licenses`,
-    `clusters`: their names. `drivers`: their files. `image_urls`: folders of servers with images.
+    `clusters`, `domains`: their names. `drivers`: their files. `image_urls`: folders of servers with images.
     """
 
     folders: tuple[str, ...] = ()
@@ -60,6 +62,7 @@ class AllowSpec(Value):
     licenses: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
     image_urls: tuple[str, ...] = ()
 
 
@@ -247,6 +250,11 @@ _NETWORK_SCHEMA = {
         },
     ]
 }
+_SECRETS: tuple[tuple[str, Rule, str, str, str], ...] = (
+    ("licenses", license_name, LICENSE_PATTERN, "licenses for guests: folders", LICENSE_DIRECTORY),
+    ("clusters", cluster_name, CLUSTER_PATTERN, "clusters that guests may join: files", CLUSTER_DIRECTORY),
+    ("domains", domain_join_name, DOMAIN_JOIN_PATTERN, "domains that guests may join: entries", DOMAIN_JOIN_DIRECTORY),
+)
 ALLOW_SHAPE = Shape(
     "AgentAllow",
     "What VMs of members of the group vgpuctl may use; what is not listed is refused.",
@@ -282,22 +290,16 @@ ALLOW_SHAPE = Shape(
             nonempty_list_schema({"enum": list(VM_MODES), "type": "string"}),
         ),
         Key(
-            "licenses",
-            nonempty_list(license_name),
-            f"licenses for guests, by the names of their folders in {LICENSE_DIRECTORY}",
-            nonempty_list_schema(pattern_schema(LICENSE_PATTERN)),
-        ),
-        Key(
             "drivers",
             nonempty_list(driver_file),
             "files of the host with NVIDIA's driver for guests",
             nonempty_list_schema({"pattern": "^/", "type": "string"}),
         ),
-        Key(
-            "clusters",
-            nonempty_list(cluster_name),
-            f"clusters of Kubernetes that guests may join, by the names of their files in {CLUSTER_DIRECTORY}",
-            nonempty_list_schema(pattern_schema(CLUSTER_PATTERN)),
+        *(
+            Key(
+                name, nonempty_list(rule), f"{what} in {folder}, by name", nonempty_list_schema(pattern_schema(pattern))
+            )
+            for name, rule, pattern, what, folder in _SECRETS
         ),
         Key(
             "image_urls",

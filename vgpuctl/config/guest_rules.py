@@ -25,6 +25,7 @@ GUEST_LISTS = {
     "license": ("license", "licenses"),
     "guest_driver": ("driver", "drivers"),
     "k8s_join": ("cluster", "clusters"),
+    "domain_join": ("domain", "domains"),
 }
 """What guests get of the host, by field: how an error calls it, and the key of host.yaml's `allow:` for members."""
 _FORMS = "none, mps, mps,threads=PERCENT,memory=SIZE, mps:PODS or time-slicing:PODS"

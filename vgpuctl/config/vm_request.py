@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vgpuctl.config import cluster_join, device_rules, guest_drivers, guest_rules, licenses, rules
+from vgpuctl.config import cluster_join, device_rules, domain_join, guest_drivers, guest_rules, licenses, rules
 from vgpuctl.config import labels as label_rules
 from vgpuctl.config.arguments import (
     CPU_PIN_AUTO,
@@ -46,6 +46,7 @@ from vgpuctl.model.autostart import (
     MAX_START_ORDER,
 )
 from vgpuctl.model.desktop import DesktopMark
+from vgpuctl.model.domain_join import DOMAIN_JOIN_DIRECTORY
 from vgpuctl.model.guest_sharing import GuestSharing
 from vgpuctl.model.numbers import SIZE_PATTERN, format_mib, parse_disk_size, parse_memory_size
 from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, GuestSecrets, GuestSetup, NewDisk
@@ -409,6 +410,21 @@ class VmRequest(DeclaredFields):
         shown=as_is,
         changes="any",
         change_help="have the guest join this cluster at its next boot; none: it stays where it is",
+        recorded="given",
+    )
+    domain_join: str | None = vm_field(
+        domain_join.domain_join_name,
+        pattern_schema(domain_join.DOMAIN_JOIN_PATTERN),
+        "the guest, which has Windows, joins this domain while it is set up from an image: the name of an entry in "
+        f"{DOMAIN_JOIN_DIRECTORY} with blobs of djoin /provision, or of a program that prints them",
+        default=NONE,
+        example="corp",
+        metavar="none|NAME",
+        parse=lambda name: None if name == NONE else name,
+        text=lambda name: name or NONE,
+        shown=as_is,
+        changes="any",
+        change_help="have the guest join this domain when refresh-vm makes it from an image; none: it stays as it is",
         recorded="given",
     )
     guest_helper: bool = vm_field(

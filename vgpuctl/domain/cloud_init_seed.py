@@ -17,8 +17,10 @@ from contextlib import suppress
 from pycdlib import PyCdlib
 from pycdlib.pycdlibexception import PyCdlibInvalidInput
 
-from vgpuctl.domain.guest_setup import SCRIPT_FILES, SETUP_FILES, setup_files
+from vgpuctl.domain.answer_file import ANSWER_FILE, read_blob
+from vgpuctl.domain.guest_setup import SCRIPT_FILES, SETUP_FILES, setup_files, setup_script
 from vgpuctl.model.request import CloudInit, GuestSetup
+from vgpuctl.value import replace
 
 VOLUME_LABEL = "cidata"
 _USER_FILES = ("user-data", "meta-data", "network-config")
@@ -51,13 +53,14 @@ def build_seed_image(files: CloudInit, instance_id: str, hostname: str) -> bytes
 def with_setup(image: bytes, setup: GuestSetup, *, unread: bool = False) -> bytes:
     """Return a seed of the same size with the script for this setup, and all else as it is.
 
-    `unread`: as `setup_script` has it.
+    A setup that joins a domain without a blob keeps the one that the seed has. `unread`: as `setup_script` has it.
 
     Raises:
         ValueError: it is no seed, or too small for the script.
     """
     texts = _read(image)
     users = {name: text for name, text in texts.items() if name not in SETUP_FILES}
+    setup = _with_own_blob(texts, setup)
     changed = _build({**users, **setup_files(setup, replaces=_script(texts) is not None, unread=unread)})
     if len(changed) > len(image):
         raise ValueError(f"it has {len(image)} bytes and needs {len(changed)}")
@@ -71,6 +74,26 @@ def read_setup(image: bytes) -> str | None:
         ValueError: it is no seed.
     """
     return _script(_read(image))
+
+
+def has_setup(image: bytes, setup: GuestSetup) -> bool:
+    """Return whether a seed has just this setup, whenever it was written.
+
+    Raises:
+        ValueError: it is no seed.
+    """
+    texts = _read(image)
+    script, setup = _script(texts), _with_own_blob(texts, setup)
+    replaces = script is not None
+    return script in (setup_script(setup, replaces=replaces, unread=True), setup_script(setup, replaces=replaces))
+
+
+def _with_own_blob(texts: Mapping[str, str], setup: GuestSetup) -> GuestSetup:
+    """Return a setup with the blob that a seed has already, unless it brings one or joins no domain."""
+    join = setup.domain_join
+    if join is None or join.blob or ANSWER_FILE not in texts:
+        return setup
+    return replace(setup, domain_join=replace(join, blob=read_blob(texts[ANSWER_FILE])))
 
 
 def _script(texts: Mapping[str, str]) -> str | None:

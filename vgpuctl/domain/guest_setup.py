@@ -33,8 +33,9 @@ SETUP_FILES = (*SCRIPT_FILES, ANSWER_FILE, _WINDOWS_HELPER_FILE)
 _SECRET_MARKS = {
     "license": ("/etc/nvidia/ClientConfigToken/client_configuration_token_vgpuctl.tok", "function Set-License"),
     "k8s_join": ("kind: JoinConfiguration", "/etc/rancher/k3s/config.yaml.d/50-vgpuctl-join.yaml"),
+    "domain_join": ("function Complete-DomainJoin",),
 }
-"""What a script has in it with the secret of a field."""
+"""What a script has in it with the secret of a field; that of `domain_join` is in the answer file."""
 _UNREAD = "# Written while the guest ran: it has not read this yet."
 
 
@@ -46,7 +47,7 @@ def setup_files(setup: GuestSetup, *, replaces: bool = False, unread: bool = Fal
     if not setup.for_windows:
         return {_VENDOR_DATA: script}
     helper = {_WINDOWS_HELPER_FILE: read_template(DIRECTORY, _WINDOWS_HELPER)} if setup.guest_helper else {}
-    return {SCRIPT_FILE: script, ANSWER_FILE: build_answer_file(), **helper}
+    return {SCRIPT_FILE: script, ANSWER_FILE: build_answer_file(_blob(setup)), **helper}
 
 
 def setup_script(setup: GuestSetup, *, replaces: bool = False, unread: bool = False) -> str | None:
@@ -104,7 +105,12 @@ def _windows_values(setup: GuestSetup) -> dict[str, object]:
         "helper_sha256": None if helper is None else hashlib.sha256(helper).hexdigest(),
         "driver_version": None if driver is None else parse_driver_name(driver).version,
         "disc_label": DISC_LABEL,
+        "joins_domain": bool(_blob(setup)),
     }
+
+
+def _blob(setup: GuestSetup) -> str:
+    return "" if setup.domain_join is None else setup.domain_join.blob
 
 
 def config_name(sharing: GuestSharing | None, *, has_mig: bool = False) -> str:

@@ -16,6 +16,7 @@ from vgpuctl.host.absent import AbsentHypervisor, AbsentNvml, AbsentStorage
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import RUN_DIR, ClaimStore
 from vgpuctl.host.commands import HostVendorCommands, find_command
+from vgpuctl.host.domain_joins import DomainJoinFiles
 from vgpuctl.host.driver_discs import DIRECTORY as DISC_DIRECTORY
 from vgpuctl.host.driver_discs import DriverDiscFiles
 from vgpuctl.host.files import HostFiles, read_machine_id, resolve_below
@@ -41,6 +42,7 @@ from vgpuctl.host.virt.guest_channels import LibvirtGuestChannels
 from vgpuctl.host.virt.storage import LibvirtStorage
 from vgpuctl.host.virt.volume_bin import LibvirtVolumeBin
 from vgpuctl.model.agent_service import STATE_DIRECTORY
+from vgpuctl.model.domain_join import DOMAIN_JOIN_DIRECTORY
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -95,8 +97,8 @@ def open_local_host(
     if isinstance(hypervisor, LibvirtHypervisor):
         connection = hypervisor.connection
         host = replace(host, guest_channels=LibvirtGuestChannels(connection), guest_agent=LibvirtGuestAgent(connection))
-    host = replace(host, guest_reports=GuestReportFiles(run_dir))
-    host = replace(host, image_folders=HostImageFolders())
+    host = replace(host, guest_reports=GuestReportFiles(run_dir), image_folders=HostImageFolders())
+    host = replace(host, domain_joins=DomainJoinFiles(Path(DOMAIN_JOIN_DIRECTORY)))
     host = replace(host, driver_discs=DriverDiscFiles(Path(DISC_DIRECTORY), host.clock, of_root=True))
     return _with_own_ports(host, run_dir, claims, processes, wait_seconds)
 

@@ -38,8 +38,8 @@ class VmChangeFields(TypedDict, total=False):
     """What can change in a VM that exists; what is not given stays.
 
     At any time:
-    guest_sharing, license, k8s_join, guest_helper, off_after_setup, autostart, autostart_storage, start_order, labels,
-    owner;
+    guest_sharing, license, k8s_join, domain_join, guest_helper, off_after_setup, autostart, autostart_storage,
+    start_order, labels, owner;
     the others while the VM is off. `labels` are set, or removed by None or `key-`; the VM's other labels stay. Of the
     others that can change at any time an empty text sets the default.
     """
@@ -58,6 +58,7 @@ class VmChangeFields(TypedDict, total=False):
     guest_sharing: str | None
     license: str | None
     k8s_join: str | None
+    domain_join: str | None
     guest_helper: bool | None
     off_after_setup: bool | None
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
@@ -107,6 +108,7 @@ class VmFields(TypedDict, total=False):
     guest_sharing: str | None
     license: str | None
     k8s_join: str | None
+    domain_join: str | None
     guest_helper: bool | None
     off_after_setup: bool | None
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]

@@ -57,7 +57,7 @@ def _read_cloud_init(host: Host, spec: Given) -> CloudInit | None:
     if "network_config" in spec:
         network_config = _read_network_config(host, spec["network_config"])
     secrets = read_secrets(host, {field: spec.get(field) for field in SECRET_FIELDS})
-    seed = CloudInit(user_data, network_config, GuestSetup(secrets.license, secrets.k8s_join))
+    seed = CloudInit(user_data, network_config, GuestSetup(secrets.license, secrets.k8s_join, secrets.domain_join))
     return seed if seed != CloudInit() else None
 
 

@@ -43,9 +43,9 @@ class Caller(Value):
     """A user of the host agent. `uid`: from the socket's peer credentials; `account`: the name of that user.
 
     `limits`: for the VMs of this account; `group_limits`: for those of all accounts together. Root has none.
-    `licenses`, `clusters`: those that guests of its VMs may get or join, by name. `via`: the
-    interface that the request came through. `address`, `on_behalf_of`: where the request came from and for whom, as the
-    client says; nothing proves them, and no right follows from them.
+    `licenses`, `clusters`, `domains`: those that guests of its VMs may get or join, by name. `via`: the interface
+    that the request came through. `address`, `on_behalf_of`: where the request came from and for whom, as the client
+    says; nothing proves them, and no right follows from them.
     """
 
     uid: int
@@ -55,6 +55,7 @@ class Caller(Value):
     group_limits: Limits = Limits()
     licenses: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
     via: str = "agent"
     address: str | None = None
     on_behalf_of: str | None = None

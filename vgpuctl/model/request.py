@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.cluster_join import ClusterJoin
+from vgpuctl.model.domain_join import DomainJoin
 from vgpuctl.model.guest_sharing import GuestSharing
 from vgpuctl.model.license import License
 from vgpuctl.model.numbers import parse_memory_size
@@ -40,11 +41,12 @@ class GuestSecrets(Value):
 
     license: License | None = None
     k8s_join: ClusterJoin | None = None
+    domain_join: DomainJoin | None = None
 
     @property
     def problem(self) -> VgpuctlError | None:
         """Why a guest cannot get one of them now; None if it can."""
-        read = (self.license, self.k8s_join)
+        read = (self.license, self.k8s_join, self.domain_join)
         return next((secret.problem for secret in read if secret is not None and secret.problem is not None), None)
 
 
@@ -68,6 +70,7 @@ class GuestSetup(GuestSecrets):
         texts = {
             "license": self.license and self.license.name,
             "k8s_join": self.k8s_join and self.k8s_join.name,
+            "domain_join": self.domain_join and self.domain_join.name,
             "guest_driver": self.guest_driver,
             "guest_sharing": self.guest_sharing and self.guest_sharing.text,
         }

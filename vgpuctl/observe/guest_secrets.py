@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.arguments import NONE
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.cluster_join import ClusterJoin
+from vgpuctl.model.domain_join import DomainJoin
 from vgpuctl.model.license import License
 from vgpuctl.model.request import GuestSecrets
 from vgpuctl.observe.cluster_joins import read_cluster_join
+from vgpuctl.observe.domain_joins import read_domain_join
 from vgpuctl.observe.licenses import read_license
 from vgpuctl.value import replace
 
@@ -20,14 +22,16 @@ if TYPE_CHECKING:
 
 
 def read_secret(host: Host, secrets: GuestSecrets, field: str, name: str) -> GuestSecrets:
-    """Return the secrets with the one that a field names.
+    """Return the secrets with the one that a field names; of a domain without a blob, which is used only once.
 
     Raises:
         VgpuctlError: it cannot be read, or no guest can use it now.
     """
     if field == "license":
         return replace(secrets, license=read_license(host, name))
-    return replace(secrets, k8s_join=read_cluster_join(host, name))
+    if field == "k8s_join":
+        return replace(secrets, k8s_join=read_cluster_join(host, name))
+    return replace(secrets, domain_join=read_domain_join(host, name))
 
 
 def read_secrets(host: Host, fields: Mapping[str, str | None]) -> GuestSecrets:
@@ -39,6 +43,10 @@ def read_secrets(host: Host, fields: Mapping[str, str | None]) -> GuestSecrets:
         try:
             secrets = read_secret(host, secrets, field, name)
         except VgpuctlError as error:
-            unread = License(name, "", problem=error) if field == "license" else ClusterJoin(name, problem=error)
-            secrets = replace(secrets, **{field: unread})
+            unread = {
+                "license": License(name, "", problem=error),
+                "k8s_join": ClusterJoin(name, problem=error),
+                "domain_join": DomainJoin(name, problem=error),
+            }
+            secrets = replace(secrets, **{field: unread[field]})
     return secrets

@@ -18,6 +18,7 @@ from vgpuctl.domain.render import render_domain
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.errors import Exists, InvalidInput
 from vgpuctl.model.autostart import keeps_last_state
+from vgpuctl.model.domain_join import BlobUse
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign, ExistingDisk, NewDisk
 from vgpuctl.model.results.vms import ChangedVmResult, DiskResult, PlannedVmResult, StateWord
@@ -25,6 +26,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.controlled import with_desktop
+from vgpuctl.operations.domain_join import blob_for_new_vm
 from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import require_system_libvirt, require_writable, with_account
 from vgpuctl.operations.plans.choose import choose_vgpus, disk_stem, disk_volume_name, make_steps, vm_name
@@ -37,11 +39,7 @@ from vgpuctl.operations.plans.facts import (
     has_boot_source,
     is_logical,
 )
-from vgpuctl.operations.plans.guest_devices import (
-    default_nic_model,
-    needs_opengl,
-    resolve_pins,
-)
+from vgpuctl.operations.plans.guest_devices import default_nic_model, needs_opengl, resolve_pins
 from vgpuctl.operations.plans.pci_window import gpu_bars_mib, supports_maxphysaddr, window_mib, window_warnings
 from vgpuctl.operations.plans.reserve import tentative_placement
 from vgpuctl.operations.plans.results import field_sources, planned_vgpu
@@ -50,7 +48,7 @@ from vgpuctl.operations.plans.whole_gpus import topology_notes
 from vgpuctl.operations.report_vm import add_to_vm, report_vm
 from vgpuctl.operations.steps.domain import DefineDomain, SetRecordState, StartDomain
 from vgpuctl.operations.steps.guest_driver import driver_steps
-from vgpuctl.operations.steps.seed import CreateSeed
+from vgpuctl.operations.steps.seed import CreateSeed, with_blob
 from vgpuctl.operations.steps.storage import CreatePool, CreateVolume, StartPool
 from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.ports.step import Plan, Step
@@ -283,6 +281,7 @@ class PreparedVm(Value):
     design: DomainDesign
     warnings: tuple[str, ...]
     start: bool
+    blob: BlobUse | None
 
     @property
     def scope(self) -> ReadScope:
@@ -305,7 +304,8 @@ class PreparedVm(Value):
 
     def plan(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
         """Return the steps that make it with these vGPUs."""
-        return vm_creation_plan(seen, self.request, self.facts, self.design_with(vgpus), start=self.start)
+        design = self.design_with(vgpus)
+        return with_blob(vm_creation_plan(seen, self.request, self.facts, design, start=self.start), self.blob)
 
 
 def prepare_vm(host: Host, look: Callable[[ReadScope], Snapshot], request: VmRequest, *, start: bool) -> PreparedVm:
@@ -321,7 +321,8 @@ def prepare_vm(host: Host, look: Callable[[ReadScope], Snapshot], request: VmReq
     facts = gather_host_facts(host, snapshot, request, vgpus)
     warnings = (*check_facts(snapshot, request, vgpus, facts), *check_network_configs(snapshot, [request]))
     design = design_domain(snapshot, request, facts, uuid, vgpus)
-    return PreparedVm(snapshot, request, uuid, facts, design, warnings, start)
+    blob = blob_for_new_vm(host, request, design.name, uuid)
+    return PreparedVm(snapshot, request, uuid, facts, design, warnings, start, blob)
 
 
 def refuse_existing_vm(snapshot: Snapshot, name: str) -> None:

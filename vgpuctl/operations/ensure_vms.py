@@ -32,13 +32,8 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.claim import claims_of_record, is_unchanged
-from vgpuctl.operations.create import (
-    check_network_configs,
-    create_vm,
-    design_domain,
-    reserves_slots,
-    vm_creation_plan,
-)
+from vgpuctl.operations.create import check_network_configs, create_vm, design_domain, reserves_slots, vm_creation_plan
+from vgpuctl.operations.domain_join import blob_for_new_vm
 from vgpuctl.operations.ensure_vm import diff_request, profile_doubts, refuse_incomplete_request
 from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import (
@@ -55,6 +50,7 @@ from vgpuctl.operations.plans.reserve import hypothetical_empty
 from vgpuctl.operations.plans.results import field_sources, planned_vgpu, vm_result
 from vgpuctl.operations.plans.vm_diff import FieldValues, describe_differences, difference_hint
 from vgpuctl.operations.steps.claims import TakeClaim
+from vgpuctl.operations.steps.seed import with_blob
 from vgpuctl.operations.transaction import Transaction
 from vgpuctl.operations.worker_pool import VmJob, WorkerPool, describe_jobs
 from vgpuctl.value import EMPTY_MAPPING, extend, replace
@@ -200,6 +196,7 @@ class _Batch:
             *check_network_configs(snapshot, requests.values()),
         )
         self.designs = self._designs()
+        self.blobs = {name: blob_for_new_vm(host, requests[name], name, uuid) for name, uuid in self.vms}
 
     def _designs(self) -> tuple[DomainDesign, ...]:
         return tuple(
@@ -240,7 +237,8 @@ class _Batch:
         jobs = []
         for design in self.designs:
             plan = vm_creation_plan(fresh, self.requests[design.name], self.facts, design, start=self.start)
-            jobs.append(VmJob(design.name, tuple(h for h in held if h.claim.vm_uuid == design.uuid), plan))
+            plan, own = with_blob(plan, self.blobs[design.name]), (h for h in held if h.claim.vm_uuid == design.uuid)
+            jobs.append(VmJob(design.name, tuple(own), plan))
         return tuple(jobs)
 
 

@@ -17,6 +17,7 @@ from vgpuctl.config.vm_request import guest_setup, request_of_record, secret_nam
 from vgpuctl.domain.guest_setup import is_unread, secrets_in
 from vgpuctl.errors import NotAllowed, NotFound, Refused, VgpuctlError
 from vgpuctl.model.caller import Rights
+from vgpuctl.model.domain_join import BlobUse, DomainJoin
 from vgpuctl.model.guest_driver import is_driver_disc
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import CloudInit, GuestSecrets
@@ -24,6 +25,7 @@ from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DiskRole, Vm, VmRecord
 from vgpuctl.observe import observe, scope_of_vm
+from vgpuctl.observe.domain_joins import check_computer
 from vgpuctl.observe.guest_drivers import read_guest_driver
 from vgpuctl.observe.guest_secrets import read_secret
 from vgpuctl.observe.licenses import read_license
@@ -67,6 +69,8 @@ def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> 
     refuse_unfinished(vm, record)
     before = vm_result(snapshot, vm)
     secrets = secret_names(request_of_record(record.request_fields))
+    if not clear:
+        secrets.pop("domain_join", None)  # each setup of a guest uses up a blob
     if not secrets:
         note = "VMs without a license or a cluster to join are left alone"
         return Outcome(False, before, (), snapshot.warnings, (note,), dry_run=context.dry_run)
@@ -139,12 +143,20 @@ def _has_seed(record: VmRecord) -> bool:
 
 
 def changed_setup(
-    host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord, *, renew: Set[str] = frozenset()
+    host: Host,
+    context: Context,
+    snapshot: Snapshot,
+    vm: Vm,
+    record: VmRecord,
+    *,
+    renew: Set[str] = frozenset(),
+    blob: BlobUse | None = None,
 ) -> tuple[WriteSetup, tuple[str, ...]]:
     """Return the step that writes what a VM's new record says of its guest into its seed, and warnings.
 
     `renew`: the fields whose secrets are written. Where something else changes, a seed without a secret stays so, and a
-    secret that cannot be read is only a warning.
+    secret that cannot be read is only a warning. `blob`: the guest will be on a new disk, and joins its domain by this
+    one; without it a domain that is renewed counts from the next such disk on.
 
     Raises:
         Refused: the VM has no seed.
@@ -157,36 +169,59 @@ def changed_setup(
     names = secret_names(request_of_record(record.request_fields))
     written = secrets_in(step.read_script(host)) if names else frozenset()
     for field in [field for field in names if field in written | renew]:
+        if field == "domain_join" and field not in renew:
+            secrets = replace(secrets, domain_join=DomainJoin(names[field]))  # the seed keeps its blob
+            continue
         try:
             _refuse_others_secret(context, field, names[field])
+            if field == "domain_join":
+                check_computer(names[field], vm.name)
             secrets = read_secret(host, secrets, field, names[field])
         except VgpuctlError as error:
             if field in renew:
                 raise
             warnings.append(f"the seed of {vm.name} has no {field} any more: {error.message}")
-    step = _setup_step(vm, record, secrets)
+    if "domain_join" in renew and secrets.domain_join is not None and blob is None:
+        secrets = replace(secrets, domain_join=None)
+        warnings.append(f"the guest of {vm.name} joins {names['domain_join']} with {_refresh_command(vm, record)}")
+    step = replace(_setup_step(vm, record, secrets), blob=blob)
     request = replace(request_from_record(vm, record, record.vgpus), seed=CloudInit(setup=step.setup))
     return step, (*warnings, *check_guest_setup(snapshot, request, record.vgpus))
 
 
 def setup_for_new_disk(
-    host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord, *, is_prepared: bool = False
+    host: Host,
+    context: Context,
+    snapshot: Snapshot,
+    vm: Vm,
+    record: VmRecord,
+    *,
+    is_prepared: bool = False,
+    blob: BlobUse | None = None,
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """Return the steps that write the secrets for the guest on a new disk, and make its driver disc if that is gone.
 
-    `is_prepared`: the disk has a guest that was set up already, so that it has joined its cluster.
+    `is_prepared`: the disk has a guest that was set up already, so that it has joined its cluster, or its domain.
+    `blob`: by which it joins a domain otherwise.
 
-    What the guest cannot get now is a warning: the new disk is wanted all the same.
+    What the guest cannot get now is a warning: the new disk is wanted all the same. Only where it would not join its
+    domain, nobody could log on.
+
+    Raises:
+        VgpuctlError: it cannot join its domain.
     """
     steps, warnings = _lost_disc_steps(host, vm, request_of_record(record.request_fields).guest_driver)
     names = secret_names(request_of_record(record.request_fields))
     if is_prepared:
         names.pop("k8s_join", None)
+        names.pop("domain_join", None)
     if not names:
         return steps, warnings
     try:
-        step, _ = changed_setup(host, context, snapshot, vm, record, renew=names.keys())
+        step, _ = changed_setup(host, context, snapshot, vm, record, renew=names.keys(), blob=blob)
     except VgpuctlError as error:
+        if blob is not None:
+            raise
         what = " and ".join(names)
         return steps, (*warnings, f"{vm.name} has a new disk, whose guest gets no {what}: {error.message}")
     return (*steps, replace(step, unread=False)), warnings
@@ -272,6 +307,10 @@ def _setup_step(vm: Vm, record: VmRecord, secrets: GuestSecrets) -> WriteSetup:
         unread=vm.state not in STOPPED_STATES,
         without=tuple(field for field in secret_names(request) if getattr(secrets, field) is None),
     )
+
+
+def _refresh_command(vm: Vm, record: VmRecord) -> str:
+    return f"vgpuctl refresh-vm {shlex.quote(vm.name)} --image {shlex.quote(record.image or 'IMAGE')}"
 
 
 def _refuse_others_secret(context: Context, field: str, name: str) -> None:

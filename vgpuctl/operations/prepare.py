@@ -12,12 +12,13 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.vm_request import request_of_record
 from vgpuctl.errors import InUse, NotShutDown, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.model.results.vms import VmReport
-from vgpuctl.model.vm import CLEAN_STOP, UNRESPONSIVE_STATES, DiskRole, Vm
+from vgpuctl.model.vm import CLEAN_STOP, UNRESPONSIVE_STATES, DiskRole, Vm, VmRecord
 from vgpuctl.observe import scope_of_vm
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import refuse_unresponsive_vm, require_writable
@@ -59,14 +60,26 @@ def prepare_vm(host: Host, context: Context, name: str, *, drain: bool) -> Outco
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds)
     around: tuple[list[Step], list[Step]] = ([stop], [StartDomain(vm.name, vm.uuid)]) if is_running else ([], [])
     steps = tuple(step.describe() for step in (*around[0], *plan.plan.steps, *around[1]))
-    before = vm_result(plan.snapshot, vm)
+    before, notes = vm_result(plan.snapshot, vm), _password_notes(vm, plan.record)
     if context.dry_run:
-        return Outcome(True, before, steps, plan.snapshot.warnings, dry_run=True)
+        return Outcome(True, before, steps, plan.snapshot.warnings, notes, dry_run=True)
     if is_running:
         context.confirm(f"Shut down VM {vm.name}, keep its first disk, and start it again?", steps)
     whole = replace(context, progress=WholeProgress(context.progress, steps))
     with_vm_stopped(host, whole, vm, partial(_keep_disk, host, whole, vm.uuid), "prepared")
-    return report_vm(host, before, steps)
+    return report_vm(host, before, steps, notes)
+
+
+def _password_notes(vm: Vm, record: VmRecord) -> tuple[str, ...]:
+    """Return a note about a computer of a domain that changes its password, where vgpuctl has not prevented that."""
+    request = request_of_record(record.request_fields)
+    if request.domain_join is None or request.off_after_setup:
+        return ()
+    key = r"HKLM\SYSTEM\CurrentControlSet\Services\Netlogon\Parameters"
+    return (
+        f"{vm.name} is in a domain, where it changes its password every 30 days, and a refresh would bring an old one "
+        f"back, unless its guest has DisablePasswordChange=1 in {key}; --off-after-setup sets that",
+    )
 
 
 def _plan_prepare(host: Host, context: Context, name: str, *, drain: bool) -> PreparePlan:

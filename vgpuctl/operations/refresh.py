@@ -21,6 +21,7 @@ from vgpuctl.model.vm import UNRESPONSIVE_STATES, DiskRole, ManagedDisk, Vm, VmR
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.controlled import mark_of, with_mark
 from vgpuctl.operations.deleted_disks import prepare_bins, with_bin_entry
+from vgpuctl.operations.domain_join import blob_for_new_disk
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import find_vm, refuse_change, refuse_unresponsive_vm, require_writable
 from vgpuctl.operations.guest_setup import setup_for_new_disk
@@ -35,6 +36,7 @@ from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
 from vgpuctl.operations.steps.refresh_disk import DeleteSpareDisk
+from vgpuctl.operations.steps.seed import forget_steps
 from vgpuctl.operations.system_disk import SystemDisk, disk_switch_plan, new_disk, read_system_disk, record_after_switch
 from vgpuctl.operations.transaction import Transaction
 from vgpuctl.operations.whole_progress import WholeProgress
@@ -175,15 +177,16 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str | None) ->
     spares = tuple(replace(with_bin_entry(host, context, vm, d), role=DiskRole.SPARE) for d in replaced)
     marked = with_mark(context, vm, record, is_refreshed=True)
     switched = record_after_switch(marked, disk, added_disk, spares)
-    setup, warnings = setup_for_new_disk(host, context, system.snapshot, vm, record, is_prepared=image is None)
+    is_prepared = image is None
+    blob = None if is_prepared else blob_for_new_disk(host, vm, record, added_disk.volume)
+    setup, warnings = setup_for_new_disk(host, context, system.snapshot, vm, record, is_prepared=is_prepared, blob=blob)
+    switch = disk_switch_plan(vm, record, disk, added_disk, image_info, system.pool, spares, setup, marked.desktop)
     return extend(
         RefreshPlan,
         system,
         spares=spares,
         new_disk=added_disk,
-        make_plan=disk_switch_plan(
-            vm, record, disk, added_disk, image_info, system.pool, spares, setup, marked.desktop
-        ),
+        make_plan=replace(switch, steps=(*switch.steps, *forget_steps(blob))),
         drop_plan=spare_removal_plan(vm, record_after(switched, record_after(record, record))),  # two writes before it
         warnings=warnings,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from vgpuctl.model.domain_join import BlobUse, JoinSource
 from vgpuctl.model.guest_driver import DriverFile
 from vgpuctl.model.guest_report import GuestReport
 
@@ -118,6 +119,56 @@ class DriverDiscs(Protocol):
             ValueError: the file has changed since it was read.
             Locked: another process has kept the folder locked.
             OSError: it cannot be read, or the disc not written.
+        """
+
+
+class DomainJoins(Protocol):
+    """The blobs by which guests join domains: folders with one for each computer, and programs that print one."""
+
+    def source(self, name: str) -> JoinSource | None:
+        """Return what a domain's entry is; None if there is none.
+
+        Raises:
+            ValueError: it is neither a folder nor a program, or others can change it, or read its blobs.
+            OSError: it cannot be read.
+        """
+
+    def read(self, use: BlobUse, max_bytes: int) -> bytes | None:
+        """Return the fresh blob of a computer in a folder, else the one that this setup has claimed; None for none.
+
+        Raises:
+            ValueError: it is no regular file, or others can read or change it, or its folder.
+            OSError: it is larger than `max_bytes`, or cannot be read.
+        """
+
+    def claim(self, use: BlobUse) -> None:
+        """Mark the fresh blob of a computer as used by this setup, for which alone it can be read from then on.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+
+    def release(self, use: BlobUse) -> None:
+        """Make what this setup has claimed fresh again, unless there is a fresh one.
+
+        Raises:
+            OSError: as `claim`.
+        """
+
+    def forget(self, use: BlobUse) -> None:
+        """Delete what this setup has claimed.
+
+        Raises:
+            OSError: as `claim`.
+        """
+
+    def run(self, name: str, computer: str, *, deadline_seconds: float, max_bytes: int) -> bytes:
+        """Return what a program prints for a computer.
+
+        Raises:
+            ValueError: others can change the program.
+            TimeoutError: it did not end in time; it was killed with what it started.
+            OSError: it cannot be run, prints too much, or failed: with its status and the first line of its errors.
         """
 
 

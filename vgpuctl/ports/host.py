@@ -11,7 +11,7 @@ from vgpuctl.value import Value, replace
 if TYPE_CHECKING:
     from vgpuctl.model.snapshot import Snapshot
     from vgpuctl.ports.devices import Nvml, Sysfs, UsageHistory, UsageReader, VendorCommands
-    from vgpuctl.ports.guests import DriverDiscs, GuestAgent, GuestChannels, GuestHelpers, GuestReports
+    from vgpuctl.ports.guests import DomainJoins, DriverDiscs, GuestAgent, GuestChannels, GuestHelpers, GuestReports
     from vgpuctl.ports.libvirt import DomainEvents, Hypervisor, Storage, VolumeBin
     from vgpuctl.ports.run_directory import Claims, Operations, OperationsState
     from vgpuctl.ports.system import (
@@ -44,7 +44,8 @@ class Host(Value):
     reach host.yaml, the drivers' commands, the kernel's log, unfinished files or deleted disks (a captured tree).
     `usage` and `usage_history` are None where the use of GPUs cannot be read (a captured tree).
     `guest_reports`, `guest_channels`: what helpers in guests report, and their channels; `guest_agent`: the QEMU guest
-    agents; `driver_discs`: drivers for guests; `image_folders`: for images of a controller; None as above.
+    agents; `driver_discs`, `domain_joins`: drivers and blobs for guests; `image_folders`: for images of a controller;
+    None as above.
     `guest_helpers`: None in every process but the agent, which holds the channels.
     `domain_events` and `kernel_messages` tell the agent what happens; None where nothing can happen. `given_files`: the
     texts of files that a caller elsewhere sent, by path; None: the caller's files are on this machine. `snapshots`:
@@ -81,6 +82,7 @@ class Host(Value):
     guest_channels: GuestChannels | None = None
     guest_helpers: GuestHelpers | None = None
     driver_discs: DriverDiscs | None = None
+    domain_joins: DomainJoins | None = None
     image_folders: ImageFolders | None = None
     guest_agent: GuestAgent | None = None
     given_files: Mapping[str, str] | None = None

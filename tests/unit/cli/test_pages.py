@@ -53,6 +53,7 @@ VM: dict[str, Any] = {
     "license": None,
     "guest_driver": None,
     "k8s_join": None,
+    "domain_join": None,
     "guest_helper": None,
     "off_after_setup": None,
     "prepared": None,

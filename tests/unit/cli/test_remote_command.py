@@ -307,7 +307,7 @@ VM = {**ROW, "record": None, "planned": {STEERING: STEERING}, "spread_group": ST
       "hugepages": STEERING, "pinned_cpus": STEERING, "memory_nodes": STEERING, "display": True,
       "cloud_init": STEERING, "network_config": STEERING,
       "guest_sharing": STEERING, "license": STEERING, "guest_driver": STEERING, "k8s_join": STEERING,
-      "guest_helper": True}  # fmt: skip
+      "domain_join": STEERING, "guest_helper": True}  # fmt: skip
 ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEERING: STEERING}, "left": [STEERING]}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import vgpuctl
 from tests.clusters import put_cluster
+from tests.domain_joins import put_blob
 from tests.drivers import put_driver, run_name
 from tests.licenses import put_license
 from tests.unit.cli.command_tree import walk_commands
@@ -86,6 +87,21 @@ def test_each_option_changes_its_field_alone_and_only_once(off: Run, field: str,
     again = off(f"set-vm vdi-1 {option} --json").document
     assert (again["changed"], again["data"]["steps"]) == (False, [])
     assert (before["generation"], changed["data"]["generation"], again["data"]["generation"]) == (0, 1, 1)
+
+
+def test_a_guest_with_windows_is_in_another_domain_from_its_next_disk_on(sim: Run) -> None:
+    made = "create-vm win-1 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2 --os windows11 --guest-helper"
+    assert sim(f"{made} --no-start").status == 0
+    put_blob(Path(os.environ["XDG_STATE_HOME"]) / "vgpuctl/a100-40/etc/vgpuctl", "win-1")
+    before = shown(sim, "win-1")
+    changed = sim("set-vm win-1 --domain-join corp --json").document
+    assert (changed["changed"], changed["data"]["domain_join"]) == (True, "corp")
+    assert any(text.startswith("the guest of win-1 joins corp with vgpuctl refresh-vm") for text in changed["warnings"])
+    now = shown(sim, "win-1")
+    assert {name for name in now if now[name] != before[name]} == {"domain_join", "generation"}
+    assert not sim("set-vm win-1 --domain-join corp --json").document["changed"]
+    refused = sim("set-vm win-1 --domain-join lab")
+    assert (refused.status, "there is no domain lab on this host" in refused.err) == (2, True)
 
 
 def test_a_display_is_turned_on_and_off(sim: Run) -> None:

@@ -44,6 +44,7 @@ guest_sharing: "mps,memory=2048,threads=025"
 license: cad
 guest_driver: /srv/NVIDIA-Linux-x86_64-580.159.03-grid.run
 k8s_join: lab
+domain_join: corp
 guest_helper: true
 off_after_setup: true
 networks: [desktops, {bridge: br0, vlan: 30, mac: 52-54-00-AA-00-01}]
@@ -95,6 +96,7 @@ def test_every_field_is_read() -> None:
         "license": "cad",
         "guest_driver": "/srv/NVIDIA-Linux-x86_64-580.159.03-grid.run",
         "k8s_join": "lab",
+        "domain_join": "corp",
         "guest_helper": True,
         "off_after_setup": True,
         "networks": ("desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
@@ -134,6 +136,7 @@ def test_files_and_options_agree() -> None:
         license="cad",
         guest_driver="/srv/NVIDIA-Linux-x86_64-580.159.03-grid.run",
         k8s_join="lab",
+        domain_join="corp",
         guest_helper=True,
         off_after_setup=True,
         networks=("network=desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
@@ -295,6 +298,7 @@ def test_contradictions(text: str, line: str) -> None:
         ),
         ({"guest_driver": "/srv/driver.run"}, "--guest-driver: 'driver.run' is no name of NVIDIA's drivers"),
         ({"k8s_join": "a b"}, "--k8s-join: 'a b' is not the name of a cluster"),
+        ({"domain_join": "../a"}, "--domain-join: '../a' is not the name of a domain's entry"),
         ({"off_after_setup": "x"}, "--off-after-setup: 'x' is not true or false"),
         ({"guest_helper": "x"}, "--guest-helper: 'x' is not true or false"),
         ({"display": "x"}, "--display: 'x' is not true or false"),
@@ -410,6 +414,7 @@ typed_specs = st.fixed_dictionaries(
         "guest_sharing": st.sampled_from(["none", "mps", "mps:48", "time-slicing:2", "mps,memory=1G,threads=100"]),
         "guest_driver": st.sampled_from(["none", "/a/nvidia-linux-grid-580_580.159.03_amd64.deb"]),
         "k8s_join": st.sampled_from(["none", "lab"]),
+        "domain_join": st.sampled_from(["none", "corp"]),
         "guest_helper": st.booleans(),
         "off_after_setup": st.booleans(),
         "display": st.booleans(),

@@ -29,7 +29,7 @@ from vgpuctl.controller.database.rows import (
 )
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, Pool, PoolChanges, PoolKind, PoolState
 from vgpuctl.controller.planning import pool_rules
-from vgpuctl.controller.planning.back_off import next_try
+from vgpuctl.controller.planning.back_off import WAITING_CODES, next_try
 from vgpuctl.controller.planning.logons import others_logged_on
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
@@ -212,8 +212,8 @@ class DesktopRows(Rows):
         """
         with self._write() as connection:
             desktop = _find(connection, name, lock=True)
-            crashed = desktop.report is not None and desktop.report.code == CRASHES_CODE
-            if desktop.power_on is on and not (on and crashed):
+            waits = desktop.report is not None and desktop.report.code in (CRASHES_CODE, *WAITING_CODES)
+            if desktop.power_on is on and not (on and waits):
                 return desktop, False
             self._set(connection, desktop, power_on=on, not_before=0.0, errors=0)
             forget_crashes(connection, schema.desktop.c.id == desktop.id)
@@ -396,8 +396,10 @@ class DesktopRows(Rows):
             desktop, now = desktop_of(row), self._database.now(connection)
             report = replace(desktop.report or DesktopReport(exists=False), code=code, error=error[:1000], hint=hint)
             errors = desktop.errors + counts
-            values = {**report_columns(report), "errors": errors, "not_before": next_try(max(1, errors), now)}
+            values = {**report_columns(report), "errors": errors, "not_before": next_try(max(1, errors), now, code)}
             connection.execute(update(table).where(table.c.id == desktop_id).values(**values))
+            if code in WAITING_CODES and desktop.report is not None and desktop.report.code == code:
+                return  # it was noted when it began
             kind = "desktop-failed" if counts else "desktop-delayed"
             about = About(desktop=desktop.name, user=desktop.user)
             self._note(connection, kind, f"{desktop.name}: {error}"[:1000], CONTROLLER, about)

@@ -44,7 +44,7 @@ from vgpuctl.controller.planning.logons import LOGON_CODE
 from vgpuctl.controller.planning.moves import needs_disks
 from vgpuctl.controller.planning.phase import NEWER_CODE, is_in_motion
 from vgpuctl.controller.planning.restored import how_to_go_on
-from vgpuctl.errors import HostKeyRefused, NoCapacity, Temporary, VgpuctlError, explain_exception
+from vgpuctl.errors import HostKeyRefused, NeedsBlob, NoCapacity, Temporary, VgpuctlError, explain_exception
 from vgpuctl.model.desktop import Fence, FleetStatus
 from vgpuctl.value import replace
 
@@ -366,7 +366,7 @@ class HostRunner(threading.Thread):
             self._lease = None
             return
         text = f"{self._name}: {error.message}"
-        counts = not isinstance(error, Temporary)
+        counts = not isinstance(error, Temporary | NeedsBlob)
         code = LOGON_CODE if isinstance(action, AllowLogon) and counts else error.code
         self._store.desktops.note_error(desktop.id, code, text, error.hint, counts=counts)
 

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When something is tried again after errors: after 5 s, and twice as long each time, at most 5 minutes."""
+"""When something is tried again after errors: after 5 s, and twice as long each time, at most 5 minutes.
+
+What waits for a person counts as no error, and is tried once a minute.
+"""
 
 from __future__ import annotations
 
 from vgpuctl.controller.model import Desktop
+from vgpuctl.errors import NeedsBlob
 
 FIRST_WAIT, LONGEST_WAIT = 5.0, 300.0
+WAITING_CODES = frozenset((NeedsBlob.code,))
+"""Errors of a host that a person ends, as by a file there."""
+WAITING_SECONDS = 60.0
 
 
 def wait_after(errors: int) -> float:
@@ -13,9 +20,9 @@ def wait_after(errors: int) -> float:
     return min(FIRST_WAIT * 2.0 ** min(max(errors - 1, 0), 10), LONGEST_WAIT) if errors > 0 else 0.0
 
 
-def next_try(errors: int, now: float) -> float:
-    """Return `not_before` of a desktop whose `errors`-th error happens now."""
-    return now + wait_after(errors)
+def next_try(errors: int, now: float, code: str = "") -> float:
+    """Return `not_before` of a desktop whose `errors`-th error happens now; `code`: the error's."""
+    return now + (WAITING_SECONDS if code in WAITING_CODES else wait_after(errors))
 
 
 def error_times(desktop: Desktop) -> tuple[float, ...]:

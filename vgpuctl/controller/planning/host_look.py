@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Collection, Sequence
 
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, FleetHostState, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.planning.back_off import WAITING_CODES
 from vgpuctl.controller.planning.logons import NO_HELPER_CODE, is_logon_due, remembered
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
@@ -256,7 +257,7 @@ def _seen(
         let_in=let_in,
         logon_due=is_due,
     )
-    report = _with_error(report, desktop, vm, stray or unmarked)
+    report = _with_error(report, desktop, vm, stray or unmarked, now)
     if is_due and running and report.code is None and pool is not None:
         report = _with_logon(report, desktop, pool, now)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)
@@ -336,10 +337,15 @@ def _with_logon(report: DesktopReport, desktop: Desktop, pool: Pool, now: float)
     )
 
 
-def _with_error(report: DesktopReport, desktop: Desktop, vm: HostVm, stray: bool) -> DesktopReport:
-    """Return a report with the last action's error as long as it counts, or with what is unusual in the guest."""
+def _with_error(report: DesktopReport, desktop: Desktop, vm: HostVm, stray: bool, now: float) -> DesktopReport:
+    """Return a report with the last action's error as long as it counts, or with what is unusual in the guest.
+
+    One that waits for a person counts until the desktop is refreshed, or nothing is to be tried again.
+    """
     former = desktop.report
-    if desktop.errors and former is not None and former.code not in (None, *_OWN_CODES):
+    is_due = report.dirty or report.generation < desktop.generation or desktop.not_before > now
+    counts = desktop.errors or (is_due and former is not None and former.code in WAITING_CODES)
+    if counts and former is not None and former.code not in (None, *_OWN_CODES):
         return replace(report, code=former.code, error=former.error, hint=former.hint)
     if not stray:
         return report

@@ -14,6 +14,7 @@ from typing import Any
 from vgpuctl.config import rules
 from vgpuctl.config.arguments import NONE, WINDOWS_11
 from vgpuctl.config.device_rules import parse_nic
+from vgpuctl.config.domain_join import is_computer_name
 from vgpuctl.config.rules import Problem, ValidationError
 from vgpuctl.config.shape import Key, Shape
 from vgpuctl.config.vm_request import FIELDS
@@ -31,8 +32,8 @@ _POOL_FIELDS = {"name": "names", "image": "image", "profile": "profile", "off_af
 
 def _no_file(value: object) -> object:
     raise ValueError(
-        "a pool takes no files for cloud-init: set up the guest in the image, or with license, k8s_join, guest_driver "
-        "and guest_helper (the value is not shown, because it may contain passwords)"
+        "a pool takes no files for cloud-init: set up the guest in the image, or with license, k8s_join, domain_join, "
+        "guest_driver and guest_helper (the value is not shown, because it may contain passwords)"
     )
 
 
@@ -108,7 +109,17 @@ def image_problem(spec: PoolSpec, image: Image) -> str | None:
     system = spec.vm.get("os", image.os)
     if system != image.os and WINDOWS_11 in (system, image.os):
         return f"vm: has os: {system}, and the image {image.name} has {image.os}"
-    return long_name_problem(spec.names, spec.maximum, str(system))
+    return long_name_problem(spec.names, spec.maximum, str(system)) or _domain_problem(spec, image, str(system))
+
+
+def _domain_problem(spec: PoolSpec, image: Image, system: str) -> str | None:
+    """Return why guests cannot join the domain of the pool's spec; None: they can, or there is none."""
+    if spec.vm.get("domain_join", NONE) == NONE:
+        return None
+    if system != WINDOWS_11:
+        return f"vm: has domain_join, which is for Windows, and the image {image.name} has {image.os}"
+    longest = fill_number(spec.names, spec.maximum)
+    return None if is_computer_name(longest) else f"'{longest}' is no name of a Windows computer in a domain"
 
 
 def desktop_vm(desktop: Desktop, spec: PoolSpec, image: Image) -> dict[str, Any]:

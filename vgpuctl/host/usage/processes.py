@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that tell the use of GPUs: programs that print it once, and one that answers line by line."""
+"""Programs of the operator that print something once, and a process that answers line by line."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from vgpuctl.host.commands import PATH
 
 _CHUNK_BYTES = 1 << 16
 _REAP_SECONDS = 1.0
+_ERROR_LENGTH = 200
 
 
-def read_output(argv: Sequence[str], *, user: str, deadline_seconds: float, max_bytes: int) -> bytes:
-    """Return what a command prints, which runs as a user; its errors are not read.
+def read_output(
+    argv: Sequence[str], *, user: str | None, deadline_seconds: float, max_bytes: int, quote_error: bool = False
+) -> bytes:
+    """Return what a command prints. `user`: as whom it runs, None: as this process.
+
+    `quote_error`: the first line of its errors is in the exception where it failed; else they are not read.
 
     Raises:
         OSError: there is no such user, it could not be started, prints too much, or ended with another status than 0.
@@ -27,39 +32,50 @@ def read_output(argv: Sequence[str], *, user: str, deadline_seconds: float, max_
     """
     import subprocess  # slow to load
 
-    try:
-        account = pwd.getpwnam(user)
-    except KeyError:
-        raise OSError(f"there is no user {user}") from None
-    as_root = os.geteuid() == 0
+    account = None
+    if user is not None:
+        try:
+            account = pwd.getpwnam(user)
+        except KeyError:
+            raise OSError(f"there is no user {user}") from None
+    switches = account if os.geteuid() == 0 else None
     child = subprocess.Popen(  # noqa: S603 - a list and no shell, by absolute path
         list(argv),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE if quote_error else subprocess.DEVNULL,
         env={"LC_ALL": "C", "PATH": PATH},
         cwd="/",
         start_new_session=True,
-        user=account.pw_uid if as_root else None,
-        group=account.pw_gid if as_root else None,
-        extra_groups=() if as_root else None,
+        user=None if switches is None else switches.pw_uid,
+        group=None if switches is None else switches.pw_gid,
+        extra_groups=None if switches is None else (),
     )
     assert child.stdout is not None
     deadline = time.monotonic() + deadline_seconds
     try:
-        output = _read_to_end(child.stdout, deadline, max_bytes)
+        output, errors = _read_to_end(child.stdout, child.stderr, deadline, max_bytes)
         status = child.wait(max(0.1, deadline - time.monotonic()))
     except (TimeoutError, subprocess.TimeoutExpired):
         raise TimeoutError(f"it did not end within {deadline_seconds:g} s") from None
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)  # also what it left behind in its session
-        child.stdout.close()
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
         with suppress(subprocess.TimeoutExpired):
             child.wait(_REAP_SECONDS)
     if status:
-        raise OSError(f"it ended with status {status}")
+        raise OSError(f"it ended with status {status}{_first_line(errors)}")
     return output
+
+
+def _first_line(errors: bytes) -> str:
+    """Return what a command complained about, without control characters."""
+    lines = [line for line in errors.decode(errors="replace").splitlines() if line.strip()]
+    text = "".join(c if c.isprintable() else "?" for c in lines[0].strip()[:_ERROR_LENGTH]) if lines else ""
+    return f": {text}" if text else ""
 
 
 def _is_readable(descriptor: int, seconds: float) -> bool:
@@ -69,18 +85,30 @@ def _is_readable(descriptor: int, seconds: float) -> bool:
     return bool(poll.poll(1000 * seconds))
 
 
-def _read_to_end(pipe: IO[bytes], deadline: float, max_bytes: int) -> bytes:
-    output = b""
-    while True:
+def _read_to_end(pipe: IO[bytes], error_pipe: IO[bytes] | None, deadline: float, max_bytes: int) -> tuple[bytes, bytes]:
+    """Return what comes from a pipe, and the beginning of what comes from the other one."""
+    texts = {one.fileno(): b"" for one in (pipe, error_pipe) if one is not None}
+    poll = select.poll()  # select(2) takes no descriptor above 1,023
+    for descriptor in texts:
+        poll.register(descriptor, select.POLLIN)
+    is_open = set(texts)
+    while is_open:
         remaining = deadline - time.monotonic()
-        if remaining <= 0 or not _is_readable(pipe.fileno(), remaining):
+        ready = poll.poll(1000 * remaining) if remaining > 0 else []
+        if not ready:
             raise TimeoutError
-        chunk = os.read(pipe.fileno(), _CHUNK_BYTES)
-        output += chunk
-        if len(output) > max_bytes:
+        for descriptor, _ in ready:
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+            if not chunk:
+                is_open.discard(descriptor)
+                poll.unregister(descriptor)
+            elif descriptor == pipe.fileno():
+                texts[descriptor] += chunk
+            else:
+                texts[descriptor] = (texts[descriptor] + chunk)[:_CHUNK_BYTES]
+        if len(texts[pipe.fileno()]) > max_bytes:
             raise OSError(f"it prints more than {max_bytes} bytes")
-        if not chunk:
-            return output
+    return texts[pipe.fileno()], texts[error_pipe.fileno()] if error_pipe is not None else b""
 
 
 class LineProcess:

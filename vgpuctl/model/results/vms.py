@@ -263,7 +263,8 @@ class VmResult(Value):
     whether libvirt starts it too (virsh autostart); only show-vm reads that, as root.
     `guest_software`: of the running guest; null without NVIDIA's driver there. Only show-vm reads it, and
     create-vm that waits for it. `guest_driver`: the file with the
-    driver that its guest is given, or "none". `k8s_join`: the cluster that it joins, by name, or "none".
+    driver that its guest is given, or "none". `k8s_join`: the cluster that it joins, by name, or "none";
+    `domain_join`: likewise the domain of Windows.
     `guest_helper`: whether cloud-init brings the helper into the guest,
     null without a record. `helper_report`: what the helper in the guest reports, null without one; only show-vm has it.
     """
@@ -294,6 +295,7 @@ class VmResult(Value):
     license: str | None
     guest_driver: str | None
     k8s_join: str | None
+    domain_join: str | None
     guest_helper: bool | None
     off_after_setup: bool | None
     autostart: str | None

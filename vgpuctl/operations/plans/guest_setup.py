@@ -30,11 +30,18 @@ def check_guest_setup(snapshot: Snapshot, request: VmRequest, vgpus: Sequence[As
     """Check what vgpuctl is to set up in the guest of a new VM, and return warnings.
 
     Raises:
-        InvalidInput: Windows has no such thing; a program may take more memory than a vGPU has; the license is for
-            other GPUs.
+        InvalidInput: Windows, or Linux, has no such thing; a program may take more memory than a vGPU has; the license
+            is for other GPUs.
         VgpuctlError: the license cannot be read, or is none that a guest can use now.
         HostCannot: a GPU of the VM is not NVIDIA's, or cannot be shared so.
     """
+    if request.domain_join is not None and request.os != WINDOWS_11:
+        raise InvalidInput(
+            f"domain_join is for guests with Windows, and os is {request.os}",
+            hint=f"add --os {WINDOWS_11}, or omit it",
+            fields=["domain_join"],
+            os=request.os,
+        )
     setup = GuestSetup() if request.seed is None else request.seed.setup
     fields, license = setup.fields, setup.license
     if not fields:
@@ -73,6 +80,11 @@ def _check_windows(request: VmRequest, setup: GuestSetup) -> tuple[str, ...]:
         name = setup.license.name
         warnings.append(
             f"license {name}: until the guest is licensed, its users can read the token on its CD-ROM drive"
+        )
+    if setup.domain_join is not None:
+        warnings.append(
+            f"domain_join {setup.domain_join.name}: until prepare-vm or refresh-license --clear takes the blob out of "
+            "the seed, users of the guest can read it on its CD-ROM drive"
         )
     return tuple(warnings)
 

@@ -8,11 +8,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from vgpuctl.errors import HostCannot, VerifyFailed
+from vgpuctl.errors import HostCannot, VerifyFailed, VgpuctlError
+from vgpuctl.model.domain_join import BlobUse, JoinSource
 from vgpuctl.model.request import CloudInit, GuestSetup
 from vgpuctl.model.vm import ManagedDisk
+from vgpuctl.observe.domain_joins import forget_blob, release_blob, take_blob
 from vgpuctl.operations.steps.storage import CreateVolume
-from vgpuctl.ports.step import Step
+from vgpuctl.ports.step import Plan, Removal, Step
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -21,12 +24,16 @@ T = TypeVar("T")
 
 
 class CreateSeed(Step):
-    """Create the CD-ROM from which cloud-init configures a guest."""
+    """Create the CD-ROM from which cloud-init, or Windows' setup, configures a guest.
+
+    `blob`: by which the guest joins a domain; it is read when the seed is written.
+    """
 
     disk: ManagedDisk
     files: CloudInit
     instance_id: str
     hostname: str
+    blob: BlobUse | None = None
 
     def describe(self) -> str:
         """Say where it is and what it is built from."""
@@ -36,7 +43,11 @@ class CreateSeed(Step):
         """Create it; raises Exists if the name is taken."""
         from vgpuctl.domain.cloud_init_seed import build_seed_image
 
-        data = build_seed_image(self.files, self.instance_id, self.hostname)
+        files = self.files
+        if self.blob is not None:
+            setup = replace(files.setup, domain_join=take_blob(host, self.blob))
+            files = replace(files, setup=setup)
+        data = build_seed_image(files, self.instance_id, self.hostname)
         host.storage.create_private_volume(self.disk.pool, self.disk.volume, data)
 
     def verify(self, host: Host) -> None:
@@ -50,14 +61,17 @@ class CreateSeed(Step):
             )
 
     def undo(self, host: Host) -> None:
-        """Delete it if it is still at its path."""
+        """Delete it if it is still at its path, and then let its blob be used again."""
         CreateVolume(self.disk).undo(host)
+        if self.blob is not None:
+            release_blob(host, self.blob)
 
 
 class WriteSetup(Step):
     """Write what vgpuctl sets up in a guest into its seed, or take it out; what the user put there stays.
 
-    A guest reads it at its next boot. `unread`: it runs now. `without`: fields whose secrets it has not.
+    A guest reads it at its next boot. `unread`: it runs now. `without`: fields whose secrets it has not. `blob`: by
+    which a guest on a new disk joins a domain; without one a seed keeps its own, if the setup still has a domain.
     """
 
     name: str
@@ -65,6 +79,7 @@ class WriteSetup(Step):
     setup: GuestSetup
     unread: bool = False
     without: tuple[str, ...] = ()
+    blob: BlobUse | None = None
 
     def describe(self) -> str:
         """Say what the seed has afterwards."""
@@ -82,7 +97,10 @@ class WriteSetup(Step):
         from vgpuctl.domain.cloud_init_seed import with_setup
 
         before = host.storage.read_private_volume(self.disk.pool, self.disk.volume)
-        changed = self._try(partial(with_setup, before, self.setup, unread=self.unread))
+        setup = self.setup
+        if self.blob is not None:
+            setup = replace(setup, domain_join=take_blob(host, self.blob))
+        changed = self._try(partial(with_setup, before, setup, unread=self.unread))
         try:
             host.storage.rewrite_private_volume(self.disk.pool, self.disk.volume, changed)
         except BaseException:
@@ -92,11 +110,13 @@ class WriteSetup(Step):
 
     def verify(self, host: Host) -> None:
         """Check that the guest's script is in it."""
-        if not self.is_done(host):
+        if not self._is_written(host):
             raise VerifyFailed(f"the seed {self.disk.path} of {self.name} reads back differently", path=self.disk.path)
 
     def undo(self, host: Host) -> None:
-        """Leave it: what it has is what the VM's record says."""
+        """Leave it: what it has is what the VM's record says. Its blob can be used again."""
+        if self.blob is not None:
+            release_blob(host, self.blob)
 
     def read_script(self, host: Host) -> str | None:
         """Return the script that the seed has, None for none.
@@ -114,14 +134,13 @@ class WriteSetup(Step):
         Raises:
             HostCannot: it is no seed of vgpuctl's.
         """
-        from vgpuctl.domain.guest_setup import setup_script
+        return self.blob is None and self._is_written(host)
 
-        script = self.read_script(host)
-        replaces = script is not None
-        return script in (
-            setup_script(self.setup, replaces=replaces, unread=True),
-            setup_script(self.setup, replaces=replaces),
-        )
+    def _is_written(self, host: Host) -> bool:
+        from vgpuctl.domain.cloud_init_seed import has_setup
+
+        image = host.storage.read_private_volume(self.disk.pool, self.disk.volume)
+        return self._try(partial(has_setup, image, self.setup))
 
     def _try(self, work: Callable[[], T]) -> T:
         """Return what the work on the seed returns; raised outside `except`, where it has no `__context__` to show."""
@@ -131,3 +150,40 @@ class WriteSetup(Step):
         except ValueError as error:
             problem = str(error)
         raise HostCannot(f"the seed {self.disk.path} of {self.name} cannot be changed: {problem}", check="seed")
+
+
+class ForgetBlob(Removal):
+    """Delete the blob that a guest has now: it counts for one setup. One that cannot be deleted is of no use to others.
+
+    Until then a crash leaves it to the next try of the same setup.
+    """
+
+    blob: BlobUse
+
+    def describe(self) -> str:
+        """Say whose it is."""
+        return f"delete the used blob of {self.blob.computer} for the domain {self.blob.name}"
+
+    def perform(self, host: Host) -> str | None:
+        """Delete it; return why it could not be deleted."""
+        try:
+            forget_blob(host, self.blob)
+        except VgpuctlError as error:
+            return f"the used blob of {self.blob.computer} is still there: {error.message}"
+        return None
+
+    def verify(self, host: Host) -> None:
+        """Nothing depends on it."""
+
+
+def forget_steps(blob: BlobUse | None) -> tuple[ForgetBlob, ...]:
+    """Return the step after which a guest has its blob; a program's was kept nowhere."""
+    return () if blob is None or blob.source is JoinSource.PROGRAM else (ForgetBlob(blob),)
+
+
+def with_blob(plan: Plan, blob: BlobUse | None) -> Plan:
+    """Return the plan of a new VM, whose seed brings this blob."""
+    if blob is None:
+        return plan
+    steps = (replace(step, blob=blob) if isinstance(step, CreateSeed) else step for step in plan.steps)
+    return replace(plan, steps=(*steps, *forget_steps(blob)))

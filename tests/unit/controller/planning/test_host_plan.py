@@ -610,6 +610,15 @@ def test_the_last_error_stays_while_it_counts():
     assert plan_of([replace(row, errors=0)], [vm_of(row)], POOL).reports["id-1"].code is None
 
 
+def test_an_error_that_waits_for_a_person_stays_until_the_refresh_is_done():
+    waiting = ready_report(code="needs-blob", error="no blob", hint="djoin")
+    former = vm_of(desktop_of())
+    for row in (desktop_of(generation=2, report=waiting), desktop_of(not_before=NOW + 30, report=waiting)):
+        assert plan_of([row], [former], POOL).reports["id-1"].code == "needs-blob"
+    done = desktop_of(report=waiting)
+    assert plan_of([done], [vm_of(done)], POOL).reports["id-1"].code is None
+
+
 def test_a_refresh_starts_the_boot_time_again():
     row = replace(desktop_of(generation=3), report=USED_REPORT)
     assert plan_of([row], [vm_of(row)], POOL).reports["id-1"].running_since == NOW

@@ -18,7 +18,7 @@ from vgpuctl.config.vm_spec import VM_SHAPE
 from vgpuctl.config.yaml_reader import load_document
 from vgpuctl.controller.model import HostChoice, OnLogoff, PoolKind, ReadyWhen, Schedule
 from vgpuctl.controller.planning.pool_spec import dump_pool, names_overlap, parse_pool
-from vgpuctl.controller.planning.pool_vm import desktop_vm, image_problem
+from vgpuctl.controller.planning.pool_vm import desktop_vm, image_problem, pool_vm
 from vgpuctl.errors import ClockChange, InvalidInput
 from vgpuctl.value import replace
 
@@ -226,6 +226,17 @@ def test_the_vm_of_a_desktop_is_a_vm_spec():
     cad = desktop_vm(desktop_of(1, profile="passthrough"), parse_pool(DEDICATED, "p"), IMAGE)
     assert VM_SHAPE.check(cad)["gpus"] == 1
     assert "profile" not in cad
+
+
+def test_a_pool_of_a_domain_has_windows_and_names_of_its_computers():
+    spec = replace(parse_pool(OFFICE, "p"), vm=pool_vm({"domain_join": "corp"}))
+    windows = replace(IMAGE, os="windows11")
+    assert image_problem(spec, windows) is None
+    assert desktop_vm(desktop_of(1), spec, windows)["domain_join"] == "corp"
+    assert image_problem(spec, IMAGE) == "vm: has domain_join, which is for Windows, and the image office has linux"
+    wrong = replace(spec, names="office_{}")
+    assert "is no name of a Windows computer in a domain" in str(image_problem(wrong, windows))
+    assert image_problem(replace(wrong, vm={"domain_join": "none"}), windows) is None
 
 
 def test_a_pool_and_its_image_fit():

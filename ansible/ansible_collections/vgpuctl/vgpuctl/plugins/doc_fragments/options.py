@@ -146,6 +146,13 @@ options:
         in /etc/vgpuctl/clusters with a join token.'
       - 'Without it, V(none).'
       - 'For example V(lab).'
+  domain_join:
+    type: str
+    description:
+      - 'The guest, which has Windows, joins this domain while it is set up from an image: the name of an
+        entry in /etc/vgpuctl/domain-joins with blobs of djoin /provision, or of a program that prints them.'
+      - 'Without it, V(none).'
+      - 'For example V(corp).'
   guest_helper:
     type: bool
     description:

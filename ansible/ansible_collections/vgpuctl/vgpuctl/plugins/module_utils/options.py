@@ -27,6 +27,7 @@ VM = {
     "guest_sharing": {"type": "str"},
     "license": {"type": "str"},
     "k8s_join": {"type": "str"},
+    "domain_join": {"type": "str"},
     "guest_helper": {"type": "bool"},
     "off_after_setup": {"type": "bool"},
     "networks": {"type": "raw"},
