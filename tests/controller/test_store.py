@@ -334,7 +334,7 @@ def test_a_host_without_a_change_costs_no_write(store: Store) -> None:
     store.hosts.set_offers(host_id, store.hosts.offers())
     host = store.hosts.find("gpu01")
     facts = AgentFacts(host.machine_id or "", host.boot_id, host.driver, host.agent_version or "")
-    store.hosts.note_seen(host_id, facts)
+    store.hosts.note_seen(host, facts, store.now())
     store.desktops.tick(store.pools.find("office").id, lambda *_: PoolChanges())
     assert writes() == 0
     report_all(store, host_id, epoch, address="192.0.2.1")

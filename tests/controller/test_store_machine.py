@@ -160,7 +160,8 @@ class StoreMachine(RuleBasedStateMachine):
                 mark = model.vms[row.id].mark
                 assert mark is not None
                 assert (mark.user, mark.generation) == (row.user, row.generation), "its host has confirmed it"
-        store.hosts.note_seen(host_id, None)
+        store.hosts.note_seen(host, None, store.now())
+        store.hosts.store_seen()
         store.hosts.set_offers(host_id, (Offer(host_id, PROFILE, CAPACITY - len(vms), CAPACITY),), model.vms.keys())
         model.free = CAPACITY - len(vms)
         for desktop_id in plan.powered_off:
