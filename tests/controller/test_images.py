@@ -264,9 +264,9 @@ def test_the_images_of_hosts(store: Store) -> None:
         store.host_images.put(one)
     assert set(store.host_images.list()) == {failed, second}
     assert store.host_images.list(other.id) == (second,)
-    assert store.host_images.used() == frozenset()
+    assert store.host_images.unused([image.id]) == {image.id}
     add_pool(store)
-    assert store.host_images.used() == {image.id}
+    assert store.host_images.unused([image.id, "other"]) == {"other"}
     store.changes.take_hosts()
     store.host_images.retry(image.id)
     assert store.host_images.list(host.id) == (replace(failed, errors=0, not_before=0.0),)

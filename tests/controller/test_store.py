@@ -339,7 +339,7 @@ def test_a_host_without_a_change_costs_no_write(store: Store) -> None:
     store.rooms.set(host_id, ROOM)
     host = store.hosts.find("gpu01")
     facts = AgentFacts(host.machine_id or "", host.boot_id, host.driver, host.agent_version or "")
-    store.hosts.note_seen(host_id, facts)
+    store.hosts.note_seen(host, facts, store.now())
     store.desktops.tick(store.pools.find("office").id, lambda *_: PoolChanges())
     assert writes() == 0
     report_all(store, host_id, epoch, address="192.0.2.1")
@@ -393,9 +393,8 @@ def test_a_room_is_what_its_host_said_with_what_is_on_its_way(store: Store) -> N
     add_image(store)
     pool, host = add_pool(store), add_host(store)
     store.desktops.tick(pool.id, lambda *_: numbered(2))
-    assert (store.rooms.list(), store.rooms.find(host.id)) == (({}, ()), None)
+    assert store.rooms.list() == ({}, ())
     store.rooms.set(host.id, ROOM)
-    assert store.rooms.find(host.id) == ROOM
     assert store.rooms.list() == ({host.id: StoredRoom(ROOM, 1)}, ())
     writes = count_writes(store)
     store.rooms.set(host.id, ROOM)
@@ -437,8 +436,7 @@ def test_the_room_of_an_older_program_counts_as_none(store: Store) -> None:
     store.rooms.set(host.id, ROOM)
     with store.database.write() as connection:
         connection.execute(schema.host_room.update().values(room='{"free": 3}'))
-    room = store.rooms.find(host.id)
-    assert room is not None
+    room = store.rooms.list()[0][host.id].room
     assert (room.gpus, room.memory_mib) == ((), None)
 
 

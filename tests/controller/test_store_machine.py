@@ -181,7 +181,8 @@ class StoreMachine(RuleBasedStateMachine):
                 mark = model.vms[row.id].mark
                 assert mark is not None
                 assert (mark.user, mark.generation) == (row.user, row.generation), "its host has confirmed it"
-        store.hosts.note_seen(host_id, None)
+        store.hosts.note_seen(host, None, store.now())
+        store.hosts.store_seen()
         for desktop_id in plan.powered_off:
             store.desktops.note_off(desktop_id)
         self.pending += [(place, lease, action) for action in plan.actions]

@@ -13,11 +13,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.hosts.runner import LEASE_SECONDS, HostRunner
+from vgpuctl.controller.hosts.share import HostShare
 from vgpuctl.controller.model import Desktop, FleetHost, HostImage, Image, JournalLimits, Pool, PoolChanges, PoolState
 from vgpuctl.controller.planning.fleet_room import demand_of, room_of_fleet
 from vgpuctl.controller.planning.host_choice import choose_host
@@ -27,6 +29,8 @@ from vgpuctl.model.image_copy import CopyState
 
 log = logging.getLogger("vgpuctl.controller")
 
+RENEW_SECONDS = 5.0
+"""The leases of this controller are looked at this often, and how many other controllers live."""
 TICK_SECONDS = 5.0
 """What the pools need is looked at this often, and after each change in this process."""
 SETTLE_SECONDS = 0.2
@@ -78,6 +82,8 @@ class Engine:
         self._on_failure = on_failure
         self._connect = connect
         self._sender = ImageSender()
+        self._share = HostShare(store.clock)
+        self._joined = threading.Event()
         self._runners: dict[str, HostRunner] = {}
         self._macs: set[str] | None = None
         self._stopping = threading.Event()
@@ -104,6 +110,8 @@ class Engine:
         end = time.monotonic() + STOP_SECONDS
         for thread in (*self._runners.values(), *self._threads):
             thread.join(max(0.0, end - time.monotonic()))
+        with suppress(VgpuctlError):
+            self._store.controllers.leave(self._store.holder)
 
     @property
     def is_alive(self) -> bool:
@@ -136,10 +144,7 @@ class Engine:
         return run
 
     def _renew(self) -> None:
-        """Keep the leases of this controller, as long as the database is the one that it knows."""
-        self._pause(LEASE_SECONDS / 3)
-        if self._stopping.is_set():
-            return
+        """Keep the leases of this controller, as long as the database is the one that it knows, and share the hosts."""
         try:
             self._store.check()
         except Refused as error:
@@ -148,6 +153,20 @@ class Engine:
             self._on_failure()
             return
         self._store.hosts.renew_leases(self._store.holder, LEASE_SECONDS)
+        self._store.hosts.store_seen()
+        self._share.set_controllers(self._store.controllers.renew(self._store.holder, LEASE_SECONDS))
+        self._joined.set()
+        self._share_hosts()
+        self._pause(RENEW_SECONDS)
+
+    def _share_hosts(self) -> None:
+        """Wake the loops of the hosts that this controller lost, should take, or should let go."""
+        runners, holders = dict(self._runners), self._store.hosts.holders()
+        lost = self._share.compare({host_id for host_id, holder in holders.items() if holder == self._store.holder})
+        free = runners.keys() - holders.keys()
+        idle = [host_id for host_id, runner in runners.items() if runner.can_leave]
+        for host_id in (lost | free | self._share.choose_leaving(idle, free)) & runners.keys():
+            runners[host_id].wake()
 
     def _prune(self) -> None:
         """Delete old entries of the journal."""
@@ -172,14 +191,18 @@ class Engine:
         self._pause(min(max(SETTLE_SECONDS, self.ticked_at - begin), TICK_SECONDS))  # the rest is for hosts' loops
 
     def _watch_hosts(self) -> None:
+        if not self._joined.wait(TICK_SECONDS):
+            return  # how many hosts are this controller's share is not known yet
         hosts = {host.id: host for host in self._store.hosts.list()}
+        self._share.set_hosts(len(hosts))
         for host_id, runner in list(self._runners.items()):
             if host_id not in hosts or not runner.is_alive():
                 runner.stop()
                 del self._runners[host_id]
         for host_id, host in hosts.items():
             if host_id not in self._runners:
-                runner = self._runners[host_id] = HostRunner(self._store, host, self._connect, self._sender)
+                runner = HostRunner(self._store, host, self._connect, self._sender, self._share)
+                self._runners[host_id] = runner
                 runner.start()
 
     def _unused_mac(self) -> str:

@@ -104,7 +104,7 @@ class MaintenanceCalls:
             )
         if not unchecked:
             self._refuse_misfits(host, seen)
-        self._store.hosts.note_seen(host.id, facts_of(seen), key)
+        self._store.hosts.note_seen(host, facts_of(seen), self._store.now(), key)
 
     def _refuse_misfits(self, host: FleetHost, seen: FleetStatus) -> None:
         if seen.driver is None:

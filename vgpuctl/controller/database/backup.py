@@ -2,7 +2,7 @@
 """A backup of what is wanted: one file that any kind of database can be restored from.
 
 The file is JSON, one object a line, compressed by gzip: a head with the version of the tables and the incarnation, a
-line for each row, and an end with their numbers. Left out is what counts no more after a restore: leases, offers, kept
+line for each row, and an end with their numbers. Left out is what counts no more after a restore: leases, rooms, kept
 answers; and API tokens, because a restore would bring back those that were deleted since.
 
 A restored database is a new incarnation (`planning.restored`): nothing is changed on hosts until an admin confirms it.
@@ -202,13 +202,14 @@ def refuse_running(database: Database, connection: Connection) -> None:
     """Refuse a database that a controller uses: of SQLite `take_alone` does.
 
     Raises:
-        Locked: it has the lease of a host.
+        Locked: it lives, or has the lease of a host.
     """
-    if database.is_sqlite or not inspect(connection).has_table(schema.host_lease.name):
-        return
-    lease = schema.host_lease
-    running = select(lease.c.holder).where(lease.c.expires_at > database.now(connection)).limit(1)
-    holder = connection.execute(running).scalar()
+    present = set() if database.is_sqlite else set(inspect(connection).get_table_names())
+    holder = None
+    for table in (schema.controller, schema.host_lease):
+        if table.name in present and holder is None:
+            running = select(table.c.holder).where(table.c.expires_at > database.now(connection)).limit(1)
+            holder = connection.execute(running).scalar()
     if holder is not None:
         raise Locked(
             f"the controller {holder} uses {database.name}",

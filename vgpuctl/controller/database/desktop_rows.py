@@ -10,7 +10,7 @@ Size: each method is one transaction, and all of them are about the same row.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import Connection, ScalarSelect, Select, Table, delete, func, insert, select, update
 
@@ -20,7 +20,6 @@ from vgpuctl.controller.database.rows import (
     CONTROLLER,
     About,
     Rows,
-    columns_of,
     desktop_of,
     forget_crashes,
     pool_of,
@@ -313,21 +312,21 @@ class DesktopRows(Rows):
         holder: str,
         epoch: int,
         reports: Mapping[str, DesktopReport],
-        looked_at: Iterable[Desktop] = (),
+        looked_at: Sequence[Desktop] | None = None,
     ) -> bool:
         """Store what a host says of its desktops; what did not change is not written.
 
-        `looked_at`: the rows that the reports follow. One whose report was changed since gets its report at the next
-        look: an error that was noted meanwhile, or forgotten, would be lost.
+        `looked_at`: the rows that the reports follow; None: as they are now. One whose report was changed since, or
+        that is on another host now, gets its report at the next look: an error that was noted meanwhile, or forgotten,
+        would be lost.
 
         A desktop that should be absent, and whose VM is gone, is forgotten. One whose host confirms its user is handed
         out. False: the host belongs to another controller now, and nothing was stored.
         """
         table, lease = schema.desktop, schema.host_lease
-        former = {one.id: one.report for one in looked_at}
-        before = {one.id: one for one in self.of_host(host_id)}
-        wanted = {name: one for name, one in before.items() if name in reports}
-        changed = sorted((one for one in wanted.values() if _differs(one, reports[one.id])), key=lambda one: one.id)
+        rows = self.of_host(host_id) if looked_at is None else looked_at
+        wanted = (one for one in rows if one.id in reports and _differs(one, reports[one.id]))
+        changed = sorted(wanted, key=lambda one: one.id)
         if not changed:
             return True
         with self._write() as connection:
@@ -345,7 +344,7 @@ class DesktopRows(Rows):
                 if desktop is None:
                     continue
                 present = desktop_of(desktop)
-                if former.get(old.id, present.report) == present.report:
+                if (present.host_id, present.report) == (host_id, old.report):
                     self._store_report(connection, present, reports[old.id])
             return True
 
@@ -592,7 +591,7 @@ def _differs(desktop: Desktop, report: DesktopReport) -> bool:
         return True
     if old is None or desktop.handed_out is not _is_confirmed(desktop, report):
         return True
-    return columns_of(replace(old, seen_at=0.0)) != columns_of(replace(report, seen_at=0.0))
+    return replace(old, seen_at=report.seen_at) != report
 
 
 def _is_confirmed(desktop: Desktop, report: DesktopReport) -> bool:

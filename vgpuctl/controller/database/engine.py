@@ -3,8 +3,8 @@
 
 SQLite: a transaction that writes begins with BEGIN IMMEDIATE, and those of one process wait for each other on a lock
 of their own, which is faster than SQLite's. PostgreSQL: rows are locked by FOR NO KEY UPDATE, which SQLite leaves out
-and which other rows can still refer to. Every transaction locks in this order: people, images, pools, leases, desktops,
-rooms; several rows of a table by their ids. Else two wait for each other, and PostgreSQL ends one.
+and which other rows can still refer to. Every transaction locks in this order: people, images, pools, hosts, leases,
+desktops, rooms; several rows of a table by their ids. Else two wait for each other, and PostgreSQL ends one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    ScalarSelect,
+    Table,
+    Text,
+    cast,
+    create_engine,
+    event,
+    func,
+    literal_column,
+    make_url,
+    null,
+    select,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
@@ -114,6 +130,16 @@ class Database:
         if self.is_sqlite:
             return self.clock.now()
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
+    def time_column(self) -> ColumnElement[Any]:
+        """Return the database's time as a column of a query; of SQLite NULL, see `now`."""
+        return null() if self.is_sqlite else literal_column("extract(epoch FROM clock_timestamp())")
+
+    def generations(self, table: Table) -> ScalarSelect[str]:
+        """Return a column of a query: ids and generations of all rows of a table, as words in any order."""
+        word = cast(table.c.id, Text) + "=" + cast(table.c.generation, Text)
+        join = func.group_concat if self.is_sqlite else func.string_agg
+        return select(join(word, " ")).scalar_subquery()
 
     def insert_or_update(
         self, connection: Connection, table: Table, keys: tuple[str, ...], row: dict[str, Any]

@@ -4,25 +4,42 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.database.restored_rows import read_restored
-from vgpuctl.controller.database.rows import CONTROLLER, About, Rows, check_generation, columns_of, host_of
+from vgpuctl.controller.database.rows import (
+    CONTROLLER,
+    About,
+    Changes,
+    Rows,
+    check_generation,
+    columns_of,
+    host_of,
+    stop_key,
+)
 from vgpuctl.controller.model import AgentFacts, FleetHost, FleetHostState, HostLease
 from vgpuctl.controller.planning.restored import RESTORED
 from vgpuctl.errors import Exists, NotFound, Refused
 from vgpuctl.value import replace
 
-SEEN_SECONDS = 15.0
-"""`seen_at` of a host without news is written as often as this."""
+SEEN_SECONDS = 30.0
+"""A host that was seen longer ago than this is written at once when it answers, without `store_seen`."""
 
 
 class HostRows(Rows):
     """The hosts of the fleet."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        super().__init__(database, changes)
+        self._seen_lock = threading.Lock()
+        self._seen: dict[str, float] = {}
+        """When hosts answered, by id: what `store_seen` is to write."""
 
     def list(self) -> tuple[FleetHost, ...]:
         """Return all hosts, by name."""
@@ -115,7 +132,7 @@ class HostRows(Rows):
             if is_same and stop_at is None and _stop_at(connection, before.id) is None:
                 return before, False
             self._changes.touch(before.id)
-            key = _stop_key(before.id)
+            key = stop_key(before.id)
             connection.execute(delete(schema.meta).where(schema.meta.c.key == key))
             if stop_at is not None:
                 connection.execute(insert(schema.meta).values(key=key, value=repr(stop_at)))
@@ -142,27 +159,40 @@ class HostRows(Rows):
             text = f"{before.name} is held: {reason}" if reason else f"{before.name} is no longer held"
             self._note(connection, "host-held" if reason else "host-released", text, actor, About(host=before.name))
 
-    def note_seen(self, host_id: str, facts: AgentFacts | None, host_key: str | None = None) -> None:
+    def note_seen(self, host: FleetHost, facts: AgentFacts | None, seen_at: float, host_key: str | None = None) -> None:
         """Note that a host answered, and what it says of itself; of a held one that does not count yet (None).
 
-        Nothing is written unless something changed or it is some time ago.
+        `host`: as it was in the database before, at the time `seen_at`. Unless something changed, nothing is written
+        now: `store_seen` does that for all hosts together.
         """
-        with self._database.read() as connection:
-            before, now = _by_id(connection, host_id), self._database.now(connection)
         values: dict[str, object] = {"problem": None}
         if facts is not None:
-            values |= {**columns_of(facts), "host_key": before.host_key or host_key}
-        is_recent = before.seen_at is not None and 0 <= now - before.seen_at < SEEN_SECONDS
-        if is_recent and all(getattr(before, name) == value for name, value in values.items()):
+            values |= {**columns_of(facts), "host_key": host.host_key or host_key}
+        is_recent = host.seen_at is not None and 0 <= seen_at - host.seen_at < SEEN_SECONDS
+        if is_recent and all(getattr(host, name) == value for name, value in values.items()):
+            with self._seen_lock:
+                self._seen[host.id] = seen_at
             return
         with self._database.write() as connection:
-            connection.execute(update(schema.host).where(schema.host.c.id == host_id).values(**values, seen_at=now))
+            connection.execute(update(schema.host).where(schema.host.c.id == host.id).values(**values, seen_at=seen_at))
 
-    def note_problem(self, host_id: str, problem: str) -> None:
-        """Note why a host cannot be reached."""
+    def store_seen(self) -> None:
+        """Store when hosts answered of which nothing else is new, since the last time."""
+        with self._seen_lock:
+            seen, self._seen = self._seen, {}
+        if not seen:
+            return
+        host = schema.host
+        later = (host.c.id == bindparam("host")) & (host.c.seen_at < bindparam("at"))
+        rows = [{"host": host_id, "at": at} for host_id, at in sorted(seen.items())]
+        with self._database.write() as connection:
+            connection.execute(update(host).where(later).values(seen_at=bindparam("at")), rows)
+
+    def note_problem(self, host_id: str, problem: str, *, is_own: bool = True) -> None:
+        """Note why a host cannot be reached. Of controllers that do not have it, only the first one says so."""
         with self._database.read() as connection:
             before = _by_id(connection, host_id)
-        if before.problem == problem:
+        if before.problem == problem[:1000] or (before.problem is not None and not is_own):
             return
         with self._write() as connection:
             connection.execute(update(schema.host).where(schema.host.c.id == host_id).values(problem=problem[:1000]))
@@ -201,7 +231,7 @@ class HostRows(Rows):
                     desktops=list(desktops),
                 )
             connection.execute(delete(schema.host).where(schema.host.c.id == host.id))
-            connection.execute(delete(schema.meta).where(schema.meta.c.key == _stop_key(host.id)))
+            connection.execute(delete(schema.meta).where(schema.meta.c.key == stop_key(host.id)))
             self._note(connection, "host-removed", name, actor, About(host=name))
 
     def take_lease(self, host_id: str, holder: str, seconds: float, above: int = 0) -> HostLease | None:
@@ -233,20 +263,27 @@ class HostRows(Rows):
             return new
 
     def renew_leases(self, holder: str, seconds: float) -> None:
-        """Renew all leases of a controller that have not run out."""
+        """Renew the leases of a controller that have not run out, and of which more than a third is over."""
         lease = schema.host_lease
         with self._database.write() as connection:
             now = self._database.now(connection)
-            own = (lease.c.holder == holder) & (lease.c.expires_at > now)
+            own = (lease.c.holder == holder) & (lease.c.expires_at > now) & (lease.c.expires_at < now + 2 * seconds / 3)
             connection.execute(update(lease).where(own).values(expires_at=now + seconds))
 
     def drop_lease(self, host_id: str, holder: str) -> None:
-        """Let other controllers have a host at once."""
+        """Let other controllers have a host at once: its lease ends now."""
         lease = schema.host_lease
         with self._database.write() as connection:
-            connection.execute(
-                update(lease).where((lease.c.host_id == host_id) & (lease.c.holder == holder)).values(expires_at=0.0)
-            )
+            now = self._database.now(connection)
+            own = (lease.c.host_id == host_id) & (lease.c.holder == holder) & (lease.c.expires_at > now)
+            connection.execute(update(lease).where(own).values(expires_at=now))
+
+    def holders(self) -> dict[str, str]:
+        """Return which controller has each host, by the host's id, of those that one has."""
+        lease = schema.host_lease
+        with self._database.read() as connection:
+            held = select(lease.c.host_id, lease.c.holder).where(lease.c.expires_at > self._database.now(connection))
+            return {row.host_id: row.holder for row in connection.execute(held)}
 
     def leases(self) -> dict[str, HostLease]:
         """Return the lease of each host, by the host's id."""
@@ -268,12 +305,8 @@ class HostRows(Rows):
             return {row[0]: row[1] for row in rows}
 
 
-def _stop_key(host_id: str) -> str:
-    return f"stop-at {host_id}"
-
-
 def _stop_at(connection: Connection, host_id: str) -> float | None:
-    text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == _stop_key(host_id))).scalar()
+    text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == stop_key(host_id))).scalar()
     return None if text is None else float(text)
 
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import delete, select, union, update
 
 from vgpuctl.controller.database import schema
-from vgpuctl.controller.database.rows import Rows, columns_of
+from vgpuctl.controller.database.rows import Rows, columns_of, host_image_of
 from vgpuctl.controller.model import HostImage
-from vgpuctl.model.image_copy import CopyState
-from vgpuctl.value import field_names
 
 
 class HostImageRows(Rows):
@@ -21,10 +21,7 @@ class HostImageRows(Rows):
         statement = select(table).order_by(table.c.host_id, table.c.image_id)
         with self._database.read() as connection:
             rows = connection.execute(statement if host_id is None else statement.where(table.c.host_id == host_id))
-            return tuple(
-                HostImage(**{**{name: row[name] for name in field_names(HostImage)}, "state": CopyState(row["state"])})
-                for row in rows.mappings()
-            )
+            return tuple(map(host_image_of, rows.mappings()))
 
     def put(self, image: HostImage) -> None:
         """Store what a host has of an image; who waits for changes is woken."""
@@ -48,8 +45,9 @@ class HostImageRows(Rows):
                 self._changes.touch(host_id)
             connection.execute(update(table).where(failed).values(errors=0, not_before=0.0))
 
-    def used(self) -> frozenset[str]:
-        """Return the ids of the images that a pool or a desktop uses."""
-        statement = union(select(schema.pool.c.image_id), select(schema.desktop.c.image_id))
+    def unused(self, ids: Collection[str]) -> frozenset[str]:
+        """Return those of some images, by id, that no pool and no desktop uses."""
+        pool, desktop = schema.pool.c.image_id, schema.desktop.c.image_id
+        used = union(select(pool).where(pool.in_(ids)), select(desktop).where(desktop.in_(ids)))
         with self._database.read() as connection:
-            return frozenset(connection.execute(statement).scalars())
+            return frozenset(ids).difference(connection.execute(used).scalars())

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection, delete, insert, select, update
 
 from vgpuctl.controller.database import schema
@@ -50,7 +52,7 @@ class RestoredRows(Rows):
             after = replace(before, begun_at=None)
             write_restored(self._database, connection, after)
             held = schema.host.c.held == RESTORED
-            for host_id in connection.execute(select(schema.host.c.id)).scalars():
+            for host_id in _lock_hosts(connection):
                 self._changes.touch(host_id)
             connection.execute(update(schema.host).where(held).values(held=None))
             self._note(connection, "restore-confirmed", before.source, actor, About())
@@ -97,7 +99,14 @@ def write_restored(database: Database, connection: Connection, restored: Restore
 def begin_restored(database: Database, connection: Connection, restored: Restored) -> None:
     """Have all hosts held until the restore is confirmed; those held for another reason stay so afterwards."""
     write_restored(database, connection, restored)
+    _lock_hosts(connection)
     connection.execute(update(schema.host).where(schema.host.c.held.is_(None)).values(held=RESTORED))
+
+
+def _lock_hosts(connection: Connection) -> Sequence[str]:
+    """Lock all hosts in the order that every transaction has; return their ids."""
+    ids = select(schema.host.c.id).order_by(schema.host.c.id)
+    return connection.execute(ids.with_for_update(key_share=True)).scalars().all()
 
 
 def doubt_all(connection: Connection) -> None:
@@ -106,5 +115,5 @@ def doubt_all(connection: Connection) -> None:
     for desktop in map(desktop_of, connection.execute(select(schema.desktop)).mappings().all()):
         row = row_of_desktop(doubted(desktop, pools[desktop.pool_id]))
         connection.execute(update(schema.desktop).where(schema.desktop.c.id == desktop.id).values(**row))
-    for table in (schema.host_lease, schema.host_room, schema.answer):
+    for table in (schema.controller, schema.host_lease, schema.host_room, schema.answer):
         connection.execute(delete(table))

@@ -38,13 +38,6 @@ class RoomRows(Rows):
             rooms = {row.host_id: _stored(row, now) for row in connection.execute(select(schema.host_room))}
             return rooms, _on_their_way(connection)
 
-    def find(self, host_id: str) -> HostRoom | None:
-        """Return what a host said; None: nothing yet."""
-        with self._database.read() as connection:
-            table = schema.host_room
-            text = connection.execute(select(table.c.room).where(table.c.host_id == host_id)).scalar()
-            return None if text is None else _room_of(text)
-
     def set(self, host_id: str, room: HostRoom) -> None:
         """Store what a host says; nothing is written unless it says something else."""
         text, table = json.dumps(to_json_value(room), separators=(",", ":"), sort_keys=True), schema.host_room
@@ -87,13 +80,12 @@ def _on_their_way(connection: Connection) -> tuple[OnItsWay, ...]:
 
 def _stored(row: Row[Any], now: float) -> StoredRoom:
     refused = json.loads(row.refused)
-    return StoredRoom(
-        _room_of(row.room), row.version, frozenset(name for name, until in refused.items() if until > now)
-    )
+    return StoredRoom(room_of(row.room), row.version, frozenset(name for name, until in refused.items() if until > now))
 
 
 @functools.lru_cache(maxsize=4096)
-def _room_of(text: str) -> HostRoom:
+def room_of(text: str) -> HostRoom:
+    """Return a room as its column has it."""
     try:
         room: HostRoom = read_value(HostRoom, json.loads(text))
     except Mismatch:  # an older program stored it: the host says it again within seconds

@@ -20,6 +20,7 @@ from vgpuctl.controller.model import (
     DesktopReport,
     FleetHost,
     FleetHostState,
+    HostImage,
     Image,
     Pool,
     PoolSpec,
@@ -28,6 +29,7 @@ from vgpuctl.controller.model import (
 from vgpuctl.controller.planning.phase import CRASHES_CODE
 from vgpuctl.errors import InvalidInput, Stale
 from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.image_copy import CopyState
 from vgpuctl.model.result_reader import read_value
 from vgpuctl.value import Value, field_names, replace
 
@@ -200,6 +202,17 @@ def desktop_of(row: RowMapping) -> Desktop:
     values: dict[str, Any] = {name: row[name] for name in field_names(Desktop)}
     report = None if row["report"] is None else read_text(DesktopReport, row["report"])
     return Desktop(**{**values, "report": report})
+
+
+def host_image_of(row: RowMapping) -> HostImage:
+    """Return an image of a host."""
+    values: dict[str, Any] = {name: row[name] for name in field_names(HostImage)}
+    return HostImage(**{**values, "state": CopyState(row["state"])})
+
+
+def stop_key(host_id: str) -> str:
+    """Return the key in the table `meta` of when the desktops of a host in maintenance stop."""
+    return f"stop-at {host_id}"
 
 
 def columns_of(value: Value) -> dict[str, Any]:

@@ -92,6 +92,11 @@ host_lease = Table(
     Column("expires_at", Float, nullable=False),
 )
 
+controller = Table(
+    "controller", metadata, Column("holder", NAME, primary_key=True), Column("expires_at", Float, nullable=False)
+)
+"""The controllers that live, also those without a host: each takes its share of the hosts."""
+
 host_room = Table(
     "host_room",
     metadata,

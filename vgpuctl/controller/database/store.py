@@ -22,9 +22,11 @@ from sqlalchemy import Connection, insert, select
 from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.access_rows import AnswerRows, JournalRows, TokenRows
+from vgpuctl.controller.database.controller_rows import ControllerRows
 from vgpuctl.controller.database.desktop_rows import DesktopRows
 from vgpuctl.controller.database.engine import LOWEST_POSTGRESQL, Database
 from vgpuctl.controller.database.host_rows import HostRows
+from vgpuctl.controller.database.host_view import HostView, HostViews
 from vgpuctl.controller.database.image_rows import HostImageRows
 from vgpuctl.controller.database.move_rows import MoveRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
@@ -68,7 +70,9 @@ class Store:
         self.clock = database.clock
         self.changes = Changes(self.clock)
         parts = (database, self.changes)
+        self.controllers = ControllerRows(*parts)
         self.hosts = HostRows(*parts)
+        self.views = HostViews(*parts)
         self.images = ImageRows(*parts)
         self.host_images = HostImageRows(*parts)
         self.rooms = RoomRows(*parts)
@@ -84,6 +88,17 @@ class Store:
         """Return the database's time, in seconds since 1970."""
         with self.database.read() as connection:
             return self.database.now(connection)
+
+    def view_host(self, host_id: str) -> HostView | None:
+        """Return what a look at a host needs; None: it was removed.
+
+        Raises:
+            DatabaseNewer, DatabaseOlder, DatabaseReplaced: as `check`.
+        """
+        view = self.views.read(host_id, self.holder)
+        if view is not None and (view.version, view.incarnation) != (self.version, self.incarnation):
+            self.check()
+        return view
 
     def check(self) -> None:
         """Check that the database is still the one that was opened.

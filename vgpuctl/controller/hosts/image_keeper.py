@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 
 from vgpuctl.agent.image_client import ImageClient
 from vgpuctl.agent.protocol import Fenced, FenceLost
+from vgpuctl.controller.database.host_view import HostView
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.image_child import SendJob
 from vgpuctl.controller.hosts.image_sender import ImageSender
-from vgpuctl.controller.model import Desktop, FleetHost, HostImage, Image, Pool
+from vgpuctl.controller.model import FleetHost, HostImage, Image
 from vgpuctl.controller.planning.back_off import wait_after
 from vgpuctl.controller.planning.fleet_room import profiles_of
 from vgpuctl.controller.planning.image_plan import failed_image, image_request, seen_image, wanted_images
@@ -34,21 +35,14 @@ class ImageKeeper:
         self.failed: frozenset[str] = frozenset()
         """The ids of the images that the host needs and cannot have now."""
 
-    def keep(
-        self,
-        client: ImageClient,
-        host: FleetHost,
-        desktops: Sequence[Desktop],
-        pools: Iterable[Pool],
-        images: Mapping[str, Image],
-    ) -> frozenset[str]:
+    def keep(self, client: ImageClient, view: HostView) -> frozenset[str]:
         """Compare, begin what is missing, and return the ids of the images that are ready there.
 
         Raises:
             Unreachable, Fenced, FenceLost: nothing can be done there.
         """
-        rows = {row.image_id: row for row in self._store.host_images.list(host.id)}
-        wanted = wanted_images(host, pools, desktops, images, profiles_of(self._store.rooms.find(host.id)))
+        host, rows = view.host, {row.image_id: row for row in view.host_images}
+        wanted = wanted_images(host, view.pools.values(), view.desktops, view.images, profiles_of(view.room))
         self.is_busy, self.failed = False, frozenset()
         if not wanted and not rows:
             return frozenset()
@@ -59,17 +53,19 @@ class ImageKeeper:
             before = rows.get(image.id)
             if before is not None and before.path != image.path:
                 continue  # its former copy goes first
-            row = self._bring(client, host, image, before, copies.get(image.path), may_change=may_change)
+            copy = copies.get(image.path)
+            row = self._bring(client, host, image, before, copy, view.now, may_change=may_change)
             if row.state is CopyState.READY:
                 ready.add(image.id)
             elif row.state is CopyState.FAILED:
                 self.failed |= {image.id}
             self.is_busy = self.is_busy or row.state in (CopyState.COPYING, CopyState.MISSING)
-        used = self._store.host_images.used()
+        unwanted = rows.keys() - {image.id for image in wanted} if may_change else frozenset()
+        unused = self._store.host_images.unused(unwanted) if unwanted else frozenset()
         for row in rows.values() if may_change else ():
-            image_now = images.get(row.image_id)
-            if row.image_id not in used or image_now is None or image_now.path != row.path:
-                self._drop(client, row)
+            image_now = view.images.get(row.image_id)
+            if row.image_id in unused or image_now is None or image_now.path != row.path:
+                self._drop(client, row, view.now)
         return frozenset(ready)
 
     def _bring(
@@ -79,10 +75,10 @@ class ImageKeeper:
         image: Image,
         before: HostImage | None,
         copy: ImageCopy | None,
+        now: float,
         *,
         may_change: bool,
     ) -> HostImage:
-        now = self._store.now()
         row = before or HostImage(host.id, image.id, image.path, image.is_copied)
         is_there = copy is not None and copy.state is CopyState.READY
         has_failed = copy is not None and copy.state is CopyState.FAILED and row.state is not CopyState.FAILED
@@ -117,9 +113,8 @@ class ImageKeeper:
 
         self._sender.begin(job, on_end)
 
-    def _drop(self, client: ImageClient, row: HostImage) -> None:
+    def _drop(self, client: ImageClient, row: HostImage, now: float) -> None:
         """Have a copy deleted that nothing uses, and forget an image that was never copied."""
-        now = self._store.now()
         if row.copied and row.not_before > now:
             return
         try:

@@ -11,16 +11,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from vgpuctl.agent.protocol import Fenced, FenceLost
+from vgpuctl.controller.database.host_view import HostView
 from vgpuctl.controller.database.store import Store
-from vgpuctl.controller.hosts.actions import carry_out
+from vgpuctl.controller.hosts.calls import MAX_CALLS, HostCalls
 from vgpuctl.controller.hosts.guests import GuestProbes, GuestQuestion, ask_guest, disks_of, vm_of
 from vgpuctl.controller.hosts.image_keeper import ImageKeeper
 from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink, facts_of
+from vgpuctl.controller.hosts.share import FREE_SECONDS, HostShare
 from vgpuctl.controller.model import (
     Desktop,
     FleetHost,
@@ -32,19 +33,14 @@ from vgpuctl.controller.model import (
 )
 from vgpuctl.controller.planning.host_look import HostVm, has_new
 from vgpuctl.controller.planning.host_plan import (
-    AllowLogon,
-    HostAction,
     HostPlan,
-    MakeVm,
-    RefreshVm,
     plan_host,
     strays,
 )
-from vgpuctl.controller.planning.logons import LOGON_CODE
 from vgpuctl.controller.planning.moves import needs_disks
 from vgpuctl.controller.planning.phase import NEWER_CODE, is_in_motion
 from vgpuctl.controller.planning.restored import how_to_go_on
-from vgpuctl.errors import HostKeyRefused, NeedsBlob, NoCapacity, Temporary, VgpuctlError, explain_exception
+from vgpuctl.errors import HostKeyRefused, VgpuctlError, explain_exception
 from vgpuctl.model.desktop import Fence, FleetStatus
 from vgpuctl.value import replace
 
@@ -52,8 +48,8 @@ log = logging.getLogger("vgpuctl.controller")
 
 LEASE_SECONDS = 30.0
 """A controller that says nothing for so long has lost its hosts."""
-OTHERS_SECONDS = 10.0
-"""So often it is tried to take a host that another controller has."""
+OTHERS_SECONDS = 30.0
+"""A host that another controller has is looked up this often; the engine wakes the loop of one that nobody has."""
 IDLE_SECONDS = 20.0
 """Without an event a host is looked at this often."""
 BUSY_SECONDS = 2.0
@@ -61,8 +57,6 @@ BUSY_SECONDS = 2.0
 RETRY_SECONDS = 5.0
 SETTLE_SECONDS = 0.1
 """Events that follow each other this quickly begin one turn."""
-MAX_CALLS = 4
-"""So many calls of one host run at a time."""
 ROOM_SECONDS = 10.0
 """So often a host is asked what it has room for; and whenever a new desktop is there."""
 
@@ -71,22 +65,28 @@ class HostRunner(threading.Thread):
     """The thread of one host. `connect` makes the link to its agent; `sender` sends images to all."""
 
     def __init__(
-        self, store: Store, host: FleetHost, connect: Callable[[FleetHost], HostLink], sender: ImageSender
+        self,
+        store: Store,
+        host: FleetHost,
+        connect: Callable[[FleetHost], HostLink],
+        sender: ImageSender,
+        share: HostShare,
     ) -> None:
         super().__init__(name=f"host-{host.name}", daemon=True)
         self.host_id = host.id
         self._name = host.name
         self._store = store
         self._connect = connect
+        self._share = share
+        self._began = store.clock.monotonic()
         self._images = ImageKeeper(store, sender, self.wake)
         self._link: HostLink | None = None
         self._lease: HostLease | None = None
+        self._is_own = False
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._calls = ThreadPoolExecutor(MAX_CALLS, f"call-{host.name}", initializer=store.database.wait_in_line)
+        self._calls = HostCalls(store, host, self._note_end)
         self._guests = GuestProbes(host.name, store.clock)
-        self._running: set[str] = set()
-        self._lock = threading.Lock()
         self._events: threading.Thread | None = None
         self._room_read_at = 0.0
         self._seen: FleetStatus | None = None
@@ -101,10 +101,9 @@ class HostRunner(threading.Thread):
         self._wake.set()
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no call runs."""
-        with self._lock:
-            return not self._running
+    def can_leave(self) -> bool:
+        """Whether nothing is done there now, so that another controller can have the host."""
+        return not self._calls.running and not self._images.is_busy
 
     def run(self) -> None:
         """Take turns until the host is removed or the controller stops."""
@@ -118,80 +117,113 @@ class HostRunner(threading.Thread):
                 break
             begin = self._store.clock.monotonic()
             try:
-                host = self._store.hosts.find_id(self.host_id)
-                if host is None:
+                next_wait = self._turn()
+                if next_wait is None:
                     break
-                wait = self._turn(host)
+                wait = next_wait
             except Exception as exc:  # noqa: BLE001 - the loop of a host never ends by itself
                 wait = self._note_failure(exc)
             took = self._store.clock.monotonic() - begin  # a busy controller takes more events together
         self._close()
 
-    def _turn(self, host: FleetHost) -> float:
-        """Look, plan, begin; return how long the next turn can wait."""
-        self._store.check()
-        lease = self._store.hosts.take_lease(host.id, self._store.holder, LEASE_SECONDS)
-        if lease is None:
+    def _turn(self) -> float | None:
+        """Look, plan, begin; return how long the next turn can wait; None: the host was removed."""
+        view = self._store.view_host(self.host_id)
+        if view is None:
+            return None
+        lease = view.own_lease(self._store.holder)
+        self._is_own = lease is not None
+        if lease is None or view.own_lease(self._store.holder, LEASE_SECONDS / 2) is None:
+            return self._take(view)
+        self._share.keep(self.host_id)
+        if self._share.is_leaving(self.host_id):
+            if self.can_leave:
+                return self._leave()
+            self._share.stay(self.host_id)
+        link = self._open(view.host)
+        if self._meet(view.host, link, lease, view.restored):
+            return 0.0  # the host may be held now
+        return self._look_and_act(view, link, lease)
+
+    def _take(self, view: HostView) -> float:
+        """Take a host that nobody has, if this controller reaches it and should have it; return when to look again."""
+        if not self._is_own and not view.is_free:
+            self._share.lose(self.host_id)
             self._drop_link()
             return OTHERS_SECONDS
-        link = self._open(host)
-        restored = self._store.restored.state()
-        waits = restored.begun_at is not None
-        if self._meet(host, link, lease, restored):
-            host = self._store.hosts.find_id(host.id) or host
-        desktops = self._store.desktops.of_host(host.id)
-        pools = {pool.id: pool for pool in self._store.pools.list()}
-        images = {image.id: image for image in self._store.images.list()}
-        with self._lock:  # before the look: of a call that ends meanwhile, the list may not have what it did
-            running = frozenset(self._running)
-        vms = self._look(link, desktops, pools)
+        if not self._is_own:
+            now, last = self._store.clock.monotonic(), view.lease
+            free_seconds = view.now - last.expires_at if last is not None else now - self._began
+            was_own = last is not None and last.holder == self._store.holder
+            if not self._share.take(self.host_id, free_seconds, was_own=was_own):
+                self._drop_link()
+                return max(SETTLE_SECONDS, FREE_SECONDS - free_seconds)
+            self._open(view.host).read_fleet()  # who cannot reach it leaves it to others
+        if self._store.hosts.take_lease(self.host_id, self._store.holder, LEASE_SECONDS) is None:
+            self._share.lose(self.host_id)
+            self._drop_link()
+            return OTHERS_SECONDS
+        self._share.keep(self.host_id)
+        return 0.0
+
+    def _leave(self) -> float:
+        """Let another controller have the host: this one has more than its share."""
+        self._drop_link()
+        self._store.hosts.drop_lease(self.host_id, self._store.holder)
+        self._share.let_go(self.host_id)
+        return FREE_SECONDS
+
+    def _look_and_act(self, view: HostView, link: HostLink, lease: HostLease) -> float:
+        """Compare what is wanted on a host that obeys this controller with what is there, and begin calls."""
+        host, former, desktops = view.host, view.restored.former, view.desktops
+        waits = view.restored.begun_at is not None
+        running = (
+            self._calls.running
+        )  # before the look: of a call that ends meanwhile, the list may not have what it did
+        vms = self._look(link, desktops, view.pools)
         self._read_room(link, host, is_new=has_new(desktops, vms))
         fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
-        on_host = images if waits else self._keep_images(link, fence, host, desktops, pools, images)
         plan = plan_host(
-            host, desktops, vms, pools, on_host, self._store.now(), self._store.incarnation, running, MAX_CALLS,
-            restored.former, self._store.hosts.stop_at(host.id), self._elsewhere(desktops, vms, restored.former),
+            host, desktops, vms, view.pools, view.images if waits else self._keep_images(link, fence, view), view.now,
+            self._store.incarnation, running, MAX_CALLS, former, view.stop_at, self._elsewhere(desktops, vms, former),
         )  # fmt: skip
         if waits:
             plan = HostPlan(reports=plan.reports)
         reports = {name: replace(report, boot_id=host.boot_id) for name, report in plan.reports.items()}
-        if not self._store.desktops.report(host.id, self._store.holder, lease.epoch, reports, desktops):
+        if not self._store.desktops.report(host.id, lease.holder, lease.epoch, reports, desktops):
             self._lease = None
             return 0.0
-        if self._seen is not None:  # after its reports, so that they are those of a host that answers
-            known = facts_of(self._seen) if host.held is None else None
-            if known is not None and host.state is FleetHostState.MAINTENANCE:
-                known = replace(known, driver=host.driver)  # a new one counts when uncordon-host has checked it
-            self._store.hosts.note_seen(host.id, known, link.host_key)
+        self._note_seen(view, link)  # after its reports, so that they are those of a host that answers
         if self._hold_if_newer(host, desktops, plan):
             return 0.0
         self._store_plan(plan)
         for action in plan.actions:
-            image = images.get(action.desktop.image_id)
-            pool = pools.get(action.desktop.pool_id)
+            image = view.images.get(action.desktop.image_id)
+            pool = view.pools.get(action.desktop.pool_id)
             if image is not None and pool is not None:
-                self._begin(link, fence, action, pool, image)
+                self._calls.begin(link, fence, action, pool, image)
         return (
             BUSY_SECONDS
             if plan.actions or running or self._images.is_busy or is_in_motion(desktops, plan.reports)
             else IDLE_SECONDS
         )
 
-    def _keep_images(
-        self,
-        link: HostLink,
-        fence: Fence,
-        host: FleetHost,
-        desktops: Sequence[Desktop],
-        pools: Mapping[str, Pool],
-        images: Mapping[str, Image],
-    ) -> Mapping[str, Image]:
+    def _note_seen(self, view: HostView, link: HostLink) -> None:
+        """Note that the host answered, and what it said of itself; of one that is held that does not count yet."""
+        if self._seen is None:
+            return
+        known = facts_of(self._seen) if view.host.held is None else None
+        if known is not None and view.host.state is FleetHostState.MAINTENANCE:
+            known = replace(known, driver=view.host.driver)  # a new one counts when uncordon-host has checked it
+        self._store.hosts.note_seen(view.host, known, view.now, link.host_key)
+
+    def _keep_images(self, link: HostLink, fence: Fence, view: HostView) -> Mapping[str, Image]:
         """Have the host get and lose copies of images; return those that desktops there can be made of."""
-        ready = self._images.keep(link.images(fence), host, desktops, pools.values(), images)
-        for desktop in desktops:
+        ready = self._images.keep(link.images(fence), view)
+        for desktop in view.desktops if self._images.failed else ():
             if desktop.image_id in self._images.failed and not desktop.absent:
                 self._store.desktops.unplace(desktop.id)  # unless it was made: another host may have the image
-        return {one: image for one, image in images.items() if one in ready}
+        return {one: image for one, image in view.images.items() if one in ready}
 
     def _elsewhere(
         self, desktops: Sequence[Desktop], vms: Sequence[HostVm], former: tuple[str, ...]
@@ -325,50 +357,12 @@ class HostRunner(threading.Thread):
         self._store.rooms.set(host.id, link.host().read_room())
         self._room_read_at = self._store.clock.monotonic()
 
-    def _begin(self, link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:
-        with self._lock:
-            self._running.add(action.desktop.id)
-        self._calls.submit(self._perform, link, fence, action, pool, image)
-
-    def _perform(self, link: HostLink, fence: Fence, action: HostAction, pool: Pool, image: Image) -> None:
-        """Carry an action out, in a thread of its own; an error is stored, and tried again later."""
-        desktop, name = action.desktop, type(action).__name__
-        try:
-            carry_out(link, fence, action, pool, image)
-            if isinstance(action, AllowLogon | RefreshVm):
-                self._store.desktops.note_let_in(desktop.id, action.let_in if isinstance(action, AllowLogon) else None)
-            if desktop.host_id == self.host_id:
-                self._store.desktops.note_success(desktop.id)
-        except Exception as exc:
-            error = explain_exception(exc)
-            if not isinstance(error, VgpuctlError):
-                log.exception("%s of %s failed with a bug", name, desktop.name, exc_info=exc)
-                error = VgpuctlError(f"unexpected {type(exc).__name__}: {exc}")
-            with suppress(VgpuctlError):
-                self._note_error(action, error)
-        finally:
-            with self._lock:
-                self._running.discard(desktop.id)
-            self._room_read_at = 0.0
-            self._wake.set()
-
-    def _note_error(self, action: HostAction, error: VgpuctlError) -> None:
-        desktop = action.desktop
-        if desktop.host_id != self.host_id:  # a copy of a desktop of another host; it is tried again at each look
-            log.warning("%s: the copy of %s was not stopped: %s", self._name, desktop.name, error.message)
-            return
-        if isinstance(error, NoCapacity) and isinstance(action, MakeVm):
-            if desktop.profile is not None:
-                self._store.rooms.refuse(self.host_id, desktop.profile)
-            self._store.desktops.unplace(desktop.id)
-            return
-        if isinstance(error, Fenced):
+    def _note_end(self, is_fenced: bool) -> None:
+        """Begin the next turn after a call has ended."""
+        if is_fenced:
             self._lease = None
-            return
-        text = f"{self._name}: {error.message}"
-        counts = not isinstance(error, Temporary | NeedsBlob)
-        code = LOGON_CODE if isinstance(action, AllowLogon) and counts else error.code
-        self._store.desktops.note_error(desktop.id, code, text, error.hint, counts=counts)
+        self._room_read_at = 0.0
+        self._wake.set()
 
     def _note_failure(self, exc: Exception) -> float:
         """Store why a turn failed; return how long the next one waits."""
@@ -376,12 +370,15 @@ class HostRunner(threading.Thread):
         if not isinstance(error, VgpuctlError):
             log.exception("the loop of host %s failed with a bug", self._name, exc_info=exc)
             error = VgpuctlError(f"unexpected {type(exc).__name__}: {exc}")
+        is_own = self._is_own or self._share.is_alone
         self._drop_link()
         with suppress(VgpuctlError):
             if isinstance(error, HostKeyRefused):
                 self._store.hosts.hold(self.host_id, error.message)
-            self._store.hosts.note_problem(self.host_id, error.message)
-        return RETRY_SECONDS
+            self._store.hosts.note_problem(self.host_id, error.message, is_own=is_own)
+        if not self._is_own:
+            self._share.lose(self.host_id)
+        return RETRY_SECONDS if is_own else FREE_SECONDS
 
     def _drop_link(self) -> None:
         link, self._link, self._lease, self._seen = self._link, None, None, None
@@ -389,8 +386,9 @@ class HostRunner(threading.Thread):
             link.close()
 
     def _close(self) -> None:
-        self._calls.shutdown(wait=True, cancel_futures=True)
+        self._calls.stop()
         self._guests.stop()
         with suppress(VgpuctlError):
             self._store.hosts.drop_lease(self.host_id, self._store.holder)
+        self._share.forget(self.host_id)
         self._drop_link()
