@@ -135,7 +135,9 @@ def test_what_was_prepared_has_joined_already(host, calls):
         prepared.steps[0] == f"write off_after_setup, with no domain_join, into the cloud-init seed {seed_path(host)}"
     )
     assert (blobs_in(host), secrets_in(read_setup(seed_of(host))), prepared.notes) == ([], frozenset(), ())
-    calls.refresh_vm("w1")
+    (etc_of(host) / "domain-joins/corp").rename(etc_of(host) / "domain-joins/former")
+    assert not [text for text in calls.refresh_vm("w1").warnings if "domain" in text]
+    (etc_of(host) / "domain-joins/former").rename(etc_of(host) / "domain-joins/corp")
     assert blobs_in(host) == []
     with unchanged(host), pytest.raises(NeedsBlob):
         calls.refresh_vm("w1", IMAGE)
@@ -340,6 +342,16 @@ def test_a_kill_leaves_the_blob_to_the_same_setup_and_to_no_other(tmp_path: Path
 def test_whatever_call_fails_the_blob_is_not_lost(tmp_path: Path) -> None:
     trial = Trial(tmp_path, made_with_blob, make_again, once)
     assert trial.failures(trial.calls())
+
+
+def test_a_refresh_that_fails_leaves_the_blob_fresh(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, made_with_blob, make_again)
+    calls = trial.calls()
+    number = calls.index("hypervisor.redefine") + 1
+    assert calls.index("domain_joins.claim") < number
+    host = trial.host("failed")
+    assert outcome(partial(make_again, failing(host.ports, number))) is not None
+    assert kept(host) == ["vm.blob"]
 
 
 def ready_host(directory: Path) -> SimulatedHost:
