@@ -33,7 +33,7 @@ from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, requ
 from vgpuctl.operations.guest_helper import find_token_way
 from vgpuctl.operations.plans.guest_setup import check_guest_setup
 from vgpuctl.operations.plans.remove import own_record
-from vgpuctl.operations.plans.reserve import request_from_record, with_slot
+from vgpuctl.operations.plans.reserve import request_from_record
 from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES
@@ -100,11 +100,8 @@ def refresh_license(host: Host, context: Context, name: str, *, clear: bool) -> 
 
 
 def _carry_out(host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord, step: WriteSetup) -> None:
-    held = replace(record, vgpus=with_slot(snapshot, vm, record))
     with Transaction(host, context) as tx:
-        tx.take_over_vm(vm, held, scope_of_vm(vm.uuid))
-        if not held.vgpus:
-            tx.note(vm.name, vm.uuid)
+        tx.hold_vm(snapshot, vm, record)
         tx.carry_out(Plan((step,)))
 
 

@@ -19,11 +19,9 @@ from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import CLEAN_STOP, UNRESPONSIVE_STATES, DiskRole, Vm, VmRecord
-from vgpuctl.observe import scope_of_vm
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import refuse_unresponsive_vm, require_writable
 from vgpuctl.operations.guest_setup import steps_without_secrets
-from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
@@ -108,11 +106,8 @@ def _plan_prepare(host: Host, context: Context, name: str, *, drain: bool) -> Pr
 def _keep_disk(host: Host, context: Context, uuid: str) -> None:
     """Plan again, take over the VM's claims for this process, and carry the plan out."""
     plan = _plan_prepare(host, context, uuid, drain=False)
-    held = replace(plan.record, vgpus=with_slot(plan.snapshot, plan.vm, plan.record))
     with Transaction(host, context) as tx:
-        tx.take_over_vm(plan.vm, held, scope_of_vm(uuid))
-        if not held.vgpus:
-            tx.note(plan.vm.name, uuid)
+        tx.hold_vm(plan.snapshot, plan.vm, plan.record)
         tx.carry_out(plan.plan)
 
 

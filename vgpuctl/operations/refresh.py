@@ -30,7 +30,6 @@ from vgpuctl.operations.limits import count_removal
 from vgpuctl.operations.plans.chains import BackingChains, refuse_shared_disks
 from vgpuctl.operations.plans.facts import check_files, check_full_size
 from vgpuctl.operations.plans.remove import own_record
-from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.results import image_of, vm_result
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import WriteRecord
@@ -224,13 +223,8 @@ def _replace_disk(host: Host, context: Context, checked: RefreshPlan, image: str
         raise InUse(
             f"{refresh_plan.vm.name} has just been started", hint="run the command again", vm=refresh_plan.vm.name
         )
-    held_record = replace(
-        refresh_plan.record, vgpus=with_slot(refresh_plan.snapshot, refresh_plan.vm, refresh_plan.record)
-    )
     with Transaction(host, context) as tx:
-        tx.take_over_vm(refresh_plan.vm, held_record, scope_of_vm(refresh_plan.vm.uuid))
-        if not held_record.vgpus:
-            tx.note(refresh_plan.vm.name, refresh_plan.vm.uuid)
+        tx.hold_vm(refresh_plan.snapshot, refresh_plan.vm, refresh_plan.record)
         prepare_bins(host, refresh_plan.spares)
         tx.carry_out(refresh_plan.make_plan)
         try:

@@ -23,7 +23,6 @@ from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, requ
 from vgpuctl.operations.plans.chains import find_moved_disk, how_to_merge
 from vgpuctl.operations.plans.facts import check_full_size, is_logical
 from vgpuctl.operations.plans.remove import own_record, refuse_transient_vms
-from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.report_vm import report_vm
@@ -69,11 +68,8 @@ def resize_disk(host: Host, context: Context, name: str, size_mib: int, disk_nam
         return Outcome(
             bool(steps), before, steps, snapshot.warnings, _notes(vm, disk) if steps else (), context.dry_run
         )
-    held = replace(record, vgpus=with_slot(snapshot, vm, record))
     with Transaction(host, context) as tx:
-        tx.take_over_vm(vm, held, scope_of_vm(vm.uuid))
-        if not held.vgpus:
-            tx.note(vm.name, vm.uuid)
+        tx.hold_vm(snapshot, vm, record)
         tx.carry_out(plan)
     return report_vm(host, before, steps, _notes(vm, disk))
 

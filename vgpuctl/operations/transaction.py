@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from vgpuctl.errors import Busy, InUse, NoCapacity, NotFound, VgpuctlError
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
-from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_vm
 from vgpuctl.observe.claims import is_claim_in_use, refuse_claimed_name, refuse_concurrent_command
 from vgpuctl.operations.claim import (
     LIBVIRT_NOT_QUERIED,
@@ -33,6 +33,7 @@ from vgpuctl.operations.execute import as_vgpuctl_error, execute_plan
 from vgpuctl.operations.guards import changed_meanwhile, deleted_meanwhile, refuse_change
 from vgpuctl.operations.limits import refuse_over_limits
 from vgpuctl.operations.plans.choose import refuse_unapplied_settings
+from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
@@ -339,6 +340,13 @@ class Transaction:
         if _fingerprint(current_vm) != _fingerprint(vm):
             raise changed_meanwhile(vm)
         return current
+
+    def hold_vm(self, seen: Snapshot, vm: Vm, record: VmRecord) -> None:
+        """Keep other commands and reconcile off a VM that gets no vGPU. `seen`: has it. Raises as `take_over_vm`."""
+        held = replace(record, vgpus=with_slot(seen, vm, record))
+        self.take_over_vm(vm, held, scope_of_vm(vm.uuid))
+        if not held.vgpus:
+            self.note(vm.name, vm.uuid)
 
     def note(self, name: str, uuid: str) -> None:
         """Note, until the block ends, that this operation works on a VM without a claim: reconcile leaves it alone.
