@@ -62,9 +62,9 @@ class Meter:
         event.listen(store.database.engine, "before_cursor_execute", self._count)
         take_turn = HostRunner._turn
 
-        def timed(runner: HostRunner, host: Any) -> float:
+        def timed(runner: HostRunner) -> float | None:
             begin = time.perf_counter()
-            wait = take_turn(runner, host)
+            wait = take_turn(runner)
             with self._lock:
                 self._turns.append(1000 * (time.perf_counter() - begin))
             return wait

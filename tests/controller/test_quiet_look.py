@@ -264,9 +264,9 @@ def test_a_report_of_a_row_that_left_the_host_is_not_stored(store: Store, tmp_pa
         connection.execute(table.update().where(table.c.id == one.id).values(host_id=other.id))
     lease = before.own_lease(store.holder)
     assert lease is not None
-    said = {row.id: DesktopReport(True, address="192.0.2.7") for row in (one, two)}
-    assert store.desktops.report(runner.host_id, lease.holder, lease.epoch, said, before.desktops)
+    reports = {row.id: DesktopReport(True, address="192.0.2.7") for row in (one, two)}
+    assert store.desktops.report(runner.host_id, lease.holder, lease.epoch, reports, before.desktops)
     rows = {row.id: row for row in store.desktops.list()}
     assert rows[one.id].report == one.report
-    assert rows[two.id].report == said[two.id]
-    assert not store.desktops.report(runner.host_id, lease.holder, lease.epoch - 1, {one.id: said[one.id]}, (one,))
+    assert rows[two.id].report == reports[two.id]
+    assert not store.desktops.report(runner.host_id, lease.holder, lease.epoch - 1, {one.id: reports[one.id]}, (one,))

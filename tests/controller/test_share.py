@@ -28,13 +28,20 @@ from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import DatabaseUnreachable
 from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.engine import Engine
+from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.hosts.link import HostLink
-from vgpuctl.controller.model import FleetHost
+from vgpuctl.controller.model import FleetCaller, FleetHost, Role
 from vgpuctl.errors import Unreachable
 from vgpuctl.model.desktop import Fence
 
 HOSTS, DESKTOPS = 12, 12
-FASTER = 10
+FASTER = 10.0
+
+
+class Timers(SteppedClock):
+    """The controllers' own timers. `speed`: seconds in a second."""
+
+    speed = FASTER
 
 
 class WatchedFence(FleetFence):
@@ -102,7 +109,7 @@ class Peer:
 class Site:
     """A fleet with several controllers; `store` is of nobody."""
 
-    def __init__(self, url: str, directory: Path, clock: SteppedClock, store: Store) -> None:
+    def __init__(self, url: str, directory: Path, clock: Timers, store: Store) -> None:
         self.url, self.clock, self.store = url, clock, store
         self.hosts = ThinHosts(directory / "hosts")
         self.fences: dict[str, WatchedFence] = {}
@@ -144,6 +151,10 @@ class Site:
                 own = update(table).where(table.c.holder == peer.holder)
                 connection.execute(own.values(expires_at=table.c.expires_at - seconds))
 
+    def slow_down(self) -> None:
+        """Have the next look that only comes because time goes by be minutes away."""
+        self.clock.speed = 0.2
+
     def check(self) -> None:
         """Check that no host was ever in two hands."""
         for name, fence in self.fences.items():
@@ -169,12 +180,12 @@ def site(postgresql: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
 
 
 @contextmanager
-def ticking() -> Iterator[SteppedClock]:
-    clock, stop = SteppedClock(time.time()), threading.Event()
+def ticking() -> Iterator[Timers]:
+    clock, stop = Timers(time.time()), threading.Event()
 
     def tick() -> None:
         while not stop.wait(0.02):
-            clock.advance(0.02 * FASTER)
+            clock.advance(0.02 * clock.speed)
 
     thread = threading.Thread(target=tick)
     thread.start()
@@ -257,3 +268,41 @@ def test_a_controller_that_stops_gives_its_hosts_back_at_once(site: Site) -> Non
     wait_until(lambda: site.serves(12), "the other one has all")
     with site.store.database.read() as connection:
         assert connection.execute(select(schema.controller.c.holder)).scalars().all() == [first.holder]
+
+
+def test_what_another_controller_changes_is_carried_out_at_once(site: Site) -> None:
+    first, second = site.start(), site.start()
+    wait_until(lambda: site.serves(6, 6) and len(site.store.hosts.offers()) == HOSTS, "two share")
+    add_image(site.store)
+    add_pool(site.store, names="office-{:03}", maximum=DESKTOPS, spare=DESKTOPS, placement="spread")
+    wait_until(lambda: ready(site.store) == DESKTOPS, "the desktops")
+    site.slow_down()
+    holders = site.store.hosts.holders()
+    for number, asked in enumerate((first, second)):
+        other = next(one for one in site.store.desktops.list() if holders[one.host_id or ""] != asked.holder)
+        with asked.store.database.write() as connection:  # the only one that can be taken
+            connection.execute(update(schema.desktop).values(can_take=schema.desktop.c.id == other.id))
+        given, is_new = asked.store.desktops.assign("office", f"user{number}", "test")
+        assert is_new
+        assert given.id == other.id, "it is on a host of the other one"
+        wait_until(lambda name=given.name: site.store.desktops.find(name).handed_out, "its host has confirmed it", 20)
+
+
+def test_a_held_host_is_accepted_by_a_controller_that_does_not_have_it(site: Site) -> None:
+    first, second = site.start(), site.start()
+    wait_until(lambda: site.serves(6, 6), "two share")
+    before = {host.id: site.store.hosts.leases()[host.id] for host in site.store.hosts.list()}
+    theirs = next(host for host in site.store.hosts.list() if before[host.id].holder == second.holder)
+    fence = site.fences[theirs.name]
+    lease = before[theirs.id]
+    fence.announce(Fence(site.store.incarnation, lease.epoch + 7, "a copy of it"), adopt=False, is_root=False)
+    site.store.hosts.hold(theirs.id, "it obeys a copy of the database")
+    FleetService(first.store, site.hosts.link).accept_host(FleetCaller("ada", Role.ADMIN), theirs.name)
+    assert site.store.hosts.find(theirs.name).held is None
+    assert fence.state is not None
+    assert (fence.state.epoch, fence.state.holder) == (lease.epoch + 8, second.holder)
+    after = site.store.hosts.leases()[theirs.id]
+    assert (after.epoch, after.holder) == (lease.epoch + 8, second.holder)
+    site.store.hosts.raise_epoch(theirs.id, after.epoch)
+    wait_until(lambda: fence.state is not None and fence.state.epoch == after.epoch + 1, "its holder follows")
+    assert site.store.hosts.raise_epoch("none", 1) is None

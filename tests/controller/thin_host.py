@@ -90,7 +90,9 @@ class ThinCalls:
         self._cancelled = cancelled
 
     def read_fleet(self) -> FleetStatus:
-        return FleetStatus(f"machine-{self._host.name}", "boot-1", "0.3.0", "550.90.05", None, None, None)
+        state = self._host.fence.state
+        obeyed = (None, None, None) if state is None else (state.incarnation, state.epoch, state.holder)
+        return FleetStatus(f"machine-{self._host.name}", "boot-1", "0.3.0", "550.90.05", *obeyed)
 
     def announce_fleet(self, fence: Fence, *, adopt: bool = False) -> FleetStatus:
         self._host.fence.announce(fence, adopt=adopt, is_root=False)

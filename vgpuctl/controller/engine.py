@@ -89,7 +89,7 @@ class Engine:
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._keep(work), name=work.__name__, daemon=True)
-            for work in (self._tick, self._renew, self._prune)
+            for work in (self._tick, self._renew, self._prune, self._hear)
         ]
         self.ticked_at = self._clock.monotonic()
         self.failure: VgpuctlError | None = None
@@ -111,6 +111,7 @@ class Engine:
         for thread in (*self._runners.values(), *self._threads):
             thread.join(max(0.0, end - time.monotonic()))
         with suppress(VgpuctlError):
+            self._store.hosts.store_seen()
             self._store.controllers.leave(self._store.holder)
 
     @property
@@ -167,6 +168,15 @@ class Engine:
         idle = [host_id for host_id, runner in runners.items() if runner.can_leave]
         for host_id in (lost | free | self._share.choose_leaving(idle, free)) & runners.keys():
             runners[host_id].wake()
+
+    def _hear(self) -> None:
+        """Have the loops of this controller's hosts look that a change in another process was about."""
+        for host_ids in self._store.database.notices(self._stopping.is_set):
+            for host_id in host_ids or list(self._runners):  # at its beginning all: what was sent before is lost
+                runner = self._runners.get(host_id)
+                if runner is not None and runner.is_own:
+                    runner.wake()
+        self._pause(TICK_SECONDS)
 
     def _prune(self) -> None:
         """Delete old entries of the journal."""

@@ -256,14 +256,14 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
         try:
             seen, warnings = link.read_fleet(), _key_warnings(link)
             above = seen.epoch or 0 if seen.incarnation == self._store.incarnation else 0
-            is_own = seen.holder == self._store.holder
-            lease = self._store.hosts.take_lease(
-                host.id, self._store.holder, LEASE_SECONDS, above - 1 if is_own else above
-            )
-            if lease is None:
-                raise Busy(
-                    f"another controller has {name}, or had it until a moment ago", hint="try again in 30 seconds"
-                )
+            held = self._store.hosts.holders().get(host.id, self._store.holder)  # for it, if another controller has it
+            above -= seen.holder == held
+            if held == self._store.holder:
+                lease = self._store.hosts.take_lease(host.id, held, LEASE_SECONDS, above)
+            else:
+                lease = self._store.hosts.raise_epoch(host.id, above)
+            if lease is None or lease.holder != held:
+                raise Busy(f"another controller takes {name} just now", hint="try again in 30 seconds")
             link.host().announce_fleet(Fence(self._store.incarnation, lease.epoch, lease.holder), adopt=True)
             host = self._store.hosts.take_over_machine(name, facts_of(seen), link.host_key, caller.name)
         finally:

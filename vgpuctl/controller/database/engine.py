@@ -12,9 +12,11 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from select import select as select_files
 from typing import Any
 
 from sqlalchemy import (
@@ -51,6 +53,9 @@ WAIT_SECONDS = 60.0
 """So long a transaction waits for a connection."""
 LINE = 4
 """So many transactions of hosts' loops run at a time: more of them would only wait for Python's lock."""
+CHANNEL, NOTICE_WORDS = "vgpuctl_hosts", 100
+"""Where controllers tell each other which hosts a change was about; a notice of PostgreSQL has at most 8000 bytes."""
+NOTICE_SECONDS = 1.0
 LOWEST_POSTGRESQL = 15
 
 
@@ -74,6 +79,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._writing = threading.RLock() if self.is_sqlite else None
         self._lock_file: int | None = None
+        self._sender = uuid.uuid4().hex
         self._line = _Line(LINE)
         self._thread = threading.local()
         self.engine = self._make_engine()
@@ -124,6 +130,36 @@ class Database:
         A thousand of them begin when a controller starts: what people ask, and the pools, do not wait behind them.
         """
         self._thread.line = self._line
+
+    def notify(self, connection: Connection, words: Iterable[str]) -> None:
+        """Send words to all who follow `notices`, when the transaction is committed; SQLite has one controller."""
+        sent = [] if self.is_sqlite else list(words)
+        for first in range(0, len(sent), NOTICE_WORDS):
+            part = {"words": " ".join((self._sender, *sent[first : first + NOTICE_WORDS]))}
+            connection.execute(text(f"SELECT pg_notify('{CHANNEL}', :words)"), part)
+
+    def notices(self, is_stopping: Callable[[], bool]) -> Iterator[tuple[str, ...]]:
+        """Yield the words that other processes send, first none when it begins; of SQLite nothing.
+
+        Raises:
+            DatabaseUnreachable: it does not answer; what was sent meanwhile is lost.
+        """
+        if self.is_sqlite:
+            return
+        received: deque[str] = deque()
+        with self._transaction(isolation_level="AUTOCOMMIT") as connection:
+            connection.detach()
+            driver: Any = connection.connection.dbapi_connection
+            driver.add_notify_handler(lambda notice: received.append(notice.payload))
+            connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+            yield ()
+            while not is_stopping():
+                select_files([driver.fileno()], [], [], NOTICE_SECONDS)
+                connection.exec_driver_sql("SELECT 1")  # also reads what came, and fails where the server is gone
+                while received:
+                    sender, *words = received.popleft().split()
+                    if sender != self._sender:
+                        yield tuple(words)
 
     def now(self, connection: Connection) -> float:
         """Return the database's time."""

@@ -262,6 +262,18 @@ class HostRows(Rows):
             self._database.insert_or_update(connection, lease, ("host_id",), columns_of(new))
             return new
 
+    def raise_epoch(self, host_id: str, above: int) -> HostLease | None:
+        """Return the lease on a host, whoever has it, with an epoch higher than this one; None: nobody has it."""
+        lease = schema.host_lease
+        with self._database.write() as connection:
+            own = select(lease).where(lease.c.host_id == host_id).with_for_update(key_share=True)
+            row = connection.execute(own).mappings().first()
+            if row is None or row["expires_at"] <= self._database.now(connection):
+                return None
+            raised = replace(HostLease(**row), epoch=max(row["epoch"], above + 1))
+            connection.execute(update(lease).where(lease.c.host_id == host_id).values(epoch=raised.epoch))
+            return raised
+
     def renew_leases(self, holder: str, seconds: float) -> None:
         """Renew the leases of a controller that have not run out, and of which more than a third is over."""
         lease = schema.host_lease

@@ -49,7 +49,8 @@ class About(Value):
 class Changes:
     """Tells the threads of this process what was changed in the database: something, and on which hosts.
 
-    A thread collects the hosts that its transaction is about, and tells of them when it is committed.
+    A thread collects the hosts that its transaction is about, and tells of them when it is committed; other controllers
+    hear of the hosts from PostgreSQL.
     """
 
     def __init__(self, clock: ControllerClock) -> None:
@@ -72,6 +73,11 @@ class Changes:
     def is_dry_run(self) -> bool:
         """Whether this thread's transactions are not committed."""
         return getattr(self._own, "is_dry_run", False)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The hosts that the present transaction is about."""
+        return frozenset(self._pending())
 
     def touch(self, host_id: str | None) -> None:
         """Note that the present transaction is about a host."""
@@ -129,6 +135,7 @@ class Rows:
                 connection.rollback()
                 self._changes.forget()
                 return
+            self._database.notify(connection, sorted(self._changes.hosts))
         self._changes.note()
 
     def _note(self, connection: Connection, kind: str, text: str, actor: str, about: About) -> None:

@@ -25,7 +25,7 @@ MAX_CALLS = 4
 """So many calls of one host run at a time."""
 
 
-class HostCalls:
+class DesktopCalls:
     """The calls of a host. `on_end`: is called after each; the argument says whether the host refused its fence."""
 
     def __init__(self, store: Store, host: FleetHost, on_end: Callable[[bool], None]) -> None:

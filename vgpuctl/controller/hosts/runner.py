@@ -16,7 +16,7 @@ from contextlib import suppress
 from vgpuctl.agent.protocol import Fenced, FenceLost
 from vgpuctl.controller.database.host_view import HostView
 from vgpuctl.controller.database.store import Store
-from vgpuctl.controller.hosts.calls import MAX_CALLS, HostCalls
+from vgpuctl.controller.hosts.calls import MAX_CALLS, DesktopCalls
 from vgpuctl.controller.hosts.guests import GuestProbes, GuestQuestion, ask_guest, disks_of, vm_of
 from vgpuctl.controller.hosts.image_keeper import ImageKeeper
 from vgpuctl.controller.hosts.image_sender import ImageSender
@@ -82,10 +82,11 @@ class HostRunner(threading.Thread):
         self._images = ImageKeeper(store, sender, self.wake)
         self._link: HostLink | None = None
         self._lease: HostLease | None = None
-        self._is_own = False
+        self.is_own = False
+        """Whether this controller had the host when it looked last."""
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._calls = HostCalls(store, host, self._note_end)
+        self._calls = DesktopCalls(store, host, self._note_end)
         self._guests = GuestProbes(host.name, store.clock)
         self._events: threading.Thread | None = None
         self._room_read_at = 0.0
@@ -132,7 +133,7 @@ class HostRunner(threading.Thread):
         if view is None:
             return None
         lease = view.own_lease(self._store.holder)
-        self._is_own = lease is not None
+        self.is_own = lease is not None
         if lease is None or view.own_lease(self._store.holder, LEASE_SECONDS / 2) is None:
             return self._take(view)
         self._share.keep(self.host_id)
@@ -147,11 +148,11 @@ class HostRunner(threading.Thread):
 
     def _take(self, view: HostView) -> float:
         """Take a host that nobody has, if this controller reaches it and should have it; return when to look again."""
-        if not self._is_own and not view.is_free:
+        if not self.is_own and not view.is_free:
             self._share.lose(self.host_id)
             self._drop_link()
             return OTHERS_SECONDS
-        if not self._is_own:
+        if not self.is_own:
             now, last = self._store.clock.monotonic(), view.lease
             free_seconds = view.now - last.expires_at if last is not None else now - self._began
             was_own = last is not None and last.holder == self._store.holder
@@ -370,13 +371,13 @@ class HostRunner(threading.Thread):
         if not isinstance(error, VgpuctlError):
             log.exception("the loop of host %s failed with a bug", self._name, exc_info=exc)
             error = VgpuctlError(f"unexpected {type(exc).__name__}: {exc}")
-        is_own = self._is_own or self._share.is_alone
+        is_own = self.is_own or self._share.is_alone
         self._drop_link()
         with suppress(VgpuctlError):
             if isinstance(error, HostKeyRefused):
                 self._store.hosts.hold(self.host_id, error.message)
             self._store.hosts.note_problem(self.host_id, error.message, is_own=is_own)
-        if not self._is_own:
+        if not self.is_own:
             self._share.lose(self.host_id)
         return RETRY_SECONDS if is_own else FREE_SECONDS
 
