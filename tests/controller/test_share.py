@@ -272,7 +272,7 @@ def test_a_controller_that_stops_gives_its_hosts_back_at_once(site: Site) -> Non
 
 def test_what_another_controller_changes_is_carried_out_at_once(site: Site) -> None:
     first, second = site.start(), site.start()
-    wait_until(lambda: site.serves(6, 6) and len(site.store.hosts.offers()) == HOSTS, "two share")
+    wait_until(lambda: site.serves(6, 6) and len(site.store.rooms.list()[0]) == HOSTS, "two share")
     add_image(site.store)
     add_pool(site.store, names="office-{:03}", maximum=DESKTOPS, spare=DESKTOPS, placement="spread")
     wait_until(lambda: ready(site.store) == DESKTOPS, "the desktops")
