@@ -183,6 +183,8 @@ class HostRunner(threading.Thread):
         )  # before the look: of a call that ends meanwhile, the list may not have what it did
         vms = self._look(link, desktops, view.pools)
         self._offer(link, host, frozenset(vm.uuid for vm in vms))
+        if not view.offers:  # a new host: which images it needs follows from what it offers
+            view = replace(view, offers=self._store.hosts.offers(host.id))
         fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
         plan = plan_host(
             host, desktops, vms, view.pools, view.images if waits else self._keep_images(link, fence, view), view.now,
