@@ -76,3 +76,7 @@ class HostRoom(Value):
     memory_mib: int | None
     cpus: int | None
     storage_mib: Mapping[str, int]
+
+
+NO_ROOM = HostRoom((), (), None, None, {})
+"""Of a host that does not say what it has room for."""

@@ -42,6 +42,7 @@ from vgpuctl.controller.planning.phase import NEWER_CODE, is_in_motion
 from vgpuctl.controller.planning.restored import how_to_go_on
 from vgpuctl.errors import HostKeyRefused, VgpuctlError, explain_exception
 from vgpuctl.model.desktop import Fence, FleetStatus
+from vgpuctl.model.host_room import NO_ROOM, HostRoom
 from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.controller")
@@ -182,7 +183,9 @@ class HostRunner(threading.Thread):
             self._calls.running
         )  # before the look: of a call that ends meanwhile, the list may not have what it did
         vms = self._look(link, desktops, view.pools)
-        self._read_room(link, host, is_new=has_new(desktops, vms))
+        room = self._read_room(link, host, is_new=has_new(desktops, vms))
+        if view.room is None:  # a new host: which images it needs follows from what it has room for
+            view = replace(view, room=room)
         fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
         plan = plan_host(
             host, desktops, vms, view.pools, view.images if waits else self._keep_images(link, fence, view), view.now,
@@ -348,15 +351,22 @@ class HostRunner(threading.Thread):
             vms[vm.uuid] = vm
         return tuple((vms | {vm.uuid: vm for vm in self._guests.ask(link, questions)}).values())
 
-    def _read_room(self, link: HostLink, host: FleetHost, *, is_new: bool) -> None:
-        """Store what the host has room for; not after each look, since that takes a while on large hosts.
+    def _read_room(self, link: HostLink, host: FleetHost, *, is_new: bool) -> HostRoom | None:
+        """Store what the host has room for, and return it; not after each look, since it takes a while on large hosts.
 
         `is_new`: a desktop is there that counts as on its way until its report is stored: it must be in the room first.
+        A host that cannot say it gets nothing new, and is looked at all the same.
         """
         if not is_new and self._store.clock.monotonic() < self._room_read_at + ROOM_SECONDS:
-            return
-        self._store.rooms.set(host.id, link.host().read_room())
+            return None
         self._room_read_at = self._store.clock.monotonic()
+        try:
+            room = link.host().read_room()
+        except VgpuctlError as error:
+            log.warning("%s does not say what it has room for: %s", self._name, error.message)
+            room = NO_ROOM
+        self._store.rooms.set(host.id, room)
+        return room
 
     def _note_end(self, is_fenced: bool) -> None:
         """Begin the next turn after a call has ended."""
