@@ -29,13 +29,13 @@ def room_of(*gpus: tuple[GpuKind, State], **more: Any) -> HostRoom:
     """Return the room of a host with these GPUs, and with those of `whole`."""
     values: dict[str, Any] = {"memory_mib": None, "cpus": None, "storage_mib": {}, **more}
     kinds = list(dict.fromkeys(kind for kind, _ in gpus))
-    rooms = [
-        GpuRoom(kind.name, None, kinds.index(kind), data_of_state(kind, state), int(bool(state)), whole=False)
-        for kind, state in gpus
-    ]
+    rooms = []
+    for kind, state in gpus:
+        data = data_of_state(kind, state)
+        rooms.append(GpuRoom(kind.name, None, kinds.index(kind), data, int(bool(state)), whole=False, free=False))
     return HostRoom(tuple(map(rule_of, kinds)), (*rooms, *values.pop("whole", ())), **values)
 
 
-def whole_gpu(model: str = "A100", **more: Any) -> GpuRoom:
-    """Return a GPU that a VM can get as a whole."""
-    return GpuRoom(model, None, None, (), 0, whole=True, **more)
+def whole_gpu(model: str = "A100", *, free: bool = True, **more: Any) -> GpuRoom:
+    """Return a GPU that VMs get as a whole."""
+    return GpuRoom(model, None, None, (), 0, whole=True, free=free, **more)

@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from tests.controller.conftest import add_host, add_image, add_pool, facts, opened, wait_until
 from tests.controller.test_scale import ready, working
-from tests.controller.thin_host import ThinHosts
+from tests.controller.thin_host import ThinCalls, ThinHosts
 from vgpuctl.controller.clock import SteppedClock
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.host_rows import SEEN_SECONDS
@@ -21,6 +21,7 @@ from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.runner import HostRunner
 from vgpuctl.controller.hosts.share import HostShare
 from vgpuctl.controller.model import DesktopReport, FleetHost, HostImage, PoolState
+from vgpuctl.errors import NotFound
 from vgpuctl.model.image_copy import CopyState
 from vgpuctl.value import replace
 
@@ -270,3 +271,23 @@ def test_a_report_of_a_row_that_left_the_host_is_not_stored(store: Store, tmp_pa
     assert rows[one.id].report == one.report
     assert rows[two.id].report == reports[two.id]
     assert not store.desktops.report(runner.host_id, lease.holder, lease.epoch - 1, {one.id: reports[one.id]}, (one,))
+
+
+def test_a_host_that_does_not_say_its_room_is_looked_at_all_the_same(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an agent that is older than its controller; what it said before counts."""
+    runner = quiet_runner(store, tmp_path)
+    before = store.rooms.list()
+    asked: list[str] = []
+
+    def fail(calls: ThinCalls) -> None:
+        asked.append("room")
+        raise NotFound("there is no such call")
+
+    monkeypatch.setattr(ThinCalls, "read_room", fail)
+    runner._room_read_at = 0.0
+    assert (runner._turn() or 0) > 10
+    assert (runner._turn() or 0) > 10
+    assert asked == ["room"], "not again at each look"
+    assert store.rooms.list() == before

@@ -6,12 +6,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from tests.agent.conftest import RunningAgent, running
-from tests.controller.conftest import add_image, add_pool, wait_until
+from tests.controller.conftest import add_host, add_image, add_pool, wait_until
 from tests.controller.test_engine import ADMIN, ready, working
+from tests.controller.thin_host import KIND
+from tests.rooms import room_of
 from vgpuctl.agent.client import connect
 from vgpuctl.controller.database.store import Store
+from vgpuctl.controller.engine import Engine
+from vgpuctl.controller.model import NewDesktop, PoolChanges
 
 GPU_MODES = [
     ("h100-pcie-x8", {"mode": "passthrough", "gpus": 2}, "passthrough", 4),
@@ -67,3 +72,27 @@ def test_a_gpu_that_is_reserved_for_a_pool(own_store: Store, tmp_path: Path, mon
         fits = service.fits(ADMIN, "lab").data
         assert fits.free > 0
         assert service.fits(ADMIN, "office").data.hosts[0].why == "offers no A100-4C"
+
+
+def test_a_pool_that_fits_nowhere_is_not_in_the_way_of_others(own_store: Store) -> None:
+    """All its desktops say why, and the choice is not made for each of them again and again."""
+    add_image(own_store)
+    large = add_pool(own_store, "large", kind="fixed", maximum=300, spare=None, names="large-{:03}", profile="A100-40C")
+    small = add_pool(own_store, "small", kind="fixed", maximum=1, spare=None, names="small-{:03}")
+    new = tuple(NewDesktop(f"large-{n:03}", f"52:54:00:00:{n >> 8:02x}:{n & 255:02x}") for n in range(300))
+    own_store.desktops.tick(large.id, lambda *_: PoolChanges(new))
+    own_store.desktops.tick(small.id, lambda *_: PoolChanges((NewDesktop("small-001", "52:54:00:01:00:00"),)))
+    host = add_host(own_store)
+    own_store.rooms.set(host.id, room_of((KIND, KIND.empty)))
+    engine = Engine(own_store)
+    engine._place()
+    assert own_store.desktops.find("small-001").host_id == host.id
+    waiting = own_store.desktops.unplaced()
+    assert len(waiting) == 300
+    assert {one.report.error.split(": ", 1)[1] for one in waiting if one.report and one.report.error} == {
+        "gpu01: offers no A100-40C"
+    }
+    statements: list[str] = []
+    event.listen(own_store.database.engine, "before_cursor_execute", lambda c, cur, text, *_: statements.append(text))
+    engine._place()
+    assert len(statements) < 20

@@ -37,6 +37,7 @@ from vgpuctl.controller.model import (
 from vgpuctl.controller.planning.phase import is_assignable
 from vgpuctl.controller.planning.pool_spec import parse_pool
 from vgpuctl.errors import Exists, InvalidInput, Locked, NoCapacity, NotAllowed, NotFound, Refused, Stale
+from vgpuctl.model.host_room import NO_ROOM
 from vgpuctl.value import replace
 
 ROOM = room_of((KIND, KIND.empty), memory_mib=65536, cpus=64, storage_mib={"default": 500_000})
@@ -412,23 +413,45 @@ def test_a_room_is_what_its_host_said_with_what_is_on_its_way(store: Store) -> N
     assert store.rooms.list()[1] == ()
 
 
-def test_a_profile_is_refused_for_a_minute_or_until_the_host_says_something_else(store: Store) -> None:
+def test_a_profile_is_refused_for_a_minute_or_until_its_gpus_change(store: Store) -> None:
     host = add_host(store)
-    store.rooms.refuse(host.id, "A100-4C")  # it said nothing yet
+    store.rooms.refuse(host.id, "A100-4C", "no room")  # it said nothing yet
     store.rooms.set(host.id, ROOM)
-    store.rooms.refuse(host.id, "A100-4C")
-    store.rooms.refuse(host.id, "A100-8C")
+    store.rooms.refuse(host.id, "A100-4C", "no room")
+    store.rooms.refuse(host.id, "A100-8C", "x" * 1000)
     store.rooms.set(host.id, ROOM)
-    assert store.rooms.list()[0][host.id] == StoredRoom(ROOM, 3, frozenset({"A100-4C", "A100-8C"}))
-    store.rooms.set(host.id, replace(ROOM, cpus=1))
-    assert store.rooms.list()[0][host.id].refused == frozenset()
-    store.rooms.refuse(host.id, "A100-4C")
-    assert store.rooms.list()[0][host.id].refused == {"A100-4C"}
+    refused = {"A100-4C": "no room", "A100-8C": "x" * 300}
+    assert store.rooms.list()[0][host.id] == StoredRoom(ROOM, 3, refused)
+    store.rooms.set(host.id, replace(ROOM, memory_mib=7, storage_mib={}))
+    assert store.rooms.list()[0][host.id].refused == refused, "that says nothing of why"
+    store.rooms.set(host.id, replace(ROOM, gpus=()))
+    assert store.rooms.list()[0][host.id].refused == {}
+    store.rooms.refuse(host.id, "A100-4C", "no room")
+    assert store.rooms.list()[0][host.id].refused == {"A100-4C": "no room"}
     with store.database.write() as connection:
-        connection.execute(schema.host_room.update().values(refused='{"A100-4C": 1.0, "A100-8C": 1e12}'))
-    assert store.rooms.list()[0][host.id].refused == {"A100-8C"}
-    store.rooms.refuse(host.id, "VF")
-    assert store.rooms.list()[0][host.id].refused == {"A100-8C", "VF"}
+        values = {"refused": '{"A100-4C": [1.0, "a"], "A100-8C": [1e12, "b"]}'}
+        connection.execute(schema.host_room.update().values(**values))
+    assert store.rooms.list()[0][host.id].refused == {"A100-8C": "b"}
+    store.rooms.refuse(host.id, "VF", "c")
+    assert store.rooms.list()[0][host.id].refused == {"A100-8C": "b", "VF": "c"}
+
+
+def test_a_room_that_is_too_large_is_none(store: Store) -> None:
+    host = add_host(store)
+    store.rooms.set(host.id, replace(ROOM, storage_mib={f"pool-{n}": 1 for n in range(100_000)}))
+    assert store.rooms.list()[0][host.id].room == NO_ROOM
+
+
+def test_desktops_that_fit_nowhere_are_not_in_the_way_of_other_pools(store: Store) -> None:
+    add_image(store)
+    large = add_pool(store, "large", maximum=600, names="large-{:03}", kind="fixed", spare=None)
+    small = add_pool(store, "small", maximum=1, names="small-{:03}", kind="fixed", spare=None)
+    store.desktops.tick(large.id, lambda *_: replace(numbered(600), create=tuple(
+        replace(one, name=f"large-{n:03}") for n, one in enumerate(numbered(600).create)
+    )))  # fmt: skip
+    store.desktops.tick(small.id, lambda *_: PoolChanges((NewDesktop("small-001", "52:54:00:01:00:00"),)))
+    waiting = store.desktops.unplaced()
+    assert Counter(one.pool_id for one in waiting) == {large.id: 500, small.id: 1}
 
 
 def test_the_room_of_an_older_program_counts_as_none(store: Store) -> None:

@@ -218,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
         if self.hosts[place].carry_out(action, self.image.path):
             store.desktops.note_success(action.desktop.id)
         else:
-            store.rooms.refuse(self.ids[place], PROFILE)
+            store.rooms.refuse(self.ids[place], PROFILE, "no room")
             store.desktops.unplace(action.desktop.id)
 
     @rule(one=controllers, user=st.sampled_from(USERS))

@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 
 from vgpuctl.controller.database.store import Store
@@ -20,9 +20,8 @@ from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.hosts.runner import LEASE_SECONDS, HostRunner
 from vgpuctl.controller.hosts.share import HostShare
-from vgpuctl.controller.model import Desktop, FleetHost, HostImage, Image, JournalLimits, Pool, PoolChanges, PoolState
-from vgpuctl.controller.planning.fleet_room import demand_of, room_of_fleet
-from vgpuctl.controller.planning.host_choice import choose_host
+from vgpuctl.controller.model import Desktop, FleetHost, Image, JournalLimits, Pool, PoolChanges, PoolState
+from vgpuctl.controller.placing import Placing
 from vgpuctl.controller.planning.pool_plan import plan_pool
 from vgpuctl.errors import Refused, VgpuctlError
 from vgpuctl.model.image_copy import CopyState
@@ -40,8 +39,6 @@ STOP_SECONDS = 60.0
 """So long calls of hosts may go on when the controller stops; the hosts finish or undo them."""
 PLACED_AT_A_TIME = 500
 """So many desktops get hosts in one tick: the next one goes on, and the pools do not wait meanwhile."""
-PLACED_FROM_ONE_ROOM = 50
-"""So many of them from what one query says of the hosts' room, which changes meanwhile."""
 QEMU_MAC_PREFIX = (0x52, 0x54, 0x00)
 
 
@@ -247,46 +244,17 @@ class Engine:
 
     def _place(self) -> None:
         """Choose hosts for the desktops that have none."""
-        waiting = self._store.desktops.unplaced()[:PLACED_AT_A_TIME]
+        pools = {pool.id: pool for pool in self._store.pools.list()}
+        active = {pool.id for pool in pools.values() if pool.state is PoolState.ACTIVE}
+        waiting = [desktop for desktop in self._store.desktops.unplaced() if desktop.pool_id in active]
         if not waiting:
             return
-        pools = {pool.id: pool for pool in self._store.pools.list()}
         hosts, images = self._store.hosts.list(), self._store.host_images.list()
         counts: dict[str, Counter[str]] = {}
         for pool_id in {desktop.pool_id for desktop in waiting}:
             of_pool = self._store.desktops.of_pool(pool_id)
             counts[pool_id] = Counter(one.host_id for one in of_pool if one.host_id is not None)
-        for first in range(0, len(waiting), PLACED_FROM_ONE_ROOM):
-            self._place_some(waiting[first : first + PLACED_FROM_ONE_ROOM], pools, hosts, images, counts)
-
-    def _place_some(
-        self,
-        waiting: Sequence[Desktop],
-        pools: Mapping[str, Pool],
-        hosts: Sequence[FleetHost],
-        images: Sequence[HostImage],
-        counts: Mapping[str, Counter[str]],
-    ) -> None:
-        """Choose hosts for these desktops. `counts`: how many of each pool are on each host; grows."""
-        reported, on_their_way = self._store.rooms.list()
-        room, now = room_of_fleet(reported, on_their_way, pools), self._store.now()
-        versions = {host_id: one.version for host_id, one in reported.items()}
-        for desktop in waiting:
-            pool = pools.get(desktop.pool_id)
-            if pool is None or pool.state is not PoolState.ACTIVE:
-                continue
-            images_on = {row.host_id: row for row in images if row.image_id == desktop.image_id}
-            choice = choose_host(desktop, pool, hosts, room, images_on, counts[pool.id], now, number=random_number())
-            if choice.host is None:
-                self._store.desktops.note_unplaced(desktop, choice.reason)
-                continue
-            host_id = choice.host.id
-            room.take(host_id, demand_of(pool.spec, desktop.name, choice.profile))
-            if self._store.desktops.place(desktop.id, host_id, choice.profile, versions[host_id]):
-                versions[host_id] += 1
-                counts[pool.id][host_id] += 1  # else the room is another one now: the next tick counts again
-
-
-def random_number() -> float:
-    """Return a random number from 0 up to, but not at, 1."""
-    return secrets.randbelow(1 << 30) / (1 << 30)
+        placing = Placing(self._store, pools, hosts, images, counts)
+        first = 0
+        while first < len(waiting) and placing.count < PLACED_AT_A_TIME:
+            first += placing.place_some(waiting[first:])

@@ -250,12 +250,12 @@ class HostLease(Value):
 class StoredRoom(Value):
     """What a host said that it has room for. `version`: another one with each change, and each desktop placed there.
 
-    `refused`: the profiles for which it had no room just now.
+    `refused`: the profiles for which it had no room just now, and what it said.
     """
 
     room: HostRoom
     version: int
-    refused: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = EMPTY_MAPPING
 
 
 class OnItsWay(NamedTuple):

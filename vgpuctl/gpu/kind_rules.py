@@ -10,7 +10,8 @@ What comes from another machine is checked: whatever it says costs little memory
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from vgpuctl.gpu.equal_size import EqualSizeKind
 from vgpuctl.gpu.gpu_instances import InstanceNeed, SharedInstanceKind
@@ -19,7 +20,10 @@ from vgpuctl.gpu.slice_kind import COUNT_BITS, MAX_UNITS, Footprint, SliceKind
 from vgpuctl.model.host_room import DivisionRule, ProfileRule
 
 SLICES, ONE_SIZE, INSTANCES = "slices", "one-size", "instances"
-MAX_PROFILES, MAX_SLICES, MAX_POOLS, MAX_INSTANCES = 1000, 1024, 1000, 1000
+MAX_PROFILES, MAX_SLICES, MAX_POOLS, MAX_INSTANCES = 250, 256, 250, 64
+MAX_STARTS = 4000
+"""So many places all profiles of a rule have together: each is weighed for each vGPU."""
+_NAME = re.compile(r"[!-~]{1,100}", re.ASCII)
 MAX_MIB = 1 << 40
 _MAX_STATE_DIGITS = (MAX_SLICES + MAX_POOLS * COUNT_BITS) // 4
 
@@ -78,6 +82,7 @@ def kind_of(rule: DivisionRule) -> GpuKind:
     profiles = sorted(rule.profiles, key=lambda one: one.profile)
     sizes = {one.profile: one.framebuffer_mib for one in profiles}
     _require(len(sizes) == len(profiles), "a profile twice")
+    _require(all(_NAME.fullmatch(name) for name in sizes), "a name that no profile has")
     if rule.form == SLICES:
         return _slice_kind(rule, profiles, sizes)
     _require_each((one.maximum for one in profiles), MAX_UNITS)
@@ -93,13 +98,14 @@ def kind_of(rule: DivisionRule) -> GpuKind:
     )
 
 
-def _slice_kind(rule: DivisionRule, profiles: Iterable[ProfileRule], sizes: dict[str, int]) -> SliceKind:
+def _slice_kind(rule: DivisionRule, profiles: Sequence[ProfileRule], sizes: dict[str, int]) -> SliceKind:
     _require(0 <= rule.slices <= MAX_SLICES, f"{rule.slices} slices")
     _require(len(rule.pools) <= MAX_POOLS, f"{len(rule.pools)} pools")
     _require_each(rule.pools, MAX_UNITS)
+    starts = sum(len(one.starts) for one in profiles)
+    _require(starts <= MAX_STARTS, f"{starts} starts")
     footprints: dict[str, Footprint] = {}
     for one in profiles:
-        _require(len(one.starts) <= MAX_SLICES, f"{len(one.starts)} starts")
         _require_each(one.starts, rule.slices)
         _require(all(start + one.size <= rule.slices for start in one.starts), "slices beyond the last")
         _require(0 <= one.size <= rule.slices and bool(one.starts) == bool(one.size), f"{one.size} slices")

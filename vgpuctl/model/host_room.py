@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from vgpuctl.value import Value
 
+MUCH_MIB = 65536
+
 
 class ProfileRule(Value):
     """What one vGPU of a profile takes; which fields count depends on the `form` of its `DivisionRule`.
@@ -49,10 +51,11 @@ class DivisionRule(Value):
 
 
 class GpuRoom(Value):
-    """A GPU that may get something new. `rule`: the number of its rule; null: it is not divided.
+    """A GPU that VMs get. `rule`: the number of its rule; null: it is not divided.
 
-    `state`: what is on it, in the form of its rule. `vgpus`: how many vGPUs are on it. `whole`: it can be given to a VM
-    as a whole now. `reserved_for`: the patterns of the names of VMs that it is reserved for, empty for all.
+    `state`: what is on it, in the form of its rule. `vgpus`: how many vGPUs are on it. `whole`: VMs get it as a whole;
+    `free`: one can get it so now. `reserved_for`: the patterns of the names of VMs that it is reserved for, empty for
+    all.
     """
 
     model: str
@@ -61,14 +64,16 @@ class GpuRoom(Value):
     state: tuple[int | str, ...]
     vgpus: int
     whole: bool
+    free: bool
     reserved_for: tuple[str, ...] = ()
 
 
 class HostRoom(Value):
-    """What a host has room for. `gpus`: those that may get something new now.
+    """What a host has room for. `gpus`: those that may get something new, now or when they are empty.
 
     `memory_mib`: its memory less that of its VMs that run and of all desktops of a controller; null: not known.
-    `cpus`: how many are online; null: not known. `storage_mib`: what is free in each storage pool that is active.
+    `cpus`: how many are online; null: not known. `storage_mib`: about what is free in each storage pool that is
+    active: where that is much, the host says so in steps, and no more than `MUCH_MIB`.
     """
 
     rules: tuple[DivisionRule, ...]

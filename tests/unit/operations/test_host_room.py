@@ -12,14 +12,14 @@ import vgpuctl.sim
 from tests.hosts import create, open_sim_host, request, stop
 from tests.reserving_vms import vm_of
 from tests.unit.operations.test_desktops import prepared
-from vgpuctl.controller.planning.fleet_room import WHOLE_GPU, Demand, FleetRoom
+from vgpuctl.controller.planning.fleet_room import WHOLE_GPU, Demand, FleetRoom, profiles_of
 from vgpuctl.errors import HostCannot, NoCapacity, VgpuctlError
 from vgpuctl.gpu.room import PLAIN_VF
 from vgpuctl.model.documents import to_json_value
-from vgpuctl.model.host_room import HostRoom
+from vgpuctl.model.host_room import MUCH_MIB, HostRoom
 from vgpuctl.model.numbers import parse_meminfo_mib
 from vgpuctl.model.result_reader import read_value
-from vgpuctl.operations.host_room import read_room
+from vgpuctl.operations.host_room import _in_steps, read_room
 from vgpuctl.operations.queries import list_profiles
 from vgpuctl.value import replace
 
@@ -90,6 +90,30 @@ def test_whole_gpus_and_plain_vfs(tmp_path, scenario, mode, profile):
     assert room.take("h", ANY, profile) is None
 
 
+@pytest.mark.parametrize("scenario", ["h100-pcie-x8", "hgx-h100"])
+def test_whole_gpus_that_vms_have_are_still_gpus_of_the_host(tmp_path, scenario):
+    """Else its pools would get no new image once all are taken."""
+    host = open_sim_host(tmp_path, scenario)
+    total = fleet_of(host).free("h", ANY, WHOLE_GPU).total
+    create(host.ports, request(mode="passthrough", gpus=total))
+    assert fleet_of(host).free("h", ANY, WHOLE_GPU) == (0, total)
+    assert profiles_of(room_of(host)) == {WHOLE_GPU}
+
+
+def test_a_whole_gpu_that_a_process_has_open_is_not_free(tmp_path):
+    text = "version: 1\ngpus:\n  - {model: T4}\n  - {model: T4, console: true}\n"
+    host = open_sim_host(tmp_path, text=text)
+    free = [gpu.free for gpu in read_room(host.ports).gpus]
+    with pytest.raises(VgpuctlError):
+        create(host.ports, request(mode="passthrough", gpus=2))
+    assert free == [True, False]
+
+
+def test_free_storage_changes_in_steps():
+    mib = [4095, 4096, 8191, 8192, 65535, 65536, 10**6]
+    assert list(map(_in_steps, mib)) == [4095, 4096, 4096, 8192, 61440, 65536, 65536]
+
+
 def test_memory_of_vms_that_run_and_of_desktops_counts(tmp_path):
     host = open_sim_host(tmp_path, "a100-40")
     total = read_room(host.ports).memory_mib
@@ -115,7 +139,8 @@ def test_cpus_and_storage(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     room = read_room(host.ports)
     pool = host.ports.storage.pool("default")
-    assert room.storage_mib == {"default": pool.available_bytes >> 20}
+    assert pool.available_bytes >> 20 > MUCH_MIB
+    assert room.storage_mib == {"default": MUCH_MIB}
     assert room.cpus
 
 

@@ -35,6 +35,7 @@ from vgpuctl.controller.planning.phase import (
     CRASHES_CODE,
     FAILED_AFTER,
     LOGGED_ON_CODE,
+    NO_HOST_CODE,
     SILENT_SECONDS,
     was_seen,
 )
@@ -44,6 +45,7 @@ from vgpuctl.value import replace
 
 DAY_SECONDS = 86400.0
 MAX_ROWS = 1000
+MAX_UNPLACED = 500
 
 PlanPool = Callable[[Pool, tuple[Desktop, ...], float], PoolChanges]
 """What a pool's desktops need, from the pool, its desktops and the time."""
@@ -85,10 +87,17 @@ class DesktopRows(Rows):
         return self._read(select(schema.desktop).where(schema.desktop.c.host_id == host_id))
 
     def unplaced(self) -> tuple[Desktop, ...]:
-        """Return the desktops that need a host, the oldest first; those with a user before all others."""
+        """Return the desktops that need a host, the oldest first; those with a user before all others.
+
+        Of each pool at most `MAX_UNPLACED`: one that fits nowhere is not in the way of others.
+        """
         table = schema.desktop
-        waiting = select(table).where(table.c.host_id.is_(None) & table.c.absent.is_(False))
-        return self._read(waiting.order_by(table.c.user.is_(None), table.c.created_at, table.c.name).limit(MAX_ROWS))
+        order = (table.c.user.is_(None), table.c.created_at, table.c.name)
+        number = func.row_number().over(partition_by=table.c.pool_id, order_by=order).label("number")
+        waiting = table.c.host_id.is_(None) & table.c.absent.is_(False)
+        first = select(table.c.id, number).where(waiting).subquery()
+        chosen = select(table).join(first, first.c.id == table.c.id).where(first.c.number <= MAX_UNPLACED)
+        return self._read(chosen.order_by(*order))
 
     def macs(self) -> set[str]:
         """Return the MAC addresses of all desktops."""
@@ -278,10 +287,11 @@ class DesktopRows(Rows):
 
     def note_unplaced(self, desktop: Desktop, reason: str) -> None:
         """Note why no host takes a desktop, if that is another reason than before."""
+        reason = reason[:1000]
         if desktop.report is not None and desktop.report.error == reason:
             return
         hint = "vgpuctl controller list-hosts"
-        report = replace(_unmade(desktop), code="no-host", error=reason[:1000], hint=hint)
+        report = replace(_unmade(desktop), code=NO_HOST_CODE, error=reason, hint=hint)
         table = schema.desktop
         with self._database.write() as connection:
             waiting = (table.c.id == desktop.id) & table.c.host_id.is_(None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
@@ -17,11 +18,15 @@ from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import Rows, on_its_way
 from vgpuctl.controller.model import OnItsWay, StoredRoom
 from vgpuctl.model.documents import to_json_value
-from vgpuctl.model.host_room import HostRoom
+from vgpuctl.model.host_room import NO_ROOM, HostRoom
 from vgpuctl.model.result_reader import Mismatch, read_value
 
+log = logging.getLogger("vgpuctl.controller")
+
 REFUSED_SECONDS = 60.0
-"""So long nothing of a profile is placed on a host that had no room for it, unless it says something else before."""
+"""So long nothing of a profile is placed on a host that had no room for it, unless its GPUs change before."""
+MAX_BYTES = 1 << 20
+MAX_REASON = 300
 
 
 class RoomRows(Rows):
@@ -39,19 +44,30 @@ class RoomRows(Rows):
             return rooms, _on_their_way(connection)
 
     def set(self, host_id: str, room: HostRoom) -> None:
-        """Store what a host says; nothing is written unless it says something else."""
-        text, table = json.dumps(to_json_value(room), separators=(",", ":"), sort_keys=True), schema.host_room
+        """Store what a host says; nothing is written unless it says something else.
+
+        Other GPUs, or something else on them, end what it refused. One that says too much has no room.
+        """
+        text, table = _text_of(room), schema.host_room
+        if len(text) > MAX_BYTES:
+            log.warning("a host's room has %d bytes, more than %d: nothing new goes there", len(text), MAX_BYTES)
+            room, text = NO_ROOM, _text_of(NO_ROOM)
+        own = table.c.host_id == host_id
         with self._database.read() as connection:
-            if connection.execute(select(table.c.room).where(table.c.host_id == host_id)).scalar() == text:
+            if connection.execute(select(table.c.room).where(own)).scalar() == text:
                 return
         with self._write() as connection:
-            values = {"room": text, "refused": "{}"}
-            changed = update(table).where(table.c.host_id == host_id).values(**values, version=table.c.version + 1)
-            if connection.execute(changed).rowcount != 1:
-                connection.execute(insert(table).values(host_id=host_id, version=1, **values))
+            row = connection.execute(select(table).where(own).with_for_update(key_share=True)).first()
+            if row is None:
+                connection.execute(insert(table).values(host_id=host_id, room=text, refused="{}", version=1))
+                return
+            before = room_of(row.room)
+            is_same = (before.rules, before.gpus) == (room.rules, room.gpus)
+            values = {"room": text, "version": row.version + 1, "refused": row.refused if is_same else "{}"}
+            connection.execute(update(table).where(own).values(**values))
 
-    def refuse(self, host_id: str, profile: str) -> None:
-        """Note that a host had no room for a profile, whatever it said before."""
+    def refuse(self, host_id: str, profile: str, reason: str) -> None:
+        """Note that a host had no room for a profile, whatever it said before, and what it says now."""
         table = schema.host_room
         with self._database.write() as connection:
             row = connection.execute(
@@ -59,8 +75,8 @@ class RoomRows(Rows):
             ).first()
             if row is not None:
                 now = self._database.now(connection)
-                refused = {name: until for name, until in json.loads(row.refused).items() if until > now}
-                refused[profile] = now + REFUSED_SECONDS
+                refused = {name: entry for name, entry in json.loads(row.refused).items() if entry[0] > now}
+                refused[profile] = [now + REFUSED_SECONDS, reason[:MAX_REASON]]
                 values = {"refused": json.dumps(refused), "version": row.version + 1}
                 connection.execute(update(table).where(table.c.host_id == host_id).values(**values))
 
@@ -79,15 +95,19 @@ def _on_their_way(connection: Connection) -> tuple[OnItsWay, ...]:
 
 
 def _stored(row: Row[Any], now: float) -> StoredRoom:
-    refused = json.loads(row.refused)
-    return StoredRoom(room_of(row.room), row.version, frozenset(name for name, until in refused.items() if until > now))
+    refused = {name: reason for name, (until, reason) in json.loads(row.refused).items() if until > now}
+    return StoredRoom(room_of(row.room), row.version, refused)
 
 
-@functools.lru_cache(maxsize=4096)
+def _text_of(room: HostRoom) -> str:
+    return json.dumps(to_json_value(room), separators=(",", ":"), sort_keys=True)
+
+
+@functools.lru_cache(maxsize=2048)
 def room_of(text: str) -> HostRoom:
     """Return a room as its column has it."""
     try:
         room: HostRoom = read_value(HostRoom, json.loads(text))
-    except Mismatch:  # an older program stored it: the host says it again within seconds
-        return HostRoom((), (), None, None, {})
+    except Mismatch:  # another program stored it: the host says it again within seconds
+        return NO_ROOM
     return room

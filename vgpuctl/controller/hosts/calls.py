@@ -81,7 +81,7 @@ class DesktopCalls:
             return False
         if isinstance(error, NoCapacity) and isinstance(action, MakeVm):
             if desktop.profile is not None:
-                self._store.rooms.refuse(self._host_id, desktop.profile)
+                self._store.rooms.refuse(self._host_id, desktop.profile, error.message)
             self._store.desktops.unplace(desktop.id)
             return False
         if isinstance(error, Fenced):

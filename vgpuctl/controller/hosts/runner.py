@@ -32,17 +32,13 @@ from vgpuctl.controller.model import (
     Restored,
 )
 from vgpuctl.controller.planning.host_look import HostVm, has_new
-from vgpuctl.controller.planning.host_plan import (
-    HostPlan,
-    plan_host,
-    strays,
-)
+from vgpuctl.controller.planning.host_plan import HostPlan, plan_host, strays
 from vgpuctl.controller.planning.moves import needs_disks
 from vgpuctl.controller.planning.phase import NEWER_CODE, is_in_motion
 from vgpuctl.controller.planning.restored import how_to_go_on
 from vgpuctl.errors import HostKeyRefused, VgpuctlError, explain_exception
 from vgpuctl.model.desktop import Fence, FleetStatus
-from vgpuctl.model.host_room import NO_ROOM, HostRoom
+from vgpuctl.model.host_room import HostRoom
 from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.controller")
@@ -179,9 +175,7 @@ class HostRunner(threading.Thread):
         """Compare what is wanted on a host that obeys this controller with what is there, and begin calls."""
         host, former, desktops = view.host, view.restored.former, view.desktops
         waits = view.restored.begun_at is not None
-        running = (
-            self._calls.running
-        )  # before the look: of a call that ends meanwhile, the list may not have what it did
+        running = self._calls.running  # before the look: of one that ends meanwhile, the list may not have what it did
         vms = self._look(link, desktops, view.pools)
         room = self._read_room(link, host, is_new=has_new(desktops, vms))
         if view.room is None:  # a new host: which images it needs follows from what it has room for
@@ -355,7 +349,7 @@ class HostRunner(threading.Thread):
         """Store what the host has room for, and return it; not after each look, since it takes a while on large hosts.
 
         `is_new`: a desktop is there that counts as on its way until its report is stored: it must be in the room first.
-        A host that cannot say it gets nothing new, and is looked at all the same.
+        A host that cannot say it is looked at all the same: what it said before counts, and it may refuse.
         """
         if not is_new and self._store.clock.monotonic() < self._room_read_at + ROOM_SECONDS:
             return None
@@ -364,7 +358,7 @@ class HostRunner(threading.Thread):
             room = link.host().read_room()
         except VgpuctlError as error:
             log.warning("%s does not say what it has room for: %s", self._name, error.message)
-            room = NO_ROOM
+            return None
         self._store.rooms.set(host.id, room)
         return room
 

@@ -49,7 +49,9 @@ def _fits_on(
         return HostFits(host, 0, {}, why)
     alone = {wanted: room.free(host.id, demand, wanted) for wanted in demand.profiles}
     profiles = {wanted: free.now // demand.count for wanted, free in alone.items() if free.total}
-    none = ", ".join(none_text(free, demand, wanted) for wanted, free in alone.items())
+    none = ", ".join(
+        room.why_refused(host.id, wanted) or none_text(free, demand, wanted) for wanted, free in alone.items()
+    )
     free = 0
     while free < MAX_FITS and why is None:
         if room.take(host.id, demand) is None:

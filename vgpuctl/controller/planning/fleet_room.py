@@ -33,7 +33,7 @@ from vgpuctl.value import EMPTY_MAPPING, Value
 
 WHOLE_GPU = "passthrough"
 """The profile of a desktop that has whole GPUs."""
-MAX_GPUS = 1000
+MAX_GPUS = 64
 """So many GPUs of a host count."""
 DISK_MIB = 1024
 """So much storage each desktop takes at once; its disk grows later."""
@@ -97,12 +97,12 @@ def room_of_fleet(
     reported: Mapping[str, StoredRoom], on_their_way: Iterable[OnItsWay], pools: Mapping[str, Pool]
 ) -> FleetRoom:
     """Return the room of all hosts, by their ids, without what the desktops take that are on their way."""
-    refused = {host_id: one.refused for host_id, one in reported.items()}
-    room = FleetRoom({host_id: one.room for host_id, one in reported.items()}, refused)
+    room = FleetRoom({host_id: one.room for host_id, one in reported.items()})
     for desktop in on_their_way:
         pool = pools.get(desktop.pool_id)
         if pool is not None:
             room.take(desktop.host_id, demand_of(pool.spec, desktop.name, desktop.profile))
+    room.refuse({host_id: one.refused for host_id, one in reported.items()})
     return room
 
 
@@ -124,13 +124,11 @@ class _Host:
 class FleetRoom:
     """The room of hosts, by their ids. It changes with each `take`."""
 
-    def __init__(self, reported: Mapping[str, HostRoom], refused: Mapping[str, frozenset[str]] = EMPTY_MAPPING) -> None:
-        """`refused`: the profiles for which a host had no room just now, whatever it said before."""
+    def __init__(self, reported: Mapping[str, HostRoom]) -> None:
         kinds: dict[GpuKind, int] = {_UNDIVIDED: 0}
         groups: list[GpuGroup] = []
         self._gpus: list[GpuRoom] = []
         self._hosts: dict[str, _Host] = {}
-        self._refused = refused
         for host_id, room in reported.items():
             first = len(groups)
             numbers = [kinds.setdefault(kind, len(kinds)) if kind else None for kind in map(_kind_of, room.rules)]
@@ -141,8 +139,9 @@ class FleetRoom:
                     groups.append(group)
             self._hosts[host_id] = _Host(room, range(first, len(groups)))
         self._fleet = Fleet(list(kinds), groups, [gpu.vgpus for gpu in self._gpus])
-        self._whole = {number for number, gpu in enumerate(self._gpus) if gpu.whole}
+        self._whole = {number for number, gpu in enumerate(self._gpus) if gpu.whole and gpu.free}
         self._given: set[int] = set()
+        self._refused: Mapping[str, Mapping[str, str]] = EMPTY_MAPPING
         self._reserving = {host_id for host_id, room in reported.items() if any(gpu.reserved_for for gpu in room.gpus)}
         self._free: dict[str, dict[_Key, Free]] = {}
         self._bests: dict[str, dict[_Key, _Best]] = {}
@@ -150,6 +149,22 @@ class FleetRoom:
         self._costs: dict[tuple[GpuGroup, bool, str], tuple[SortKey, Placement | None] | None] = {}
         self._names: dict[tuple[int, str], str | None] = {}
         self._when_empty: dict[tuple[int, str], int] = {}
+
+    def refuse(self, refused: Mapping[str, Mapping[str, str]]) -> None:
+        """From now on nothing of these profiles is free on a host, whatever it said. `refused`: why, by host."""
+        self._refused = refused
+        self._free.clear()
+        self._bests.clear()
+
+    def why_refused(self, host_id: str, wanted: str) -> str | None:
+        """Return why a host gets nothing of a profile for a while; None: it did not refuse one."""
+        reasons = self._refused.get(host_id, EMPTY_MAPPING)
+        return next((reasons[own] for own in sorted(reasons) if matches_profile(own, wanted)), None)
+
+    @property
+    def depends_on_names(self) -> bool:
+        """Whether a GPU is reserved for the names of some VMs."""
+        return bool(self._reserving)
 
     def profiles(self, host_id: str) -> dict[str, int]:
         """Return how many more of each profile a host can have, if all are of this profile and for any VM."""
@@ -163,7 +178,7 @@ class FleetRoom:
                 counts[profile] = counts.get(profile, 0) + left
             if self._gpus[number].whole:
                 counts[WHOLE_GPU] = counts.get(WHOLE_GPU, 0) + self._is_whole(number)
-        refused = self._refused.get(host_id, frozenset())
+        refused = self._refused.get(host_id, EMPTY_MAPPING)
         return {profile: 0 if profile in refused else counts[profile] for profile in sorted(counts)}
 
     def memory_mib(self, host_id: str) -> int | None:
@@ -191,7 +206,7 @@ class FleetRoom:
 
     def _count_free(self, host_id: str, demand: Demand, wanted: str) -> Free:
         now = total = 0
-        refused = self._refused.get(host_id, frozenset())
+        refused = self._refused.get(host_id, EMPTY_MAPPING)
         for number, own in self._fitting(host_id, demand, wanted):
             group = self._fleet.group_of(number)
             if own == WHOLE_GPU:
@@ -248,7 +263,10 @@ class FleetRoom:
 
     def _find_best(self, host_id: str, demand: Demand, wanted: str) -> _Best:
         best: _Best | None = None
+        refused = self._refused.get(host_id, EMPTY_MAPPING)
         for number, own in self._fitting(host_id, demand, wanted):
+            if own in refused:
+                continue
             entry = self._cost_on(number, own)
             if entry is not None and (best is None or entry[0] < best[0]):
                 best = (entry[0], number, own, entry[1])

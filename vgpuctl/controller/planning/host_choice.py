@@ -77,7 +77,7 @@ def choose_host(
             if free.now >= demand.count:
                 candidates.append(_Candidate(host, free, _has_image(host, images_on), placed.get(host.id, 0)))
                 continue
-            text = none_text(free, demand, wanted)
+            text = room.why_refused(host.id, wanted) or none_text(free, demand, wanted)
             reasons[host.name] = f"{reasons[host.name]}, {text}" if host.name in reasons else text
         if candidates:
             best = _best(candidates, pool.spec, number, lambda one: room.cost(one.host.id, demand, wanted))  # noqa: B023

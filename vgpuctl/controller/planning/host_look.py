@@ -130,7 +130,7 @@ def view_desktop(
 
 def has_new(desktops: Sequence[Desktop], vms: Sequence[HostVm]) -> bool:
     """Return whether a host has a desktop that it never reported before."""
-    listed = {vm.uuid for vm in vms}
+    listed = {vm.mark.id for vm in vms if vm.mark is not None and vm.mark.id == vm.uuid}
     return any(one.id in listed and (one.report is None or one.report.generation == 0) for one in desktops)
 
 

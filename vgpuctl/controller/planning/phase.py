@@ -23,7 +23,7 @@ NEWER_CODE, COPY_CODE = "record-newer", "old-copy"
 RECORD_CODES = frozenset((NEWER_CODE, "other-user"))
 """Those of them where the host's record says more than the row; `accept-desktop` makes the row follow it."""
 LOGGED_ON_CODE = "logged-on"
-CRASHES_CODE = "crashes"
+CRASHES_CODE, NO_HOST_CODE = "crashes", "no-host"
 MOST_RESTARTS, CRASH_SECONDS = 3, 1200
 """A desktop that nobody has is started again so often in so many seconds; then a person decides."""
 

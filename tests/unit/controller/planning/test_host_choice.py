@@ -8,7 +8,7 @@ import pytest
 from tests.rooms import counted_gpu, room_of, whole_gpu
 from tests.unit.controller.planning.fleets import HOST, NOW, desktop_of, pool_of
 from vgpuctl.controller.model import FleetHost, FleetHostState, HostChoice, HostImage, OnItsWay, StoredRoom
-from vgpuctl.controller.planning.fleet_room import FleetRoom, demand_of, room_of_fleet
+from vgpuctl.controller.planning.fleet_room import FleetRoom, demand_of, profiles_of, room_of_fleet
 from vgpuctl.controller.planning.host_choice import ChosenHost, choose_host
 from vgpuctl.gpu.equal_size import EqualSizeKind
 from vgpuctl.model.image_copy import CopyState
@@ -156,15 +156,35 @@ def test_what_is_on_its_way_is_counted_as_the_host_would():
 
 
 def test_a_profile_that_was_refused_is_not_offered():
-    stored = {"h1": StoredRoom(room_of(GPU, whole=(whole_gpu(),)), 1, frozenset({"A16-2B"}))}
+    l4 = counted_gpu("L4", L4_2B=(0, 12))
+    stored = {"h1": StoredRoom(room_of(GPU, l4, whole=(whole_gpu(),)), 1, {"A16-2B": "no room for A16-2B: a driver"})}
     room = room_of_fleet(stored, [], {})
-    assert room.profiles("h1") == {"A16-2B": 0, "passthrough": 1}
-    assert choose_host(NEW, pool_of(), HOSTS[:1], room, {}, {}, NOW).reason.endswith("no free 2B (of 16)")
+    assert room.profiles("h1") == {"A16-2B": 0, "L4-2B": 0, "passthrough": 1}
+    reason = choose_host(NEW, pool_of(), HOSTS[:1], room, {}, {}, NOW).reason
+    assert reason == "no host can take d-001: host-1: no room for A16-2B: a driver"
+
+
+def test_of_two_models_the_one_that_was_not_refused():
+    """What is on its way there was not refused when it was placed."""
+    two = room_of(GPU, counted_gpu("L4", L4_2B=(12, 12)))
+    pool = pool_of()
+    way = [OnItsWay("h1", pool.id, "x", "A16-2B")]
+    room = room_of_fleet({"h1": StoredRoom(two, 1, {"A16-2B": "no"})}, way, {pool.id: pool})
+    assert choose_host(NEW, pool, HOSTS[:1], room, {}, {}, NOW).reason == "host-1: 12 of 28 L4-2B free"
+    room.refuse({})
+    assert room.profiles("h1") == {"A16-2B": 3, "L4-2B": 12}
+
+
+def test_a_gpu_that_a_vm_has_as_a_whole_counts_but_is_not_free():
+    pool = pool_of(profiles=(), vm={"mode": "passthrough"})
+    one = room_of(whole=(whole_gpu(free=False),))
+    assert choose(pool, [], HOSTS[:1], rooms={"h1": one}).reason.endswith("host-1: no free passthrough (of 1)")
+    assert profiles_of(one) == {"passthrough"}
 
 
 def test_a_gpu_is_whole_no_more_with_a_vgpu_and_divided_no_more_when_it_is_given():
     both = room_of((A16, A16.empty))
-    both = replace(both, gpus=(replace(both.gpus[0], whole=True),))
+    both = replace(both, gpus=(replace(both.gpus[0], whole=True, free=True),))
     whole = demand_of(pool_of(profiles=(), vm={"mode": "passthrough"}).spec)
     divided = demand_of(pool_of(profiles=("A16-8Q",)).spec)
     first, second = FleetRoom({"h1": both}), FleetRoom({"h1": both})
@@ -180,7 +200,7 @@ def test_gpus_that_a_host_describes_wrongly_are_left_out():
     bad = replace(good.gpus[0], rule=7), replace(good.gpus[0], state=("f" * 99,)), replace(good.gpus[0], state=())
     assert FleetRoom({"h1": replace(good, gpus=(*bad, *good.gpus))}).profiles("h1") == {"A16-2B": 4}
     many = replace(good, gpus=good.gpus * 5000)
-    assert FleetRoom({"h1": many}).profiles("h1") == {"A16-2B": 4000}, "so many GPUs count"
+    assert FleetRoom({"h1": many}).profiles("h1") == {"A16-2B": 4 * 64}, "so many GPUs count"
 
 
 def test_the_reason_has_an_end():
