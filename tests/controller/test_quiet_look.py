@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from tests.controller.conftest import add_host, add_image, add_pool, facts, opened, wait_until
+from tests.controller.conftest import IMAGE, add_host, add_image, add_pool, facts, opened, wait_until
 from tests.controller.test_scale import ready, working
-from tests.controller.thin_host import ThinCalls, ThinHosts
+from tests.controller.thin_host import ThinCalls, ThinHosts, ThinVm
 from vgpuctl.controller.clock import SteppedClock
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.host_rows import SEEN_SECONDS
@@ -20,8 +20,9 @@ from vgpuctl.controller.database.store import DatabaseNewer, DatabaseReplaced, S
 from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.runner import HostRunner
 from vgpuctl.controller.hosts.share import HostShare
-from vgpuctl.controller.model import DesktopReport, FleetHost, HostImage, PoolState
+from vgpuctl.controller.model import DesktopReport, FleetHost, HostImage, NewDesktop, PoolChanges, PoolState
 from vgpuctl.errors import NotFound
+from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.model.image_copy import CopyState
 from vgpuctl.value import replace
 
@@ -291,3 +292,21 @@ def test_a_host_that_does_not_say_its_room_is_looked_at_all_the_same(
     assert (runner._turn() or 0) > 10
     assert asked == ["room"], "not again at each look"
     assert store.rooms.list() == before
+
+
+def test_the_room_has_a_new_desktop_before_its_report_is_stored(store: Store, tmp_path: Path) -> None:
+    """Another controller had it made, and died: it would count neither as there nor as on its way."""
+    runner = quiet_runner(store, tmp_path)
+    pool = store.pools.find("office")
+    new = NewDesktop("office-999", "52:54:00:00:ff:ff")
+    store.desktops.tick(pool.id, lambda *_: PoolChanges((new,)))
+    (desktop,) = store.desktops.unplaced()
+    before = store.rooms.list()[0][runner.host_id]
+    assert store.desktops.place(desktop.id, runner.host_id, "A100-4C", before.version)
+    (host,) = runner._connect.__self__.hosts.values()
+    mark = DesktopMark(desktop.id, "office", store.incarnation, 1)
+    host.vms[desktop.id] = ThinVm(desktop.name, desktop.id, "running", 1, mark, IMAGE)
+    runner._turn()
+    rooms, on_their_way = store.rooms.list()
+    assert on_their_way == ()
+    assert rooms[runner.host_id].room != before.room

@@ -96,3 +96,13 @@ def test_a_pool_that_fits_nowhere_is_not_in_the_way_of_others(own_store: Store) 
     event.listen(own_store.database.engine, "before_cursor_execute", lambda c, cur, text, *_: statements.append(text))
     engine._place()
     assert len(statements) < 20
+
+
+def test_several_desktops_get_one_host_in_one_pass(own_store: Store) -> None:
+    add_image(own_store)
+    pool, host = add_pool(own_store, kind="fixed", maximum=3, spare=None), add_host(own_store)
+    new = tuple(NewDesktop(f"office-{n:03}", f"52:54:00:00:00:{n:02x}") for n in range(3))
+    own_store.desktops.tick(pool.id, lambda *_: PoolChanges(new))
+    own_store.rooms.set(host.id, room_of((KIND, KIND.empty)))
+    Engine(own_store)._place()
+    assert own_store.desktops.unplaced() == ()

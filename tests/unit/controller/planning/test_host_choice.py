@@ -136,7 +136,8 @@ A16 = EqualSizeKind("A16", 16384, {"A16-2B": 2048, "A16-8Q": 8192}, {"A16-2B": 8
 
 def test_least_waste_keeps_empty_gpus_for_sizes_that_need_one():
     """A GPU takes one size: the host whose GPU has that size already is better than one with more room."""
-    rooms = {"h1": room_of((A16, A16.empty), (A16, A16.empty)), "h10": room_of((A16, (2048, 3)), (A16, A16.empty))}
+    empty = (A16, A16.empty)
+    rooms = {"h1": room_of(empty), "h10": room_of((A16, (2048, 3)), empty, empty)}
     assert name_of(choose(pool_of(), [], rooms=rooms)) == "host-10"
     used, large = {"h10": room_of((A16, (2048, 3)))}, pool_of(profiles=("A16-8Q",))
     assert choose(large, [], HOSTS[2:], rooms=used).reason.endswith("no free A16-8Q (of 2)")
