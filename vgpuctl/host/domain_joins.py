@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vgpuctl.host.usage.processes import read_output
-from vgpuctl.model.domain_join import BlobUse, JoinSource
+from vgpuctl.model.domain_join import BlobUse, JoinSource, NotRootsAlone
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -161,7 +161,7 @@ class DomainJoinFiles:
 
     def _require(self, status: os.stat_result, forbidden: int, path: str) -> None:
         if status.st_uid != self._owner or status.st_mode & forbidden:
-            raise ValueError(f"{path} is not root's alone")
+            raise NotRootsAlone(path, "go=" if forbidden == _OTHERS else "go-w")
 
     @staticmethod
     def _unlink(folder: int, file: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.config.domain_join import MAX_BLOB_BYTES, is_computer_name, parse_blob
 from vgpuctl.errors import Busy, Failed, HostCannot, InvalidInput, NeedsBlob, NotFound, Refused, unreadable_error
-from vgpuctl.model.domain_join import DOMAIN_JOIN_DIRECTORY, BlobUse, DomainJoin, JoinSource
+from vgpuctl.model.domain_join import DOMAIN_JOIN_DIRECTORY, BlobUse, DomainJoin, JoinSource, NotRootsAlone
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def read_domain_join(host: Host, name: str) -> DomainJoin:
     if source is None:
         raise NotFound(
             f"there is no domain {name} on this host: {path} does not exist",
-            hint=f"sudo install -d -m 700 {path}; {_FORMS}",
+            hint=f"make a folder, or copy a program to it (it gets COMPUTER, and prints its blob): "
+            f"sudo install -d -m 700 {path}",
             domain=name,
         )
     return DomainJoin(name)
@@ -152,19 +153,17 @@ def _run(host: Host, use: BlobUse) -> str:
 
 def _guarded(path: str, read: Callable[[], T]) -> T:
     """Return what is read of an entry, or of a blob; raised outside `except`: nothing of it is in `__context__`."""
-    problem = ""
+    problem, hint = "", _FORMS
     try:
         return read()
     except OSError as error:
         raise unreadable_error(error.filename if isinstance(error.filename, str) else path, error) from None
+    except NotRootsAlone as error:
+        problem, path = str(error), error.path
+        hint = f"sudo chown root: {quote(path)} && sudo chmod {error.change} {quote(path)}"
     except ValueError as error:
         problem = str(error)
-    raise Refused(
-        problem,
-        hint=f"{_FORMS}; all of it is root's alone: sudo chown -R root: {DOMAIN_JOIN_DIRECTORY} && sudo chmod -R go= "
-        f"{DOMAIN_JOIN_DIRECTORY}",
-        path=path,
-    )
+    raise Refused(problem, hint=hint, path=path)
 
 
 def _port(host: Host) -> DomainJoins:

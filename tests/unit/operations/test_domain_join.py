@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.callers import ADA, host_of
 from tests.domain_joins import MARKER, as_saved, blob_text, put_blob, put_program
 from tests.faults import Trial, failing, fault_points, outcome
 from tests.hosts import SimulatedHost, context, create, open_sim_host, operation, picture, request, run_reconcile
+from tests.licenses import put_license
 from tests.meanwhile import unchanged
 from tests.unit.operations.test_change_faults import whole
 from vgpuctl.domain.cloud_init_seed import _read, read_setup
@@ -128,6 +130,20 @@ def test_a_new_disk_needs_a_fresh_one_before_the_vm_is_stopped(host, calls):
     put_blob(etc_of(host), "w1", SECOND)
     calls.refresh_vm("w1", IMAGE, drain=True)
     assert (blobs_in(host), kept(host)) == ([SECOND], [])
+
+
+def test_a_license_that_is_gone_keeps_no_new_disk_from_its_domain(host, calls):
+    token = put_license(etc_of(host))
+    calls.create_vm("w1", **NEW, license="cad", start=False)
+    put_blob(etc_of(host), "w1", SECOND)
+    token.rename(token.with_name("former"))
+    refreshed = calls.refresh_vm("w1", IMAGE)
+    assert "w1 has a new disk, whose guest gets no license: " in " ".join(refreshed.warnings)
+    assert (blobs_in(host), kept(host)) == ([SECOND], [])
+    assert secrets_in(read_setup(seed_of(host))) == {"domain_join"}
+    put_blob(etc_of(host), "w1", THIRD).parent.rename(etc_of(host) / "former")
+    with unchanged(host), pytest.raises(NotFound, match="there is no domain corp"):
+        calls.refresh_vm("w1", IMAGE)
 
 
 def test_what_was_prepared_has_joined_already(host, calls):
@@ -273,6 +289,20 @@ def test_what_is_no_blob_of_roots_is_refused_and_nothing_written(host, calls, ch
     with unchanged(host), pytest.raises(error, match=problem) as raised:
         calls.create_vm("w1", **NEW)
     assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("where", "mode", "change"),
+    [("", 0o777, "go-w"), ("domain-joins", 0o770, "go-w"), ("domain-joins/corp", 0o750, "go=")],
+)
+def test_the_command_makes_just_what_is_open_roots_alone(host, calls, where, mode, change):
+    path = etc_of(host) / where
+    path.chmod(mode)
+    with pytest.raises(Refused, match="is not root's alone") as raised:
+        calls.create_vm("w1", **NEW)
+    assert raised.value.hint == f"sudo chown root: {path} && sudo chmod {change} {path}"
+    subprocess.run(["sh", "-c", raised.value.hint.rpartition("sudo ")[2]], check=True)
+    assert calls.create_vm("w1", **NEW).changed
 
 
 @pytest.mark.parametrize("name", ["w_1", "w.1", "desktop-with-16c", "2026", "w-"])
