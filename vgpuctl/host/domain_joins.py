@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vgpuctl.host.usage.processes import read_output
-from vgpuctl.model.domain_join import BlobUse, JoinSource
+from vgpuctl.model.domain_join import BlobUse, JoinSource, NotRootsAlone
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -54,15 +54,17 @@ class DomainJoinFiles:
         self._require(status, _OTHERS_WRITE, path)
         return JoinSource.PROGRAM
 
-    def read(self, use: BlobUse, max_bytes: int) -> bytes | None:
+    def read(self, use: BlobUse, max_bytes: int, *, claimed: bool = False) -> bytes | None:
         """Return the fresh blob of a computer in a folder, else the one that this setup has claimed; None for none.
+
+        `claimed`: only that, also where there is a fresh one.
 
         Raises:
             ValueError: it is no regular file, or others can read or change it, or its folder.
             OSError: it is larger than `max_bytes`, or cannot be read.
         """
         with self._open_folder(use.name) as folder:
-            fresh = self._read(folder, use, f"{use.computer}{_FRESH}", max_bytes)
+            fresh = None if claimed else self._read(folder, use, f"{use.computer}{_FRESH}", max_bytes)
             return self._read(folder, use, _claimed(use), max_bytes) if fresh is None else fresh
 
     def claim(self, use: BlobUse) -> None:
@@ -107,14 +109,12 @@ class DomainJoinFiles:
         Raises:
             ValueError: others can change the program.
             TimeoutError: it did not end in time; it was killed with what it started.
-            OSError: it cannot be run, prints too much, or failed: with its status and the first line of its errors.
+            OSError: it cannot be run, prints too much, or failed; what it complains about may have secrets.
         """
         path = str(self._directory / name)
         if self.source(name) is not JoinSource.PROGRAM:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return read_output(
-            (path, computer), user=None, deadline_seconds=deadline_seconds, max_bytes=max_bytes, quote_error=True
-        )
+        return read_output((path, computer), user=None, deadline_seconds=deadline_seconds, max_bytes=max_bytes)
 
     @contextmanager
     def _open_directory(self) -> Iterator[int]:
@@ -161,7 +161,7 @@ class DomainJoinFiles:
 
     def _require(self, status: os.stat_result, forbidden: int, path: str) -> None:
         if status.st_uid != self._owner or status.st_mode & forbidden:
-            raise ValueError(f"{path} is not root's alone")
+            raise NotRootsAlone(path, "go=" if forbidden == _OTHERS else "go-w")
 
     @staticmethod
     def _unlink(folder: int, file: str) -> None:

@@ -33,6 +33,14 @@ class DomainJoin(Value):
         return f"DomainJoin(name={self.name!r})"
 
 
+class NotRootsAlone(ValueError):
+    """Others than root can change a file or folder, or read it. `change`: what of its mode chmod(1) must take away."""
+
+    def __init__(self, path: str, change: str) -> None:
+        super().__init__(f"{path} is not root's alone")
+        self.path, self.change = path, change
+
+
 class BlobUse(Value):
     """For what a blob is used: the domain's name, the computer, and the setup of its guest.
 

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.config.domain_join import MAX_BLOB_BYTES, is_computer_name, parse_blob
-from vgpuctl.errors import Failed, HostCannot, InvalidInput, NeedsBlob, NotFound, Refused, unreadable_error
-from vgpuctl.model.domain_join import DOMAIN_JOIN_DIRECTORY, BlobUse, DomainJoin, JoinSource
+from vgpuctl.errors import Busy, Failed, HostCannot, InvalidInput, NeedsBlob, NotFound, Refused, unreadable_error
+from vgpuctl.model.domain_join import DOMAIN_JOIN_DIRECTORY, BlobUse, DomainJoin, JoinSource, NotRootsAlone
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ _FORMS = (
     "it is a folder with COMPUTER.blob for each computer, or a program that prints the blob of the computer that is "
     "its argument"
 )
-_LIKE_A_BLOB = re.compile(r"[A-Za-z0-9+/=]{40,}", re.ASCII)
 
 
 def read_domain_join(host: Host, name: str) -> DomainJoin:
@@ -41,7 +39,8 @@ def read_domain_join(host: Host, name: str) -> DomainJoin:
     if source is None:
         raise NotFound(
             f"there is no domain {name} on this host: {path} does not exist",
-            hint=f"sudo install -d -m 700 {path}; {_FORMS}",
+            hint=f"make a folder, or copy a program to it (it gets COMPUTER, and prints its blob): "
+            f"sudo install -d -m 700 {path}",
             domain=name,
         )
     return DomainJoin(name)
@@ -83,13 +82,20 @@ def take_blob(host: Host, use: BlobUse) -> DomainJoin:
 
     Raises:
         Failed: the program failed, or printed no blob.
+        Busy: the entry was a folder when this was planned, and is a program now, or the other way round.
         VgpuctlError: as `plan_blob`.
     """
-    blob = _read(host, use)
-    if blob is None:
+    blob, path = _read(host, use), f"{DOMAIN_JOIN_DIRECTORY}/{use.name}"
+    if (blob is None) is not (use.source is JoinSource.PROGRAM):
+        raise Busy(
+            f"{use.computer} cannot join {use.name}: {path} was a {use.source} a moment ago, and is none now",
+            hint="run the command again",
+            path=path,
+        )
+    if use.source is JoinSource.PROGRAM:
         return DomainJoin(use.name, _run(host, use))
-    _guarded(f"{DOMAIN_JOIN_DIRECTORY}/{use.name}", lambda: _port(host).claim(use))
-    return DomainJoin(use.name, _read(host, use) or blob)
+    _guarded(path, lambda: _port(host).claim(use))
+    return DomainJoin(use.name, _read(host, use, claimed=True) or "")
 
 
 def release_blob(host: Host, use: BlobUse) -> None:
@@ -108,13 +114,13 @@ def forget_blob(host: Host, use: BlobUse) -> None:
     _guarded(f"{DOMAIN_JOIN_DIRECTORY}/{use.name}", lambda: _port(host).forget(use))
 
 
-def _read(host: Host, use: BlobUse) -> str | None:
-    """Return the blob in a folder; None: a program makes it."""
+def _read(host: Host, use: BlobUse, *, claimed: bool = False) -> str | None:
+    """Return the blob in a folder, of those `claimed` only this setup's; None: a program makes it."""
     folder = f"{DOMAIN_JOIN_DIRECTORY}/{use.name}"
     path, problem = f"{folder}/{use.computer}.blob", ""
-    if _guarded(folder, lambda: _port(host).source(use.name)) is JoinSource.PROGRAM:
+    if not claimed and _guarded(folder, lambda: _port(host).source(use.name)) is JoinSource.PROGRAM:
         return None
-    data = _guarded(path, lambda: _port(host).read(use, MAX_BLOB_BYTES))
+    data = _guarded(path, lambda: _port(host).read(use, MAX_BLOB_BYTES, claimed=claimed))
     if data is None:
         raise NeedsBlob(
             f"{use.computer} cannot join {use.name}: {path} does not exist, or was used",
@@ -136,10 +142,10 @@ def _run(host: Host, use: BlobUse) -> str:
         data = _port(host).run(use.name, use.computer, deadline_seconds=PROGRAM_SECONDS, max_bytes=MAX_BLOB_BYTES)
         return parse_blob(data)
     except (OSError, ValueError) as error:
-        problem = _LIKE_A_BLOB.sub("...", str(error))
+        problem = str(error)
     raise Failed(
         f"{use.computer} cannot join {use.name}: {path}: {problem}",
-        hint=f"sudo {quote(path)} {use.computer} >/dev/null shows why; it prints what djoin /savefile would write",
+        hint=f"sudo {quote(path)} {use.computer} > /dev/null",
         domain=use.name,
         computer=use.computer,
     )
@@ -147,19 +153,17 @@ def _run(host: Host, use: BlobUse) -> str:
 
 def _guarded(path: str, read: Callable[[], T]) -> T:
     """Return what is read of an entry, or of a blob; raised outside `except`: nothing of it is in `__context__`."""
-    problem = ""
+    problem, hint = "", _FORMS
     try:
         return read()
     except OSError as error:
         raise unreadable_error(error.filename if isinstance(error.filename, str) else path, error) from None
+    except NotRootsAlone as error:
+        problem, path = str(error), error.path
+        hint = f"sudo chown root: {quote(path)} && sudo chmod {error.change} {quote(path)}"
     except ValueError as error:
         problem = str(error)
-    raise Refused(
-        problem,
-        hint=f"{_FORMS}; all of it is root's alone: sudo chown -R root: {DOMAIN_JOIN_DIRECTORY} && sudo chmod -R go= "
-        f"{DOMAIN_JOIN_DIRECTORY}",
-        path=path,
-    )
+    raise Refused(problem, hint=hint, path=path)
 
 
 def _port(host: Host) -> DomainJoins:

@@ -147,13 +147,15 @@ def changed_setup(
     record: VmRecord,
     *,
     renew: Set[str] = frozenset(),
+    leave_out: Set[str] = frozenset(),
     blob: BlobUse | None = None,
 ) -> tuple[WriteSetup, tuple[str, ...]]:
     """Return the step that writes what a VM's new record says of its guest into its seed, and warnings.
 
     `renew`: the fields whose secrets are written. Where something else changes, a seed without a secret stays so, and a
-    secret that cannot be read is only a warning. `blob`: the guest will be on a new disk, and joins its domain by this
-    one; without it a domain that is renewed counts from the next such disk on.
+    secret that cannot be read is only a warning. `leave_out`: the fields whose secrets are not written. `blob`: the
+    guest will be on a new disk, and joins its domain by this one; without it a domain that is renewed counts from the
+    next such disk on.
 
     Raises:
         Refused: the VM has no seed.
@@ -165,7 +167,7 @@ def changed_setup(
     step = _setup_step(vm, record, secrets)
     names = secret_names(request_of_record(record.request_fields))
     written = secrets_in(step.read_script(host)) if names else frozenset()
-    for field in [field for field in names if field in written | renew]:
+    for field in [field for field in names if field in (written | renew) - leave_out]:
         if field == "domain_join" and field not in renew:
             secrets = replace(secrets, domain_join=DomainJoin(names[field]))  # the seed keeps its blob
             continue
@@ -217,10 +219,15 @@ def setup_for_new_disk(
     try:
         step, _ = changed_setup(host, context, snapshot, vm, record, renew=names.keys(), blob=blob)
     except VgpuctlError as error:
-        if blob is not None:
+        others = {field: None for field in names if blob is None or field != "domain_join"}
+        warnings = (*warnings, f"{vm.name} has a new disk, whose guest gets no {' and '.join(others)}: {error.message}")
+        if blob is None:
+            return steps, warnings
+        if not others:
             raise
-        what = " and ".join(names)
-        return steps, (*warnings, f"{vm.name} has a new disk, whose guest gets no {what}: {error.message}")
+        step, _ = changed_setup(
+            host, context, snapshot, vm, record, renew={"domain_join"}, leave_out=others.keys(), blob=blob
+        )
     return (*steps, replace(step, unread=False)), warnings
 
 

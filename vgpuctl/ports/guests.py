@@ -133,8 +133,10 @@ class DomainJoins(Protocol):
             OSError: it cannot be read.
         """
 
-    def read(self, use: BlobUse, max_bytes: int) -> bytes | None:
+    def read(self, use: BlobUse, max_bytes: int, *, claimed: bool = False) -> bytes | None:
         """Return the fresh blob of a computer in a folder, else the one that this setup has claimed; None for none.
+
+        `claimed`: only that, also where there is a fresh one.
 
         Raises:
             ValueError: it is no regular file, or others can read or change it, or its folder.
@@ -168,7 +170,7 @@ class DomainJoins(Protocol):
         Raises:
             ValueError: others can change the program.
             TimeoutError: it did not end in time; it was killed with what it started.
-            OSError: it cannot be run, prints too much, or failed: with its status and the first line of its errors.
+            OSError: it cannot be run, prints too much, or failed; what it complains about may have secrets.
         """
 
 

@@ -49,6 +49,7 @@ def test_a_fresh_blob_goes_before_the_used_one_and_claims_of_others_are_deleted(
     joins.claim(BlobUse("corp", "w10", "9"))
     put_blob(tmp_path, "w1", "new")
     assert joins.read(USE, MAX) == b"new"
+    assert joins.read(USE, MAX, claimed=True) == b"old"
     joins.claim(OTHER)
     assert files(path) == {"w1.2b.used": b"new", "w10.9.used": b"tenth"}
 
@@ -170,16 +171,11 @@ def test_a_program_gets_the_computer_and_nothing_else(joins, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("script", "kind", "problem"),
     [
-        (
-            "echo no right to make $1 >&2; echo more >&2; exit 3",
-            OSError,
-            "^it ended with status 3: no right to make w1$",
-        ),
-        ("printf 'a\\033[2Jb\\n' >&2; exit 1", OSError, r"^it ended with status 1: a\?\[2Jb$"),
+        ("echo no right, password secret >&2; exit 3", OSError, "^it ended with status 3$"),
         ("exit 9", OSError, "^it ended with status 9$"),
-        ("kill -9 $$", OSError, "^it ended with status -9$"),
+        ("kill -9 $$", OSError, "^signal 9 ended it$"),
         ("yes", OSError, "^it prints more than 4096 bytes$"),
-        ("head -c 300000 /dev/zero >&2; echo lost >&2; exit 1", OSError, "^it ended with status 1"),
+        ("head -c 300000 /dev/zero >&2; echo lost >&2; exit 1", OSError, "^it ended with status 1$"),
         ("sleep 100", TimeoutError, "^it did not end within 0.2 s$"),
         ("sleep 100 & echo x", TimeoutError, "^it did not end within 0.2 s$"),
         ("exec 1>&- 2>&-; sleep 100", TimeoutError, "^it did not end within 0.2 s$"),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -13,16 +15,19 @@ from tests.callers import ADA, host_of
 from tests.domain_joins import MARKER, as_saved, blob_text, put_blob, put_program
 from tests.faults import Trial, failing, fault_points, outcome
 from tests.hosts import SimulatedHost, context, create, open_sim_host, operation, picture, request, run_reconcile
+from tests.licenses import put_license
 from tests.meanwhile import unchanged
 from tests.unit.operations.test_change_faults import whole
 from vgpuctl.domain.cloud_init_seed import _read, read_setup
 from vgpuctl.domain.guest_setup import secrets_in
-from vgpuctl.errors import Failed, FileFailed, InvalidInput, NeedsBlob, NotAllowed, NotFound, Refused
+from vgpuctl.errors import Busy, Failed, FileFailed, InvalidInput, NeedsBlob, NotAllowed, NotFound, Refused
+from vgpuctl.host.domain_joins import DomainJoinFiles
 from vgpuctl.library import GpuHost
-from vgpuctl.model.domain_join import DomainJoin
+from vgpuctl.model.domain_join import BlobUse, DomainJoin, JoinSource
 from vgpuctl.model.request import CloudInit, GuestSetup
 from vgpuctl.model.vm import DiskRole
 from vgpuctl.observe import observe, scope_of_vm
+from vgpuctl.observe.domain_joins import forget_blob, plan_blob, take_blob
 from vgpuctl.operations.guards import find_vm
 from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.ports.host import Host
@@ -127,6 +132,20 @@ def test_a_new_disk_needs_a_fresh_one_before_the_vm_is_stopped(host, calls):
     assert (blobs_in(host), kept(host)) == ([SECOND], [])
 
 
+def test_a_license_that_is_gone_keeps_no_new_disk_from_its_domain(host, calls):
+    token = put_license(etc_of(host))
+    calls.create_vm("w1", **NEW, license="cad", start=False)
+    put_blob(etc_of(host), "w1", SECOND)
+    token.rename(token.with_name("former"))
+    refreshed = calls.refresh_vm("w1", IMAGE)
+    assert "w1 has a new disk, whose guest gets no license: " in " ".join(refreshed.warnings)
+    assert (blobs_in(host), kept(host)) == ([SECOND], [])
+    assert secrets_in(read_setup(seed_of(host))) == {"domain_join"}
+    put_blob(etc_of(host), "w1", THIRD).parent.rename(etc_of(host) / "former")
+    with unchanged(host), pytest.raises(NotFound, match="there is no domain corp"):
+        calls.refresh_vm("w1", IMAGE)
+
+
 def test_what_was_prepared_has_joined_already(host, calls):
     calls.create_vm("w1", **NEW, off_after_setup=True)
     calls.stop_vm("w1")
@@ -228,8 +247,8 @@ def test_a_program_is_asked_once_and_only_when_the_seed_is_written(host):
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
-        ("echo the account w1 is locked >&2; exit 3", "it ended with status 3: the account w1 is locked"),
-        (f"echo cannot use {FIRST} >&2; exit 1", "it ended with status 1: cannot use ..."),
+        (f"echo {FIRST} >&2; exit 3", "it ended with status 3"),
+        (f"printf {MARKER} | sed 's/./&\\x00/g' >&2; echo password >&2; kill -9 $$", "signal 9 ended it"),
         (f"echo {FIRST}; echo {FIRST}", "it has 2 lines, and a blob is one"),
         (f"echo {FIRST[:-1]}", "it is no base64"),
         (f"printf '{FIRST[:40]}\\000{FIRST[41:]}'", "it is no base64"),
@@ -245,6 +264,8 @@ def test_a_program_without_a_blob_undoes_the_vm(host, script, problem):
         calls.create_vm("w1", **NEW)
     error = raised.value
     assert error.message.startswith(f"w1 cannot join corp: /etc/vgpuctl/domain-joins/corp: {problem}")
+    assert error.hint == "sudo /etc/vgpuctl/domain-joins/corp w1 > /dev/null"
+    assert "password" not in error.message
     assert (picture(host) == before, error.left) == (True, [])
     shown = f"{error.message}{error.hint}{error.facts}{error.undone}{error.__context__}{calls.log()}"
     assert MARKER not in shown
@@ -268,6 +289,20 @@ def test_what_is_no_blob_of_roots_is_refused_and_nothing_written(host, calls, ch
     with unchanged(host), pytest.raises(error, match=problem) as raised:
         calls.create_vm("w1", **NEW)
     assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("where", "mode", "change"),
+    [("", 0o777, "go-w"), ("domain-joins", 0o770, "go-w"), ("domain-joins/corp", 0o750, "go=")],
+)
+def test_the_command_makes_just_what_is_open_roots_alone(host, calls, where, mode, change):
+    path = etc_of(host) / where
+    path.chmod(mode)
+    with pytest.raises(Refused, match="is not root's alone") as raised:
+        calls.create_vm("w1", **NEW)
+    assert raised.value.hint == f"sudo chown root: {path} && sudo chmod {change} {path}"
+    subprocess.run(["sh", "-c", raised.value.hint.rpartition("sudo ")[2]], check=True)
+    assert calls.create_vm("w1", **NEW).changed
 
 
 @pytest.mark.parametrize("name", ["w_1", "w.1", "desktop-with-16c", "2026", "w-"])
@@ -352,6 +387,32 @@ def test_a_refresh_that_fails_leaves_the_blob_fresh(tmp_path: Path) -> None:
     host = trial.host("failed")
     assert outcome(partial(make_again, failing(host.ports, number))) is not None
     assert kept(host) == ["vm.blob"]
+    assert (blobs_in(host, "vm"), SECOND.encode() in seed_of(host, "vm")) == ([], False), "the old disk's users"
+
+
+def test_a_blob_that_comes_after_the_claim_is_for_the_next_setup(host, calls):
+    class Late(DomainJoinFiles):
+        def claim(self, use: BlobUse) -> None:
+            super().claim(use)
+            put_blob(etc_of(host), "w1", SECOND)
+
+    joins = Late(etc_of(host) / "domain-joins", owner=os.geteuid())
+    use = plan_blob(host.ports, "corp", "w1", "1")
+    assert take_blob(replace(host.ports, domain_joins=joins), use).blob == FIRST
+    forget_blob(host.ports, use)
+    assert (kept(host), take_blob(host.ports, use).blob) == (["w1.blob"], SECOND)
+
+
+def test_an_entry_that_becomes_another_one_meanwhile_claims_nothing(host, calls):
+    as_folder = plan_blob(host.ports, "corp", "w1", "1")
+    with pytest.raises(Busy, match="was a program a moment ago") as raised:
+        take_blob(host.ports, replace(as_folder, source=JoinSource.PROGRAM))
+    assert (raised.value.hint, kept(host)) == ("run the command again", ["w1.blob"])
+    (etc_of(host) / "domain-joins/corp").rename(etc_of(host) / "domain-joins/former")
+    put_program(etc_of(host), f"touch {etc_of(host)}/asked; {READY}")
+    with pytest.raises(Busy, match="was a folder a moment ago"):
+        take_blob(host.ports, as_folder)
+    assert not (etc_of(host) / "asked").exists()
 
 
 def ready_host(directory: Path) -> SimulatedHost:

@@ -16,15 +16,10 @@ from vgpuctl.host.commands import PATH
 
 _CHUNK_BYTES = 1 << 16
 _REAP_SECONDS = 1.0
-_ERROR_LENGTH = 200
 
 
-def read_output(
-    argv: Sequence[str], *, user: str | None, deadline_seconds: float, max_bytes: int, quote_error: bool = False
-) -> bytes:
-    """Return what a command prints. `user`: as whom it runs, None: as this process.
-
-    `quote_error`: the first line of its errors is in the exception where it failed; else they are not read.
+def read_output(argv: Sequence[str], *, user: str | None, deadline_seconds: float, max_bytes: int) -> bytes:
+    """Return what a command prints. `user`: as whom it runs, None: as this process. Its errors are not read.
 
     Raises:
         OSError: there is no such user, it could not be started, prints too much, or ended with another status than 0.
@@ -43,7 +38,7 @@ def read_output(
         list(argv),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if quote_error else subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env={"LC_ALL": "C", "PATH": PATH},
         cwd="/",
         start_new_session=True,
@@ -54,28 +49,19 @@ def read_output(
     assert child.stdout is not None
     deadline = time.monotonic() + deadline_seconds
     try:
-        output, errors = _read_to_end(child.stdout, child.stderr, deadline, max_bytes)
+        output = _read_to_end(child.stdout, deadline, max_bytes)
         status = child.wait(max(0.1, deadline - time.monotonic()))
     except (TimeoutError, subprocess.TimeoutExpired):
         raise TimeoutError(f"it did not end within {deadline_seconds:g} s") from None
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)  # also what it left behind in its session
-        for pipe in (child.stdout, child.stderr):
-            if pipe is not None:
-                pipe.close()
+        child.stdout.close()
         with suppress(subprocess.TimeoutExpired):
             child.wait(_REAP_SECONDS)
     if status:
-        raise OSError(f"it ended with status {status}{_first_line(errors)}")
+        raise OSError(f"it ended with status {status}" if status > 0 else f"signal {-status} ended it")
     return output
-
-
-def _first_line(errors: bytes) -> str:
-    """Return what a command complained about, without control characters."""
-    lines = [line for line in errors.decode(errors="replace").splitlines() if line.strip()]
-    text = "".join(c if c.isprintable() else "?" for c in lines[0].strip()[:_ERROR_LENGTH]) if lines else ""
-    return f": {text}" if text else ""
 
 
 def _is_readable(descriptor: int, seconds: float) -> bool:
@@ -85,30 +71,19 @@ def _is_readable(descriptor: int, seconds: float) -> bool:
     return bool(poll.poll(1000 * seconds))
 
 
-def _read_to_end(pipe: IO[bytes], error_pipe: IO[bytes] | None, deadline: float, max_bytes: int) -> tuple[bytes, bytes]:
-    """Return what comes from a pipe, and the beginning of what comes from the other one."""
-    texts = {one.fileno(): b"" for one in (pipe, error_pipe) if one is not None}
-    poll = select.poll()  # select(2) takes no descriptor above 1,023
-    for descriptor in texts:
-        poll.register(descriptor, select.POLLIN)
-    is_open = set(texts)
-    while is_open:
+def _read_to_end(pipe: IO[bytes], deadline: float, max_bytes: int) -> bytes:
+    """Return what comes from a pipe until it is closed."""
+    output = b""
+    while True:
         remaining = deadline - time.monotonic()
-        ready = poll.poll(1000 * remaining) if remaining > 0 else []
-        if not ready:
+        if remaining <= 0 or not _is_readable(pipe.fileno(), remaining):
             raise TimeoutError
-        for descriptor, _ in ready:
-            chunk = os.read(descriptor, _CHUNK_BYTES)
-            if not chunk:
-                is_open.discard(descriptor)
-                poll.unregister(descriptor)
-            elif descriptor == pipe.fileno():
-                texts[descriptor] += chunk
-            else:
-                texts[descriptor] = (texts[descriptor] + chunk)[:_CHUNK_BYTES]
-        if len(texts[pipe.fileno()]) > max_bytes:
+        chunk = os.read(pipe.fileno(), _CHUNK_BYTES)
+        if not chunk:
+            return output
+        output += chunk
+        if len(output) > max_bytes:
             raise OSError(f"it prints more than {max_bytes} bytes")
-    return texts[pipe.fileno()], texts[error_pipe.fileno()] if error_pipe is not None else b""
 
 
 class LineProcess:

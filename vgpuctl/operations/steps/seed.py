@@ -114,8 +114,14 @@ class WriteSetup(Step):
             raise VerifyFailed(f"the seed {self.disk.path} of {self.name} reads back differently", path=self.disk.path)
 
     def undo(self, host: Host) -> None:
-        """Leave it: what it has is what the VM's record says. Its blob can be used again."""
+        """Leave it: what it has is what the VM's record says. A blob is taken out, and then can be used again.
+
+        Raises:
+            VgpuctlError: it is still there, so no other setup can use it.
+        """
         if self.blob is not None:
+            setup = replace(self.setup, domain_join=None)
+            replace(self, setup=setup, blob=None).perform(host)  # users of the old disk could read it
             release_blob(host, self.blob)
 
     def read_script(self, host: Host) -> str | None:
