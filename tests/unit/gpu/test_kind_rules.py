@@ -95,7 +95,7 @@ RULE = rule_of(SLICED)
         {"form": "instances", "carriers": -1},
         {"form": "one-size", "profiles": (ProfileRule("a", 1, maximum=70000),)},
     ],
-    ids=str,
+    ids=range(27),
 )
 def test_a_rule_that_describes_no_gpu_is_refused(change):
     with pytest.raises(ValueError):  # noqa: PT011
@@ -120,7 +120,7 @@ def test_a_rule_that_describes_no_gpu_is_refused(change):
         (SHARED, (1, 4096, 1, 0, 0, 0, "0")),
         (SHARED, (1, 4096, 1, 0, 0, 0, -1)),
     ],
-    ids=str,
+    ids=range(14),
 )
 def test_a_state_of_another_form_is_refused(kind, data):
     with pytest.raises(ValueError):  # noqa: PT011
