@@ -283,8 +283,8 @@ BUGS: tuple[Bug, ...] = (
         name="program-forgets-what-is-used",
         rule="what is used of a pool is not free in an integer program",
         file="vgpuctl/gpu/slice_kind.py",
-        old="upper=number * max(0, self._pools[pool] - self.units_in_use(state, pool))",
-        new="upper=number * self._pools[pool]",
+        old="upper=number * max(0, self.pools[pool] - self.units_in_use(state, pool))",
+        new="upper=number * self.pools[pool]",
         tests=("tests/unit/placement/test_fit.py", "tests/unit/gpu/test_brute_force.py"),
     ),
     Bug(
