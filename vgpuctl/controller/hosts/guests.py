@@ -11,7 +11,7 @@ from contextlib import suppress
 from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.model import Desktop, Pool, PoolKind, ReadyWhen
-from vgpuctl.controller.planning.host_look import HostVm
+from vgpuctl.controller.planning.host_look import HostVm, was_refreshed
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.results.vms import VmRowResult
 from vgpuctl.value import Value, replace
@@ -76,9 +76,17 @@ class GuestProbes:
 
 
 def ask_guest(desktop: Desktop, pool: Pool, vm: HostVm) -> GuestQuestion:
-    """Return what has to be asked of the guest of a running VM: what was answered once holds while it runs."""
+    """Return what has to be asked of the guest of a running VM: what was answered once holds while it runs.
+
+    A refresh between two looks is a boot that none of them saw.
+    """
     report, kind = desktop.report, pool.spec.ready_when
-    was_ready = report is not None and report.ready and report.running_since is not None
+    was_ready = (
+        report is not None
+        and report.ready
+        and report.running_since is not None
+        and not (vm.mark is not None and was_refreshed(report, vm, vm.mark))
+    )
     address = None if report is None else report.address
     answers = vm.guest_answers or vm.guest_users is not None or was_ready
     has_reader = desktop.user is not None or kind is ReadyWhen.PORT or pool.spec.kind is PoolKind.FIXED

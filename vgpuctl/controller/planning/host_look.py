@@ -268,10 +268,14 @@ def _is_same_disk(former: DesktopReport, vm: HostVm, mark: DesktopMark) -> bool:
 
     A log-on to a desktop that is nobody's is remembered until its mark says that it is dirty.
     """
-    is_unmarked = mark.user is None and former.logged_on_seen
-    refreshed = (former.dirty and not mark.dirty and not is_unmarked) or former.image not in (None, vm.image)
     same_mark = (former.generation, former.user) == (mark.generation, mark.user)
-    return former.exists and same_mark and not refreshed
+    return former.exists and same_mark and not was_refreshed(former, vm, mark)
+
+
+def was_refreshed(former: DesktopReport, vm: HostVm, mark: DesktopMark) -> bool:
+    """Return whether a VM has another disk than the one that was reported: then it has booted since, too."""
+    is_unmarked = mark.user is None and former.logged_on_seen
+    return (former.dirty and not mark.dirty and not is_unmarked) or former.image not in (None, vm.image)
 
 
 def _log_off(
