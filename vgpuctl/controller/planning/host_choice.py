@@ -80,7 +80,7 @@ def choose_host(
             text = room.why_refused(host.id, wanted) or none_text(free, demand, wanted)
             reasons[host.name] = f"{reasons[host.name]}, {text}" if host.name in reasons else text
         if candidates:
-            best = _best(candidates, pool.spec, number, lambda one: room.cost(one.host.id, demand, wanted))  # noqa: B023
+            best = _best(candidates, pool.spec, number, functools.partial(room.cost, demand=demand, wanted=wanted))
             own = room.profile(best.host.id, demand, wanted)
             text = f"{best.host.name}: {best.free.now} of {best.free.total} {own} free"
             return ChosenHost(best.host, own, text)
@@ -136,10 +136,11 @@ def _has_image(host: FleetHost, images_on: Mapping[str, HostImage]) -> bool:
     return host.id in images_on and images_on[host.id].state is CopyState.READY
 
 
-def _best(
-    candidates: list[_Candidate], spec: PoolSpec, number: float, cost: Callable[[_Candidate], SortKey]
-) -> _Candidate:
-    """Return the best candidate; `candidates` are in the order of the hosts' names, which decides last."""
+def _best(candidates: list[_Candidate], spec: PoolSpec, number: float, cost: Callable[[str], SortKey]) -> _Candidate:
+    """Return the best candidate; `candidates` are in the order of the hosts' names, which decides last.
+
+    `cost`: of the best place on a host, by its id.
+    """
     kept = _least(candidates, lambda c: not c.has_image)
     if spec.apart:
         kept = _least(kept, lambda c: c.placed)
@@ -147,7 +148,7 @@ def _best(
         return kept[min(int(number * len(kept)), len(kept) - 1)]
     if spec.choice is HostChoice.SPREAD:
         return min(kept, key=lambda c: (-c.free.now / max(c.free.total, 1), c.placed, -c.free.now))
-    return min(kept, key=lambda c: (cost(c), c.free.now))
+    return min(kept, key=lambda c: (cost(c.host.id), c.free.now))
 
 
 def _least(candidates: list[_Candidate], key: Callable[[_Candidate], int]) -> list[_Candidate]:
