@@ -13,8 +13,8 @@ import asyncio
 import logging
 
 from vgpuctl.agent.guest_helpers import AgentGuestHelpers
-from vgpuctl.agent.license_seeds import clear_seed
 from vgpuctl.agent.operations import AgentOperations
+from vgpuctl.agent.seed_clearing import clear_seed
 from vgpuctl.agent.watcher import SCOPE
 from vgpuctl.config.vm_request import request_of_record, secret_names
 from vgpuctl.domain.guest_setup import is_unread, secrets_in

@@ -11,14 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from vgpuctl.agent.operation import failure_text, may_succeed_later, wait_for_end
-from vgpuctl.agent.operations import ROOT, AgentOperations
-from vgpuctl.agent.protocol import RequestOptions
-from vgpuctl.agent.request import CallRequest
+from vgpuctl.agent.operations import AgentOperations
+from vgpuctl.agent.seed_clearing import clear_seed
 from vgpuctl.agent.usage_sampler import UsageSampler
 from vgpuctl.domain.guest_setup import is_unread, secrets_in
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.library.call_table import CALLS
 from vgpuctl.model.vm import Vm
 from vgpuctl.operations.guest_setup import read_setup_of_vm
 from vgpuctl.ports.host import Host
@@ -77,21 +74,3 @@ class LicenseSeeds:
         if not secrets_in(script) or waits or await clear_seed(self._operations, vm, "license"):
             self._done.add(vm.uuid)
             self._booting.discard(vm.uuid)
-
-
-async def clear_seed(operations: AgentOperations, vm: Vm, what: str) -> bool:
-    """Take all secrets out of a VM's seed; return whether that is done, or will not be possible. `what`: to log."""
-    generation = None if vm.record is None else vm.record.generation
-    options = RequestOptions(if_generation=generation, override_controller=True)
-    arguments = {"name": vm.uuid, "clear": True}
-    try:
-        operation = operations.begin(CallRequest(CALLS["refresh-license"], arguments, options, ROOT, vm_name=vm.name))
-    except (OSError, VgpuctlError) as error:
-        log.warning("the %s stays in the seed of VM %s for now: %s", what, vm.name, error)
-        return False
-    await wait_for_end(operation)
-    document = operation.stored.document
-    failure = failure_text(document)
-    if failure is not None:
-        log.warning("the %s stays in the seed of VM %s: %s", what, vm.name, failure)
-    return failure is None or not may_succeed_later(document)
