@@ -8,7 +8,7 @@ and the numbers up to `maximum` always suffice for its names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.config.vm_spec import fill_number
@@ -69,22 +69,38 @@ def plan_pool(
     if pool.state is PoolState.DRAINING:
         return PoolChanges(retire=tuple(desktop.id for desktop in desktops if not desktop.absent))
     ended = _ended(pool, desktops, now)
-    released = (*ended, *_doubled(pool, desktops, ended, hosts, now))
-    after = [_released(desktop) if desktop.id in released else desktop for desktop in desktops]
+    released = (*ended, *_doubled(pool, desktops, frozenset(ended), hosts, now))
+    free = frozenset(released)
+    after = [_released(desktop) if desktop.id in free else desktop for desktop in desktops]
     if pool.state is PoolState.PAUSED:
         return PoolChanges(release=released)
     pause = _why_pause(pool, after, now)
     if pause is not None:
         return PoolChanges(release=released, pause=pause)
-    live = [desktop for desktop in after if not desktop.absent]
-    gone = [d for d in live if _is_gone(d, pool) or (d.user is None and _leaves(d, hosts))]
-    live = [desktop for desktop in live if desktop not in gone]
+    gone, live = _split(
+        (desktop for desktop in after if not desktop.absent),
+        lambda d: _is_gone(d, pool) or (d.user is None and _leaves(d, hosts)),
+    )
     surplus, missing = _compare(pool, live, len(after), now, hosts)
-    retired = [*gone, *surplus]
     create = _new_desktops(pool, after, missing, random_mac) if image is not None and not image.retired else ()
-    kept = [desktop for desktop in live if desktop not in surplus]
+    retired = tuple(desktop.id for desktop in (*gone, *surplus))
+    kept = _without(live, surplus)
     moved = () if image is None else _moved(pool, kept, image, with_image)
-    return PoolChanges(create, tuple(desktop.id for desktop in retired), released, None, moved)
+    return PoolChanges(create, retired, released, None, moved)
+
+
+def _split(desktops: Iterable[Desktop], test: Callable[[Desktop], bool]) -> tuple[list[Desktop], list[Desktop]]:
+    """Return those for which the test holds, and the others."""
+    both: tuple[list[Desktop], list[Desktop]] = ([], [])
+    for desktop in desktops:
+        both[not test(desktop)].append(desktop)
+    return both
+
+
+def _without(desktops: Iterable[Desktop], others: Iterable[Desktop]) -> list[Desktop]:
+    """Return the desktops that are not among others; by their ids, for a pool may have thousands."""
+    ids = {desktop.id for desktop in others}
+    return [desktop for desktop in desktops if desktop.id not in ids]
 
 
 def _ended(pool: Pool, desktops: Sequence[Desktop], now: float) -> tuple[str, ...]:
@@ -185,7 +201,7 @@ def _compare(
     spares = [desktop for desktop in unused if _counts_as_spare(desktop, pool, now, hosts)]
     wanted = wanted_spare(spec, now)
     surplus = spares[: max(0, len(spares) - wanted)]
-    others = [desktop for desktop in unused if desktop not in surplus]
+    others = _without(unused, surplus)
     surplus += others[: max(0, len(live) - len(surplus) - spec.maximum)]
     return surplus, min(free_rows, max(0, wanted - len(spares)))
 
@@ -273,8 +289,8 @@ def _moved(pool: Pool, desktops: list[Desktop], image: Image, with_image: Collec
             or (desktop.user is not None and pool.spec.kind is PoolKind.DEDICATED and refreshes)
         )
     ]
-    available = [desktop for desktop in unused if _is_available(desktop, pool, image)]
-    budget = pool.spec.max_unavailable - sum(d.host_id is not None for d in unused if d not in available)
+    available, unavailable = _split(unused, lambda desktop: _is_available(desktop, pool, image))
+    budget = pool.spec.max_unavailable - sum(desktop.host_id is not None for desktop in unavailable)
     outdated = [one for one in available if one.image_id != image.id and _can_have(one, with_image)]
     outdated.sort(key=lambda desktop: natural_key(desktop.name))
     return tuple(moved) + tuple(desktop.id for desktop in outdated[: max(0, budget)])

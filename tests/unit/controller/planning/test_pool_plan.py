@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 
@@ -33,6 +34,32 @@ def test_a_new_pool_gets_its_spares_with_names_and_addresses():
     assert [(new.name, new.mac[-2:]) for new in changes.create] == [("d-001", "01"), ("d-002", "02"), ("d-003", "03")]
     assert len(tick(pool_of("fixed", maximum=4), []).create) == 4
     assert tick(pool_of(spare=3), [], None) == tick(pool_of(spare=3), [], replace(IMAGE, retired=True)) == PoolChanges()
+
+
+@pytest.mark.parametrize("case", ["ready", "not ready", "too many", "leaving", "released"])
+def test_a_pool_of_thousands_costs_as_much_per_desktop_as_a_small_one(case):
+    calls = dict.fromkeys((100, 400), 0)
+    for count in calls:
+        row = {
+            "ready": ready(1),
+            "not ready": desktop_of(1, report=ready_report(ready=False)),
+            "too many": ready(1),
+            "leaving": ready(1),
+            "released": replace(USED, report=LOGGED_OFF),
+        }[case]
+        rows = [replace(row, id=f"id-{n}", name=f"d-{n:03}", user=row.user and f"{row.user}{n}") for n in range(count)]
+        pool = pool_of(spare=1 if case == "too many" else count, maximum=count)
+        host = replace(HOST, state=FleetHostState.DRAINING) if case == "leaving" else HOST
+
+        def note(_frame, event, _argument, count=count):
+            calls[count] += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            tick(pool, rows, NEW_IMAGE, {"h1": host})
+        finally:
+            sys.setprofile(None)
+    assert calls[400] < 5 * calls[100], calls
 
 
 def test_free_numbers_are_used_again_and_addresses_are_not_repeated():
