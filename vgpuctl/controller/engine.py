@@ -258,3 +258,4 @@ class Engine:
         first = 0
         while first < len(waiting) and placing.count < PLACED_AT_A_TIME:
             first += placing.place_some(waiting[first:])
+        placing.note_unplaced()

@@ -7,6 +7,7 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.model import Desktop, FleetHost, HostImage, Pool
 from vgpuctl.controller.planning.fleet_room import demand_of, room_of_fleet
@@ -30,12 +31,13 @@ class Placing:
     ) -> None:
         self._store = store
         self._pools = pools
-        self._hosts = hosts
+        self._hosts = sorted(hosts, key=lambda host: natural_key(host.name))
         self._counts = counts
         self._images: dict[str, dict[str, HostImage]] = {}
         for row in images:
             self._images.setdefault(row.image_id, {})[row.host_id] = row
-        self._full: set[tuple[str, str]] = set()
+        self._full: dict[tuple[str, str], str] = {}
+        self._unplaced: dict[str, list[Desktop]] = {}
         self.count = 0
 
     def place_some(self, waiting: Sequence[Desktop]) -> int:
@@ -49,15 +51,18 @@ class Placing:
         end = self.count + PLACED_FROM_ONE_ROOM
         for number, desktop in enumerate(waiting):
             pool, alike = self._pools[desktop.pool_id], (desktop.pool_id, desktop.image_id)
-            if alike in self._full and desktop.report is not None and desktop.report.code == NO_HOST_CODE:
+            if alike in self._full:
+                if desktop.report is None or desktop.report.code != NO_HOST_CODE:
+                    self._unplaced.setdefault(self._full[alike], []).append(desktop)
                 continue
             if self.count >= end:
                 return number
             images_on, counts = self._images.get(desktop.image_id, {}), self._counts[pool.id]
             choice = choose_host(desktop, pool, self._hosts, room, images_on, counts, now, number=random_number())
             if choice.host is None:
-                self._store.desktops.note_unplaced(desktop, choice.reason)
-                self._full |= set() if room.depends_on_names else {alike}
+                self._unplaced.setdefault(choice.reason, []).append(desktop)
+                if not room.depends_on_names:
+                    self._full[alike] = choice.reason
                 continue
             host_id = choice.host.id
             room.take(host_id, demand_of(pool.spec, desktop.name, choice.profile))
@@ -66,6 +71,12 @@ class Placing:
                 versions[host_id] += 1
                 counts[host_id] += 1  # else the room is another one now: the next tick counts again
         return len(waiting)
+
+    def note_unplaced(self) -> None:
+        """Store why no host takes those that got none: one statement for all that have the same reason."""
+        for reason, desktops in self._unplaced.items():
+            self._store.desktops.note_unplaced(desktops, reason)
+        self._unplaced = {}
 
 
 def random_number() -> float:

@@ -10,7 +10,7 @@ Size: each method is one transaction, and all of them are about the same row.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, ScalarSelect, Select, Table, delete, func, insert, select, update
 
@@ -285,17 +285,20 @@ class DesktopRows(Rows):
             self._changes.touch(host_id)
             return True
 
-    def note_unplaced(self, desktop: Desktop, reason: str) -> None:
-        """Note why no host takes a desktop, if that is another reason than before."""
-        reason = reason[:1000]
-        if desktop.report is not None and desktop.report.error == reason:
-            return
-        hint = "vgpuctl controller list-hosts"
-        report = replace(_unmade(desktop), code=NO_HOST_CODE, error=reason, hint=hint)
-        table = schema.desktop
-        with self._database.write() as connection:
-            waiting = (table.c.id == desktop.id) & table.c.host_id.is_(None)
-            connection.execute(update(table).where(waiting).values(**report_columns(report)))
+    def note_unplaced(self, desktops: Iterable[Desktop], reason: str) -> None:
+        """Note why no host takes some desktops; nothing is written of those that have this reason already."""
+        reason, table = reason[:1000], schema.desktop
+        ids: dict[DesktopReport, list[str]] = {}
+        for desktop in desktops:
+            if desktop.report is None or desktop.report.error != reason:
+                report = replace(
+                    _unmade(desktop), code=NO_HOST_CODE, error=reason, hint="vgpuctl controller list-hosts"
+                )
+                ids.setdefault(report, []).append(desktop.id)
+        for report, alike in ids.items():
+            with self._database.write() as connection:
+                waiting = table.c.id.in_(alike) & table.c.host_id.is_(None)
+                connection.execute(update(table).where(waiting).values(**report_columns(report)))
 
     def unplace(self, desktop_id: str) -> None:
         """Let a desktop that no host has yet be placed elsewhere."""

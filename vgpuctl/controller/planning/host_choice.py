@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.controller.model import (
     Desktop,
     FleetHost,
@@ -56,7 +55,7 @@ def choose_host(
     *,
     number: float = 0.0,
 ) -> ChosenHost:
-    """Choose a host for a desktop without one.
+    """Choose a host for a desktop without one. `hosts`: in the order of their names.
 
     `images_on`: the desktop's image on each host; a host without an entry can get it. `placed`: how many desktops of
     this pool are on each host. `number`: at random from 0 up to, but not at, 1.
@@ -64,7 +63,7 @@ def choose_host(
     demand = demand_of(pool.spec, desktop.name)
     reasons: dict[str, str] = {}
     able: list[FleetHost] = []
-    for host in sorted(hosts, key=lambda host: _order(host.name)):
+    for host in hosts:
         reason = why_no_desktops(host, pool.spec, images_on, room, demand, now)
         if reason is None:
             able.append(host)
@@ -84,7 +83,7 @@ def choose_host(
             own = room.profile(best.host.id, demand, wanted)
             text = f"{best.host.name}: {best.free.now} of {best.free.total} {own} free"
             return ChosenHost(best.host, own, text)
-    return ChosenHost(None, None, _sentence(desktop, reasons))
+    return ChosenHost(None, None, _sentence(reasons))
 
 
 def none_text(free: Free, demand: Demand, wanted: str) -> str:
@@ -94,10 +93,6 @@ def none_text(free: Free, demand: Demand, wanted: str) -> str:
     if demand.count > 1:
         return f"{free.now} {wanted} free (of {free.total}), {demand.count} needed"
     return f"no free {wanted} (of {free.total})"
-
-
-_order = functools.lru_cache(maxsize=4096)(natural_key)
-"""Each new desktop is compared with each host: a thousand of each are a million."""
 
 
 def why_no_desktops(
@@ -156,9 +151,9 @@ def _least(candidates: list[_Candidate], key: Callable[[_Candidate], int]) -> li
     return [candidate for candidate in candidates if key(candidate) == least]
 
 
-def _sentence(desktop: Desktop, reasons: Mapping[str, str]) -> str:
+def _sentence(reasons: Mapping[str, str]) -> str:
     if not reasons:
-        return f"no host can take {desktop.name}: the fleet has none"
+        return "no host can take it: the fleet has none"
     shown = [f"{name}: {reason}" for name, reason in list(reasons.items())[:MAX_REASONS]]
     more = f"; and {count_text(len(reasons) - MAX_REASONS, 'more host')}" if len(reasons) > MAX_REASONS else ""
-    return f"no host can take {desktop.name}: {'; '.join(shown)}{more}"
+    return f"no host can take it: {'; '.join(shown)}{more}"
