@@ -255,7 +255,8 @@ def run_with_lowest() -> int:
     extras = project["optional-dependencies"]
     tools = [line for line in extras["dev"] + extras["docs"] if not line.startswith("vgpuctl")]
     lines = [line for names in (project["dependencies"], *extras.values()) for line in names]
-    lowest = [f"{match[1]}=={match[2]}" for line in lines if (match := re.match(r"([\w.-]+)>=([\w.]+)", line))]
+    matches = (re.match(r"([\w.-]+(?:\[\w+\])?)>=([\w.]+)", line) for line in lines)
+    lowest = [f"{match[1]}=={match[2]}" for match in matches if match is not None]
     not_tried = {re.split("[>=]", line)[0] for line in tools} | {"libvirt-python"}
     pins = [pin for pin in lowest if pin.partition("==")[0] not in not_tried]
     say(f"making the environment {LOWEST_VENV.name} with {' '.join(pins)}")

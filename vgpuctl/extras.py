@@ -18,13 +18,14 @@ EXTRAS = {
     "ssh": ("paramiko", "bcrypt", "cryptography", "invoke", "nacl"),
     "solver": ("highspy",),
     "top": ("textual", "rich"),
-    "controller": ("sqlalchemy", "alembic", "psycopg", "mako", "starlette", "uvicorn", "paramiko"),
+    "controller": ("sqlalchemy", "alembic", "psycopg", "mako", "starlette", "uvicorn", "paramiko", "argon2"),
 }
 """Extra -> import names of its libraries, the one that it is for first."""
 _PIP_NAMES = {
     "libvirt": "libvirt-python",
     "libvirtmod": "libvirt-python",
     "nacl": "PyNaCl",
+    "argon2": "argon2-cffi",
     "mako": "Mako",
     "pynvml": "nvidia-ml-py",
     "ruamel": "ruamel.yaml",

@@ -137,7 +137,10 @@ _PACKAGING = Path(str(importlib.util.find_spec("packaging").origin)).parent
 PACKAGES = {
     "python3-packaging": {f"{PYTHON}/packaging/{path.name}": path.read_text() for path in _PACKAGING.glob("*.py")},
     **{name: {} for name in ("qemu-system-x86", "libvirt-daemon-system", "ovmf", "swtpm", "swtpm-tools")},
-    **{f"python3-{name}": {} for name in ("alembic", "paramiko", "psycopg", "sqlalchemy", "starlette", "uvicorn")},
+    **{
+        f"python3-{name}": {}
+        for name in ("alembic", "argon2", "paramiko", "psycopg", "sqlalchemy", "starlette", "uvicorn")
+    },
     **{name: {} for name in ("gcc", "make", "dkms", f"linux-headers-{platform.release()}")},
     "libvirt-clients": {"/usr/bin/virsh": VIRSH},
 }

@@ -19,13 +19,13 @@ from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import connect_host
 from vgpuctl.controller.fleet import FleetCaller, FleetService
 from vgpuctl.controller.hosts.link import HostLink
-from vgpuctl.controller.model import HostImage, Role
+from vgpuctl.controller.model import CallerKind, HostImage, Role
 from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, Refused, VgpuctlError
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.image_copy import CopyState, ImageRequest
 from vgpuctl.value import replace
 
-LOCAL = FleetCaller("test", Role.ADMIN, is_local=True)
+LOCAL = FleetCaller("test", Role.ADMIN, CallerKind.LOCAL)
 CONTENT = qcow2_header()
 NEXT = qcow2_header(size=2 << 20)
 

@@ -18,7 +18,7 @@ from tests.controller.controllers import Controller, running_controller
 from vgpuctl.controller import openapi
 from vgpuctl.controller.database.store import upgrade
 from vgpuctl.controller.model import Role
-from vgpuctl.controller.routes import API, CALLS
+from vgpuctl.controller.routes import API
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/json"
 
@@ -160,19 +160,13 @@ def test_an_image_is_sent_to_a_host_and_shown(controller: Controller, agent: Run
     assert (status, answer["error"]["code"]) == (403, "not-allowed"), "a token from elsewhere names no file"
 
 
-def test_what_a_token_may_do(controller: Controller, tmp_path: Path) -> None:
+def test_tokens(controller: Controller, tmp_path: Path) -> None:
     viewer, operator = secret(controller, "viewer"), secret(controller, "operator")
     request = controller.request
     assert request("GET", f"{API}/pools")[0] == 401
     assert request("GET", f"{API}/pools", Authorization="Bearer vgpuctl_wrong")[0] == 401
     assert request("GET", "/metrics")[0] == 401
     assert request("GET", f"{API}/pools", **viewer)[0] == 200
-    for call in CALLS.values():
-        path = API + call.path.format(name="x", pool="x")
-        status, document, _ = request(call.method, path, {}, **viewer)
-        assert (status == 403) is (call.role != "viewer"), (call.name, document)
-        status, document, _ = request(call.method, path, {}, **operator)
-        assert (status == 403) is (call.role == "admin"), (call.name, document)
     assert [token["name"] for token in controller.data("list-tokens")] == ["operator", "viewer"]
     assert controller.run("delete-token", "viewer").stdout == "token viewer: deleted\n"
     assert request("GET", f"{API}/pools", **viewer)[0] == 401

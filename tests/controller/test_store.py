@@ -17,8 +17,8 @@ from tests.controller.conftest import SPEC, Server, add_host, add_image, add_poo
 from tests.controller.thin_host import KIND
 from tests.rooms import room_of
 from vgpuctl.controller.database import schema
-from vgpuctl.controller.database.access_rows import KnownAnswer
 from vgpuctl.controller.database.engine import LINE, Database, DatabaseUnreachable
+from vgpuctl.controller.database.journal_rows import KnownAnswer
 from vgpuctl.controller.database.store import DatabaseNewer, DatabaseOlder, Store, open_store, upgrade
 from vgpuctl.controller.engine import unused_mac
 from vgpuctl.controller.model import (
@@ -36,7 +36,7 @@ from vgpuctl.controller.model import (
 )
 from vgpuctl.controller.planning.phase import is_assignable
 from vgpuctl.controller.planning.pool_spec import parse_pool
-from vgpuctl.errors import Exists, InvalidInput, Locked, NoCapacity, NotAllowed, NotFound, Refused, Stale
+from vgpuctl.errors import Exists, InvalidInput, Locked, NoCapacity, NotFound, Refused, Stale
 from vgpuctl.model.host_room import NO_ROOM
 from vgpuctl.value import replace
 
@@ -314,10 +314,8 @@ def test_who_asks_again_while_his_host_is_silent(store: Store, kind: str) -> Non
     assert store.desktops.assign("office", "ada", "test")[0].name == first.name
 
 
-def test_who_may_have_a_desktop(store: Store) -> None:
-    with_desktops(store, 1, users=["ada"])
-    with pytest.raises(NotAllowed):
-        store.desktops.assign("office", "bob", "test")
+def test_a_paused_pool_gives_no_desktop(store: Store) -> None:
+    with_desktops(store, 1)
     store.pools.set_state("office", PoolState.PAUSED, "new storage", "test")
     with pytest.raises(Refused, match="new storage"):
         store.desktops.assign("office", "ada", "test")

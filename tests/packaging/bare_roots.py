@@ -62,7 +62,8 @@ kill $agent
 wait $agent
 """
 FLEET_LIBRARIES = (
-    "python3-alembic python3-paramiko python3-psycopg python3-sqlalchemy python3-starlette python3-uvicorn"
+    "python3-alembic python3-argon2 python3-paramiko python3-psycopg python3-sqlalchemy python3-starlette "
+    "python3-uvicorn"
 )
 FLEET = """\
 for directory in /var/lib /run; do install -d -o vgpuctl-controller -m 700 $directory/vgpuctl-controller; done

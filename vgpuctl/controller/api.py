@@ -8,7 +8,6 @@ token: `Authorization: Bearer SECRET`. Results and errors are the documents that
 from __future__ import annotations
 
 import asyncio
-import getpass
 import hashlib
 import json
 import logging
@@ -24,12 +23,15 @@ from starlette.routing import Route
 
 from vgpuctl.agent.http_input import read_body
 from vgpuctl.controller import openapi
-from vgpuctl.controller.database.access_rows import KnownAnswer
+from vgpuctl.controller.callers import HEADER, Callers, set_cookie
+from vgpuctl.controller.database.journal_rows import KnownAnswer
+from vgpuctl.controller.database.rows import no_desktop, no_pool
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import Engine
-from vgpuctl.controller.fleet import FleetService, digest_of
+from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.metrics import metrics_text
 from vgpuctl.controller.model import FleetCaller, Role
+from vgpuctl.controller.policy import Access, FleetDecision, FleetTarget, decide, rights_text
 from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
 from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, VgpuctlError, explain_exception
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
@@ -41,21 +43,17 @@ log = logging.getLogger("vgpuctl.controller")
 
 THREADS = 16
 MAX_KEY_CHARACTERS = 200
-_RANKS = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
 _STATUSES = {1: 500, 2: 400, 3: 409, 4: 409, 5: 500, 6: 501, 7: 409, 75: 503}
-_STATUSES_OF_CODES = {"not-found": 404, "not-allowed": 403, "unknown-fields": 422, "not-signed-in": 401, "stale": 412}
+_STATUSES_OF_CODES = {
+    "not-found": 404, "not-allowed": 403, "unknown-fields": 422, "not-signed-in": 401, "stale": 412,
+    "wrong-password": 401, "too-many-tries": 429,
+}  # fmt: skip
 
 
 def _without_secret(result: AnyResult) -> AnyResult:
     """Return a result as the database may keep it: a one-time password is answered once."""
     data = result.data
     return replace(result, data=replace(data, password=None)) if isinstance(data, AssignedDesktopResult) else result
-
-
-class NotSignedIn(NotAllowed):
-    """A request has no token, or one that opens nothing (HTTP 401)."""
-
-    code = "not-signed-in"
 
 
 class ControllerApi:
@@ -65,25 +63,44 @@ class ControllerApi:
         self._store = store
         self._fleet = fleet
         self._engine = engine
-        self._owner = getpass.getuser()
+        self._callers = Callers(store)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
         routes = [
-            Route("/healthz", self._health),
-            Route("/readyz", self._ready),
-            Route("/metrics", self._metrics),
-            Route(f"{API}/openapi.json", self._openapi),
+            self._route("/healthz", self._health, None),
+            self._route("/readyz", self._ready, None),
+            self._route("/metrics", self._metrics, Access(Role.VIEWER)),
+            self._route(f"{API}/openapi.json", self._openapi, None),
+            self._route(f"{API}/session", self._sign_in, None, "POST"),
+            self._route(f"{API}/session", self._sign_out, Access(None, myself=True), "DELETE"),
         ]
-        by_path: dict[str, list[FleetCall]] = {}
         for call in CALLS.values():
-            by_path.setdefault(API + call.path, []).append(call)
-        for path, calls in by_path.items():
-            routes += [Route(path, self._answer(call), methods=[call.method]) for call in calls]
+            routes.append(Route(API + call.path, self._answer(call), methods=[call.method], name=call.name))
         handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _bug}
         self.app = Starlette(routes=routes, exception_handlers=handlers)
 
     def close(self) -> None:
         """Answer nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _route(
+        self, path: str, answer: Callable[[Request], Awaitable[Response]], access: Access | None, method: str = "GET"
+    ) -> Route:
+        """Return a route that is no call of the table. `access`: who may; None: anybody, also without signing in."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                if access is not None:
+                    await self._in_thread(lambda: self._refuse_stranger(request, path, access, changes=method != "GET"))
+                return await answer(request)
+            except VgpuctlError as error:
+                return _failure(error, path.rpartition("/")[2])
+
+        return Route(path, guarded, methods=[method])
+
+    def _refuse_stranger(self, request: Request, path: str, access: Access, *, changes: bool) -> None:
+        caller = self._callers.find(request, changes=changes)
+        if decide(caller, access, FleetTarget()) is not FleetDecision.ALLOW:
+            raise _not_allowed(path, access, caller)
 
     async def _in_thread(self, act: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, act)
@@ -100,12 +117,22 @@ class ControllerApi:
             return PlainTextResponse(f"{error.message}\n", 503)
         return PlainTextResponse("ok\n")
 
-    async def _metrics(self, request: Request) -> Response:
-        try:
-            await self._in_thread(lambda: self._caller(request))
-            return PlainTextResponse(await self._in_thread(lambda: metrics_text(self._store)))
-        except VgpuctlError as error:
-            return _failure(error, "metrics")
+    async def _metrics(self, _: Request) -> Response:
+        return PlainTextResponse(await self._in_thread(lambda: metrics_text(self._store)))
+
+    async def _sign_in(self, request: Request) -> Response:
+        """Begin a session: answer with its cookie, and with the text for the header of changes."""
+        given = await read_body(request)
+        session = await self._in_thread(lambda: self._callers.sign_in(request, given))
+        response = _json({"user": session.name, "header": HEADER, "token": session.token})
+        set_cookie(request, response, session.secret)
+        return response
+
+    async def _sign_out(self, request: Request) -> Response:
+        await self._in_thread(lambda: self._callers.sign_out(request))
+        response = _json({})
+        set_cookie(request, response, None)
+        return response
 
     async def _openapi(self, _: Request) -> Response:
         return _json(openapi.document())
@@ -126,13 +153,7 @@ class ControllerApi:
 
     def _call(self, request: Request, call: FleetCall, body: Mapping[str, Any]) -> Response:
         """Make a call, or return the answer to the same request before."""
-        caller = self._caller(request)
-        if _RANKS[caller.role] < _RANKS[call.role]:
-            raise NotAllowed(
-                f"{call.name} needs the role {call.role}, and {caller.name} is {caller.role}",
-                hint="an admin makes tokens: vgpuctl controller add-token NAME --role ROLE",
-                rule="role",
-            )
+        caller = self._callers.find(request, changes=call.changes)
         query = dict(request.query_params)
         if len(request.query_params.multi_items()) > len(query):
             raise InvalidInput(f"{call.name}: an argument is there twice")
@@ -140,6 +161,7 @@ class ControllerApi:
         is_dry_run = call.has_dry_run and _is_dry_run(call, query.pop(DRY_RUN, "false"))
         arguments = call.read(query, from_text=True) | call.read(body, from_text=False)
         arguments |= in_path | _generation(request, call)
+        self._refuse(call, caller, arguments)
         call.require(arguments)
         if is_dry_run:
             with self._store.changes.dry_run():
@@ -150,15 +172,15 @@ class ControllerApi:
         if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
             raise InvalidInput(f"Idempotency-Key: 1 to {MAX_KEY_CHARACTERS} printable characters")
         digest = hashlib.sha256(json.dumps([call.name, arguments], sort_keys=True).encode()).hexdigest()
-        known = self._store.answers.find(caller.name, key, digest)
+        known = self._store.answers.find(caller.key, key, digest)
         if known is not None:
             return Response(known.body, known.status, media_type="application/json")
         result = call.on(self._fleet, caller, arguments)
         response = self._respond(call, result)
-        if call.name != "add-token":  # its answer is of no use without its secret, which the database must not have
+        if not call.has_secret:
             kept = self._respond(call, _without_secret(result))
             answer = KnownAnswer(digest, kept.status_code, bytes(kept.body).decode())
-            self._store.answers.keep(caller.name, key, answer)
+            self._store.answers.keep(caller.key, key, answer)
         return response
 
     def _make(
@@ -172,21 +194,29 @@ class ControllerApi:
         headers = {} if generation is None else {"ETag": f'"{generation}"'}
         return _json(success_body(call.name, result), headers=headers)
 
-    def _caller(self, request: Request) -> FleetCaller:
-        """Return who asks.
+    def _refuse(self, call: FleetCall, caller: FleetCaller, arguments: Mapping[str, Any]) -> None:
+        """Refuse a call that a caller may not make.
 
         Raises:
-            NotSignedIn: nobody that is known.
+            NotAllowed: he may not. NotFound: nor may he know whether what he names exists.
         """
-        if request.scope.get("vgpuctl_socket"):
-            return FleetCaller(self._owner, Role.ADMIN, is_local=True)
-        kind, _, secret = request.headers.get("authorization", "").partition(" ")
-        token = self._store.tokens.find(digest_of(secret.strip())) if kind.lower() == "bearer" and secret else None
-        if token is None:
-            raise NotSignedIn(
-                "this request has no valid token", hint="VGPUCTL_TOKEN_FILE=FILE, or Authorization: Bearer SECRET"
-            )
-        return FleetCaller(token.name, token.role)
+        pool, name = arguments.get(call.pool_argument), arguments.get(call.desktop_argument or "")
+        target = FleetTarget(pool if isinstance(pool, str) else None)
+        if call.desktop_argument is not None:
+            target = self._store.desktops.target(str(name))
+        decision = decide(caller, call.access, target)
+        if decision is FleetDecision.HIDE:
+            raise no_desktop(str(name)) if call.desktop_argument is not None else no_pool(str(pool))
+        if decision is FleetDecision.DENY:
+            raise _not_allowed(call.name, call.access, caller)
+
+
+def _not_allowed(what: str, access: Access, caller: FleetCaller) -> NotAllowed:
+    return NotAllowed(
+        f"{what} needs {access.words}, and {caller.name} has {rights_text(caller)}",
+        hint="an admin of the fleet decides who may: vgpuctl controller entitle, or add-token",
+        rule="role",
+    )
 
 
 def _is_dry_run(call: FleetCall, text: str) -> bool:
@@ -214,7 +244,9 @@ def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = 
 def _failure(error: VgpuctlError, kind: str) -> Response:
     code = "unknown-fields" if "fields" in error.facts else error.code
     status = _STATUSES_OF_CODES.get(code) or _STATUSES.get(error.status, 500)
-    headers = {"Retry-After": "5"} if status == 503 else {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if status in (429, 503):
+        headers = {"Retry-After": str(error.facts.get("seconds", 5))}
     return _json(failure_document(failure_of(error), kind), status, headers)
 
 

@@ -9,9 +9,7 @@ Size: one short method for each call.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,7 +21,6 @@ from vgpuctl.controller.capacity import CapacityCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
 from vgpuctl.controller.model import (
-    ApiToken,
     Desktop,
     FleetCaller,
     FleetEvent,
@@ -37,19 +34,21 @@ from vgpuctl.controller.model import (
     PoolState,
     Role,
 )
+from vgpuctl.controller.my_desktops import MyDesktopCalls, shown_to
 from vgpuctl.controller.passwords import OneTimePasswords
+from vgpuctl.controller.people import PeopleCalls
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.fleet_room import room_of_fleet
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
+from vgpuctl.controller.policy import has_role, refuse_of_manager, sees_pool
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
 from vgpuctl.errors import Busy, InvalidInput, VgpuctlError
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fleet import (
-    ApiTokenResult,
     AssignedDesktopResult,
     DesktopResult,
     FleetEventResult,
@@ -71,7 +70,7 @@ LEASE_SECONDS = 30.0
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
+class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, MyDesktopCalls):
     """The controller's calls. `connect`: makes the link to a host's agent."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
@@ -91,8 +90,9 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
     # Pools
 
     def list_pools(self, caller: FleetCaller) -> QueryResult[tuple[PoolResult, ...]]:
-        """Return all pools."""
-        return QueryResult(tuple(map(self._pool_result, self._store.pools.list())))
+        """Return all pools that the caller works with."""
+        seen = (pool for pool in self._store.pools.list() if sees_pool(caller, pool.name))
+        return QueryResult(tuple(map(self._pool_result, seen)))
 
     def show_pool(self, caller: FleetCaller, name: str) -> QueryResult[PoolResult]:
         """Return one pool with its spec."""
@@ -116,6 +116,8 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
         if spec is not None and len(json.dumps(spec)) > MAX_SPEC_BYTES:
             raise InvalidInput(f"spec: a pool spec has at most {MAX_SPEC_BYTES} bytes")
         checked = parse_pool(text if text is not None else dict(spec or {}), file)
+        if not has_role(caller, Role.OPERATOR):
+            refuse_of_manager(self._store.pools.find(name).spec, checked)
         pool, change = self._store.pools.put(name, checked, caller.name, if_generation)
         return Outcome(change.changed, self._pool_result(pool))
 
@@ -146,12 +148,13 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
         """Return desktops by name: of a pool, of a host, of a user; at most `limit`, those `after` a name."""
         if not 1 <= limit <= 1000:
             raise InvalidInput(f"limit: {limit} is not a number from 1 to 1000")
-        rows = self._store.desktops.list(pool=pool, host=host, user=user, after=after, limit=limit)
+        pools = None if caller.role is not None else [name for name in caller.rights if sees_pool(caller, name)]
+        rows = self._store.desktops.list(pool=pool, host=host, user=user, after=after, limit=limit, pools=pools)
         return QueryResult(self._desktop_results(rows))
 
     def show_desktop(self, caller: FleetCaller, name: str) -> QueryResult[DesktopResult]:
         """Return one desktop."""
-        return QueryResult(self._desktop_results((self._store.desktops.find(name),))[0])
+        return QueryResult(self._shown(caller, self._store.desktops.find(name)))
 
     def assign(
         self, caller: FleetCaller, pool: str, user: str, new_password: bool = False
@@ -190,17 +193,17 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
     def release(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
         """Take a desktop away from its user; it is refreshed before anybody else gets it."""
         desktop, changed = self._store.desktops.release(name, caller.name)
-        return Outcome(changed, self._desktop_results((desktop,))[0])
+        return Outcome(changed, self._shown(caller, desktop))
 
     def start_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
         """Have a desktop run."""
         desktop, changed = self._store.desktops.set_power(name, caller.name, on=True)
-        return Outcome(changed, self._desktop_results((desktop,))[0])
+        return Outcome(changed, self._shown(caller, desktop))
 
     def stop_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
         """Have a desktop be off until it is started or assigned again."""
         desktop, changed = self._store.desktops.set_power(name, caller.name, on=False)
-        return Outcome(changed, self._desktop_results((desktop,))[0])
+        return Outcome(changed, self._shown(caller, desktop))
 
     def delete_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
         """Delete a desktop with its disks; its pool makes another one if it needs one."""
@@ -332,34 +335,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
         self._store.images.delete(name, caller.name)
         return Outcome(True, result)
 
-    # Tokens and the journal
-
-    def list_tokens(self, caller: FleetCaller) -> QueryResult[tuple[ApiTokenResult, ...]]:
-        """Return the API tokens, without their secrets."""
-        return QueryResult(tuple(map(_token_result, self._store.tokens.list())))
-
-    def add_token(
-        self, caller: FleetCaller, name: str, role: str = "viewer", days: int | None = None
-    ) -> Outcome[ApiTokenResult]:
-        """Make an API token; its secret is shown this once."""
-        rules_name(name)
-        try:
-            checked = Role(rules.one_of(tuple(map(str, Role)))(role))
-        except ValueError as error:
-            raise InvalidInput(f"role: {error}") from error
-        if days is not None and not 1 <= days <= 3650:
-            raise InvalidInput(f"days: {days} is not a number from 1 to 3650")
-        secret = f"vgpuctl_{secrets.token_urlsafe(32)}"
-        valid = None if days is None else days * DAY_SECONDS
-        token = self._store.tokens.add(name, checked, digest_of(secret), valid, caller.name)
-        return Outcome(True, _token_result(token, secret))
-
-    def delete_token(self, caller: FleetCaller, name: str) -> Outcome[ApiTokenResult]:
-        """Delete an API token: it opens nothing any more."""
-        result = next((_token_result(one) for one in self._store.tokens.list() if one.name == name), None)
-        self._store.tokens.delete(name, caller.name)
-        assert result is not None
-        return Outcome(True, result)
+    # The journal
 
     def list_events(
         self, caller: FleetCaller, after: int = 0, limit: int = 200
@@ -401,6 +377,15 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
             for one in desktops
             if one.pool_id in pools
         )
+
+    def _shown(self, caller: FleetCaller, desktop: Desktop) -> DesktopResult:
+        """Return a desktop as its caller may see it."""
+        return shown_to(caller, self._desktop_results((desktop,))[0])
+
+    def _hash_password(self, password: str) -> str:
+        from vgpuctl.controller.sessions import hash_password
+
+        return hash_password(password)
 
     def _host_results(self, hosts: tuple[FleetHost, ...]) -> tuple[FleetHostResult, ...]:
         leases, counts, now = self._store.hosts.leases(), self._store.hosts.desktop_counts(), self._store.now()
@@ -448,11 +433,6 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
         )  # fmt: skip
 
 
-def digest_of(secret: str) -> str:
-    """Return what the database has of a token's secret, which has more entropy than anybody can try."""
-    return hashlib.sha256(secret.encode()).hexdigest()
-
-
 def _key_warnings(link: HostLink) -> tuple[str, ...]:
     if not link.opens_shell():
         return ()
@@ -492,11 +472,6 @@ def _desktop_result(
         code=None if report is None else report.code, error=None if report is None else report.error,
         hint=None if report is None else report.hint, generation=desktop.generation,
     )  # fmt: skip
-
-
-def _token_result(token: ApiToken, secret: str | None = None) -> ApiTokenResult:
-    created = _time_text(token.created_at) or ""
-    return ApiTokenResult(token.name, str(token.role), created, _time_text(token.expires_at), secret)
 
 
 def _event_result(event: FleetEvent) -> FleetEventResult:

@@ -84,11 +84,30 @@ class HostChoice(StrEnum):
 
 
 class Role(StrEnum):
-    """What an API token allows: everything; work with pools and desktops; look."""
+    """What somebody may do in the whole fleet: everything; work with pools and desktops; look."""
 
     ADMIN = "admin"
     OPERATOR = "operator"
     VIEWER = "viewer"
+
+
+class Right(StrEnum):
+    """What somebody may do with one pool; each includes the ones before.
+
+    `use`: have a desktop. `operate`: give and take desktops, start and stop them. `manage`: change what the pool is.
+    """
+
+    USE = "use"
+    OPERATE = "operate"
+    MANAGE = "manage"
+
+
+class Realm(StrEnum):
+    """Who checks a person's password: the controller itself, an OIDC issuer, an LDAP server."""
+
+    LOCAL = "local"
+    OIDC = "oidc"
+    LDAP = "ldap"
 
 
 class Schedule(Value):
@@ -111,8 +130,8 @@ class PoolSpec(Value):
     `profiles`: the alternatives, best first (`2B` fits any model); empty for whole GPUs or VFs. `vm`: further fields of
     a VM spec, checked, as text. `image`: the name of an image of the fleet. `names`: a pattern such as `office-{:03}`.
     `maximum`: how many desktops at most; of a fixed pool: exactly. `spare`: how many are ready without a user.
-    `per_user`: how many a user may have. `users`: who may have one; empty: everybody. `boot_minutes`: a desktop that is
-    not ready after so long has failed. `logon`: whom its guest lets log on; None: the controller changes nothing there.
+    `per_user`: how many a user may have. `boot_minutes`: a desktop that is not ready after so long has failed.
+    `logon`: whom its guest lets log on; None: the controller changes nothing there.
     `lease_days`: a user's desktop is released after so long; None: never.
     `starts_per_host`: how many start or are made at a time on one host. `hosts`: labels that a host must have.
     `apart`: desktops of this pool are on as many hosts as possible. `prepared`: each desktop is set up once, and a
@@ -127,7 +146,6 @@ class PoolSpec(Value):
     vm: Mapping[str, Any] = EMPTY_MAPPING
     spare: int = 0
     per_user: int = 1
-    users: tuple[str, ...] = ()
     ready_when: ReadyWhen = ReadyWhen.RUNNING
     port: int = 3389
     boot_minutes: int = 15
@@ -408,20 +426,82 @@ class JournalLimits(Value):
 
 
 class ApiToken(Value):
-    """An API token. Only the digest of its secret is kept. `expires_at` None: never."""
+    """An API token: a role in the fleet, or a right on some pools. Only the digest of its secret is kept.
 
-    name: str
-    role: Role
-    created_at: float
-    expires_at: float | None = None
-
-
-class FleetCaller(Value):
-    """Who asks: the name of a token, or of a user of this machine, and what he may do.
-
-    `is_local`: he comes through the socket, so files that he names are of this machine.
+    `pools`: their names; a pool that was made again is another one. `expires_at` None: never.
     """
 
     name: str
-    role: Role
-    is_local: bool = False
+    role: Role | None
+    created_at: float
+    expires_at: float | None = None
+    right: Right | None = None
+    pools: tuple[str, ...] = ()
+
+
+class Person(Value):
+    """Somebody who signs in, or has a desktop. `realm` None: he never signed in and has no password here.
+
+    `groups`: as at his last log-in, or as an admin set them. `shown`: his full name, untrusted. `generation`: of what
+    an admin sets.
+    """
+
+    name: str
+    realm: Realm | None = None
+    groups: tuple[str, ...] = ()
+    disabled: bool = False
+    has_password: bool = False
+    shown: str | None = None
+    signed_in_at: float | None = None
+    generation: int = 1
+
+
+class Entitlement(Value):
+    """Who may what. `who`: a person's name, `@GROUP` or `everybody`, which is each person who can sign in.
+
+    `right`: on the pool of this name; without a pool it is a role in the fleet.
+    """
+
+    who: str
+    right: Right | Role
+    pool: str | None = None
+
+
+class WebSession(Value):
+    """Somebody who is signed in with a browser. Only the digest of its secret is kept."""
+
+    person: str
+    created_at: float
+    seen_at: float
+    expires_at: float
+    address: str
+
+
+class CallerKind(StrEnum):
+    """Who asks: the owner of the controller's socket or root, a program with an API token, a signed-in person."""
+
+    LOCAL = "local"
+    TOKEN = "token"  # noqa: S105 - no secret
+    PERSON = "person"
+
+
+class FleetCaller(Value):
+    """Who asks, and what he may do: a role in the fleet, and rights on pools, by their names.
+
+    A caller who is local comes through the socket, so files that he names are of this machine.
+    """
+
+    name: str
+    role: Role | None
+    kind: CallerKind = CallerKind.TOKEN
+    rights: Mapping[str, Right] = EMPTY_MAPPING
+
+    @property
+    def is_local(self) -> bool:
+        """Whether he comes through the socket."""
+        return self.kind is CallerKind.LOCAL
+
+    @property
+    def key(self) -> str:
+        """A text that no other caller has: a token may have a person's name."""
+        return f"{self.kind}:{self.name}"

@@ -44,7 +44,7 @@ def _operation(call: FleetCall, schemas: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": call.name,
         "summary": call.summary,
-        "description": f"Needs the role {call.role}.",
+        "description": f"Needs {call.access.words}.",
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in call.in_path
         ],

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vgpuctl.controller.fleet import FleetService
-from vgpuctl.controller.model import FleetCaller, Role
+from vgpuctl.controller.model import FleetCaller, Right, Role
+from vgpuctl.controller.policy import Access
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.call_table import Parameter
 from vgpuctl.model.outcome import AnyResult
@@ -28,12 +29,12 @@ _IN_PATH = re.compile(r"\{([a-z_]+)\}")
 
 
 class FleetCall(Value):
-    """One call. `role`: the least that a token must have for it."""
+    """One call. `access`: who may make it."""
 
     name: str
     method: str
     path: str
-    role: Role
+    access: Access
 
     @property
     def changes(self) -> bool:
@@ -43,7 +44,22 @@ class FleetCall(Value):
     @property
     def has_dry_run(self) -> bool:
         """Whether it can be checked without being made: a token's secret cannot, nor what a host is asked for."""
-        return self.changes and self.name not in ("add-token", "accept-host")
+        return self.changes and self.name not in ("add-token", "set-password", "accept-host")
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether its answer is of no use without a secret that the database must not have."""
+        return self.name in ("add-token", "set-password")
+
+    @property
+    def desktop_argument(self) -> str | None:
+        """The argument that names the desktop that it is about; None: it is about none."""
+        return "name" if self.path.startswith("/desktops/{name}") else None
+
+    @property
+    def pool_argument(self) -> str:
+        """The argument that names the pool that it is about, if it has one."""
+        return "name" if self.path.startswith("/pools/{name}") else "pool"
 
     @property
     def in_path(self) -> tuple[str, ...]:
@@ -109,46 +125,65 @@ def _typed(parameter: Parameter, value: object) -> object:
     return int(str(value)) if int in kinds else value
 
 
+_SEE, _OPERATE, _ADMIN = Access(Role.VIEWER), Access(Role.OPERATOR), Access(Role.ADMIN)
+_SEE_POOL = Access(Role.VIEWER, Right.OPERATE)
+_OPERATE_POOL = Access(Role.OPERATOR, Right.OPERATE)
+_USE_DESKTOP = Access(Role.OPERATOR, Right.OPERATE, own=True)
+_ENTITLE = Access(Role.ADMIN, Right.MANAGE)
+_MYSELF = Access(None, myself=True)
+
 CALLS: Mapping[str, FleetCall] = {
     call.name: call
     for call in (
-        FleetCall("show-fleet", "GET", "", Role.VIEWER),
-        FleetCall("list-pools", "GET", "/pools", Role.VIEWER),
-        FleetCall("show-pool", "GET", "/pools/{name}", Role.VIEWER),
-        FleetCall("ensure-pool", "PUT", "/pools/{name}", Role.OPERATOR),
-        FleetCall("delete-pool", "DELETE", "/pools/{name}", Role.ADMIN),
-        FleetCall("pause-pool", "POST", "/pools/{name}/pause", Role.OPERATOR),
-        FleetCall("resume-pool", "POST", "/pools/{name}/resume", Role.OPERATOR),
-        FleetCall("fits", "POST", "/fits", Role.VIEWER),
-        FleetCall("assign", "POST", "/pools/{pool}/desktops", Role.OPERATOR),
-        FleetCall("list-desktops", "GET", "/desktops", Role.VIEWER),
-        FleetCall("show-desktop", "GET", "/desktops/{name}", Role.VIEWER),
-        FleetCall("release", "POST", "/desktops/{name}/release", Role.OPERATOR),
-        FleetCall("start-desktop", "POST", "/desktops/{name}/start", Role.OPERATOR),
-        FleetCall("stop-desktop", "POST", "/desktops/{name}/stop", Role.OPERATOR),
-        FleetCall("move-desktop", "POST", "/desktops/{name}/move", Role.ADMIN),
-        FleetCall("delete-desktop", "DELETE", "/desktops/{name}", Role.OPERATOR),
-        FleetCall("list-hosts", "GET", "/hosts", Role.VIEWER),
-        FleetCall("show-host", "GET", "/hosts/{name}", Role.VIEWER),
-        FleetCall("add-host", "PUT", "/hosts/{name}", Role.ADMIN),
-        FleetCall("accept-host", "POST", "/hosts/{name}/accept", Role.ADMIN),
-        FleetCall("cordon-host", "POST", "/hosts/{name}/cordon", Role.OPERATOR),
-        FleetCall("drain-host", "POST", "/hosts/{name}/drain", Role.OPERATOR),
-        FleetCall("uncordon-host", "POST", "/hosts/{name}/uncordon", Role.OPERATOR),
-        FleetCall("label-host", "PUT", "/hosts/{name}/labels", Role.ADMIN),
-        FleetCall("remove-host", "DELETE", "/hosts/{name}", Role.ADMIN),
-        FleetCall("list-images", "GET", "/images", Role.VIEWER),
-        FleetCall("show-image", "GET", "/images/{name}", Role.VIEWER),
-        FleetCall("ensure-image", "PUT", "/images/{name}", Role.ADMIN),
-        FleetCall("delete-image", "DELETE", "/images/{name}", Role.ADMIN),
-        FleetCall("list-tokens", "GET", "/tokens", Role.ADMIN),
-        FleetCall("add-token", "POST", "/tokens", Role.ADMIN),
-        FleetCall("delete-token", "DELETE", "/tokens/{name}", Role.ADMIN),
-        FleetCall("show-restore", "GET", "/restore", Role.VIEWER),
-        FleetCall("confirm-restore", "POST", "/restore/confirm", Role.ADMIN),
-        FleetCall("import-desktops", "POST", "/restore/import", Role.ADMIN),
-        FleetCall("accept-desktop", "POST", "/desktops/{name}/accept", Role.ADMIN),
-        FleetCall("list-events", "GET", "/events", Role.VIEWER),
+        FleetCall("show-fleet", "GET", "", _SEE),
+        FleetCall("list-pools", "GET", "/pools", _SEE_POOL),
+        FleetCall("show-pool", "GET", "/pools/{name}", _SEE_POOL),
+        FleetCall("ensure-pool", "PUT", "/pools/{name}", Access(Role.OPERATOR, Right.MANAGE)),
+        FleetCall("delete-pool", "DELETE", "/pools/{name}", _ADMIN),
+        FleetCall("pause-pool", "POST", "/pools/{name}/pause", _OPERATE_POOL),
+        FleetCall("resume-pool", "POST", "/pools/{name}/resume", _OPERATE_POOL),
+        FleetCall("fits", "POST", "/fits", _SEE),
+        FleetCall("assign", "POST", "/pools/{pool}/desktops", _OPERATE_POOL),
+        FleetCall("list-desktops", "GET", "/desktops", _SEE_POOL),
+        FleetCall("show-desktop", "GET", "/desktops/{name}", Access(Role.VIEWER, Right.OPERATE, own=True)),
+        FleetCall("release", "POST", "/desktops/{name}/release", _USE_DESKTOP),
+        FleetCall("start-desktop", "POST", "/desktops/{name}/start", _USE_DESKTOP),
+        FleetCall("stop-desktop", "POST", "/desktops/{name}/stop", _USE_DESKTOP),
+        FleetCall("move-desktop", "POST", "/desktops/{name}/move", _ADMIN),
+        FleetCall("delete-desktop", "DELETE", "/desktops/{name}", Access(Role.OPERATOR, Right.MANAGE)),
+        FleetCall("list-hosts", "GET", "/hosts", _SEE),
+        FleetCall("show-host", "GET", "/hosts/{name}", _SEE),
+        FleetCall("add-host", "PUT", "/hosts/{name}", _ADMIN),
+        FleetCall("accept-host", "POST", "/hosts/{name}/accept", _ADMIN),
+        FleetCall("cordon-host", "POST", "/hosts/{name}/cordon", _OPERATE),
+        FleetCall("drain-host", "POST", "/hosts/{name}/drain", _OPERATE),
+        FleetCall("uncordon-host", "POST", "/hosts/{name}/uncordon", _OPERATE),
+        FleetCall("label-host", "PUT", "/hosts/{name}/labels", _ADMIN),
+        FleetCall("remove-host", "DELETE", "/hosts/{name}", _ADMIN),
+        FleetCall("list-images", "GET", "/images", Access(Role.VIEWER, Right.MANAGE)),
+        FleetCall("show-image", "GET", "/images/{name}", Access(Role.VIEWER, Right.MANAGE)),
+        FleetCall("ensure-image", "PUT", "/images/{name}", _ADMIN),
+        FleetCall("delete-image", "DELETE", "/images/{name}", _ADMIN),
+        FleetCall("show-myself", "GET", "/me", Access(Role.VIEWER, Right.USE, myself=True)),
+        FleetCall("list-my-pools", "GET", "/me/pools", _MYSELF),
+        FleetCall("list-my-desktops", "GET", "/me/desktops", _MYSELF),
+        FleetCall("take-desktop", "POST", "/me/pools/{pool}/desktop", Access(None, Right.USE)),
+        FleetCall("list-people", "GET", "/people", _ADMIN),
+        FleetCall("show-person", "GET", "/people/{name}", _ADMIN),
+        FleetCall("ensure-person", "PUT", "/people/{name}", _ADMIN),
+        FleetCall("set-password", "POST", "/people/{name}/password", _ADMIN),
+        FleetCall("delete-person", "DELETE", "/people/{name}", _ADMIN),
+        FleetCall("list-entitlements", "GET", "/entitlements", _ENTITLE),
+        FleetCall("entitle", "PUT", "/entitlements", _ENTITLE),
+        FleetCall("revoke", "DELETE", "/entitlements", _ENTITLE),
+        FleetCall("list-tokens", "GET", "/tokens", _ADMIN),
+        FleetCall("add-token", "POST", "/tokens", _ADMIN),
+        FleetCall("delete-token", "DELETE", "/tokens/{name}", _ADMIN),
+        FleetCall("show-restore", "GET", "/restore", _SEE),
+        FleetCall("confirm-restore", "POST", "/restore/confirm", _ADMIN),
+        FleetCall("import-desktops", "POST", "/restore/import", _ADMIN),
+        FleetCall("accept-desktop", "POST", "/desktops/{name}/accept", _ADMIN),
+        FleetCall("list-events", "GET", "/events", _SEE),
     )
 }
 """Every call by name."""

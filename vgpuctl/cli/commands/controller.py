@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
     from vgpuctl.controller.client import FleetClient
     from vgpuctl.model.results.fleet import (
-        ApiTokenResult,
         DesktopResult,
         FleetHostResult,
         FleetImageResult,
@@ -118,16 +117,6 @@ IMAGES = Listing(
     ),
     lambda image: str(image.name),
 )
-TOKENS = Listing(
-    "tokens",
-    (
-        Column("name", "NAME", lambda token: token.name),
-        Column("role", "ROLE", lambda token: token.role),
-        Column("created", "CREATED", lambda token: token.created),
-        Column("expires", "EXPIRES", lambda token: token.expires),
-    ),
-    lambda token: str(token.name),
-)
 EVENTS = Listing(
     "events",
     (
@@ -141,13 +130,14 @@ EVENTS = Listing(
 )
 
 
-def _pairs(data: Any, *names: str) -> Page:
+def pairs_page(data: Any, *names: str) -> Page:
+    """Return the page with some fields of a result, one a line."""
     items = [(name.replace("_", " "), value_text(getattr(data, name))) for name in names]
     return Page([Pairs(tuple((name, "-" if value in ("None", "") else value) for name, value in items))])
 
 
 def _pool_page(data: PoolResult) -> Page:
-    page = _pairs(
+    page = pairs_page(
         data, "name", "kind", "state", "reason", "image", "profiles", "maximum", "spare", "desktops", "ready",
         "assigned", "counts",
     )  # fmt: skip
@@ -162,11 +152,11 @@ def _spec_lines(data: PoolResult) -> list[str]:
 
 def _changed_pool(data: Any) -> Page:
     pool: PoolResult = data.data
-    return _changed(data, f"pool {pool.name}: {pool.state if data.changed else 'unchanged'}")
+    return changed_page(data, f"pool {pool.name}: {pool.state if data.changed else 'unchanged'}")
 
 
 def _desktop_page(data: DesktopResult) -> Page:
-    return _pairs(
+    return pairs_page(
         data, "name", "id", "pool", "phase", "why", "user", "host", "profile", "image", "mac", "address", "power",
         "assigned", "lease_until", "seen", "code", "error", "hint",
     )  # fmt: skip
@@ -177,7 +167,7 @@ def changed_desktop(data: Any) -> Page:
     desktop: DesktopResult = data.data
     who = "" if desktop.user is None else f", of {desktop.user}"
     where = "" if desktop.address is None else f", at {desktop.address}"
-    return _changed(data, f"desktop {desktop.name}: {desktop.phase}{who}{where}")
+    return changed_page(data, f"desktop {desktop.name}: {desktop.phase}{who}{where}")
 
 
 def _assigned_desktop(data: Any) -> Page:
@@ -188,7 +178,7 @@ def _assigned_desktop(data: Any) -> Page:
 
 
 def _host_page(data: FleetHostResult) -> Page:
-    return _pairs(
+    return pairs_page(
         data, "name", "address", "state", "held", "problem", "labels", "desktops", "running", "machine_id", "host_key",
         "agent_version", "driver", "holder", "seen", "offers", "images",
     )  # fmt: skip
@@ -197,36 +187,29 @@ def _host_page(data: FleetHostResult) -> Page:
 def changed_host(data: Any) -> Page:
     """Return the page of a host that was changed."""
     host: FleetHostResult = data.data
-    return _changed(data, f"host {host.name}: {'held: ' + host.held if host.held else host.state}")
+    return changed_page(data, f"host {host.name}: {'held: ' + host.held if host.held else host.state}")
 
 
 def _image_page(data: FleetImageResult) -> Page:
-    return _pairs(
+    return pairs_page(
         data, "name", "version", "os", "file", "url", "path", "bytes", "sha256", "retired", "pools", "hosts"
     )  # fmt: skip
 
 
 def _changed_image(data: Any) -> Page:
     image: FleetImageResult = data.data
-    return _changed(data, f"image {image.name}: {image.path}" if data.changed else f"image {image.name}: unchanged")
-
-
-def _token_page(data: Any) -> Page:
-    token: ApiTokenResult = data.data
-    if token.secret is None:
-        return _changed(data, f"token {token.name}: deleted")
-    return Page([token.secret], [f"token {token.name}: {token.role}; its secret is shown this once"])
+    return changed_page(data, f"image {image.name}: {image.path}" if data.changed else f"image {image.name}: unchanged")
 
 
 def _fleet_page(data: FleetResult) -> Page:
-    return _pairs(data, "version", "caller", "role", "incarnation", "holder", "pools", "hosts", "desktops")
+    return pairs_page(data, "version", "caller", "role", "incarnation", "holder", "pools", "hosts", "desktops")
 
 
 def _run_page(data: AgentResult) -> Page:
     return Page(stderr_lines=[f"the controller at {data.socket} has ended"])
 
 
-def _changed(data: Any, text: str, *stderr: str) -> Page:
+def changed_page(data: Any, text: str, *stderr: str) -> Page:
     """Return the page of a change, which a dry run did not make."""
     if data.dry_run:
         return Page([f"would change: {text}" if data.changed else text])
@@ -363,7 +346,7 @@ def run_controller(
 @make_command(
     "upgrade-db",
     table=CONTROLLER_COMMANDS,
-    page=lambda data: _changed(data, f"{data.data.database}: its tables are those of this version"),
+    page=lambda data: changed_page(data, f"{data.data.database}: its tables are those of this version"),
     examples=(
         ("vgpuctl controller upgrade-db --database @/etc/vgpuctl/database", "before the first run, and updates"),
     ),
@@ -806,43 +789,6 @@ delete_desktop = _desktop_command(
 
 
 @make_command(
-    "add-token", table=CONTROLLER_COMMANDS, page=_token_page,
-    examples=(("vgpuctl controller add-token ansible --role operator > token", "the secret, on stdout alone"),),
-)  # fmt: skip
-@click.argument("name", metavar="NAME")
-@click.option("--role", type=click.Choice(("admin", "operator", "viewer")), help="What it allows. [viewer]")
-@click.option("--days", metavar="N", type=click.IntRange(1, 3650), help="It expires after so many days.")
-@at_controller
-@click.pass_obj
-def add_token(settings: Settings, name: str, role: str | None, days: int | None, where: Where) -> int:
-    """Make an API token. viewer: look. operator: pools and desktops too. admin: everything."""
-    return make_call(settings, where, "add-token", name=name, role=role, days=days)
-
-
-@make_command(
-    "list-tokens", table=CONTROLLER_COMMANDS, listing=TOKENS,
-    examples=(("vgpuctl controller list-tokens", "without their secrets, which nobody can read"),),
-)  # fmt: skip
-@at_controller
-@click.pass_obj
-def list_tokens(settings: Settings, where: Where) -> int:
-    """List the API tokens."""
-    return make_call(settings, where, "list-tokens")
-
-
-@make_command(
-    "delete-token", table=CONTROLLER_COMMANDS, page=_token_page,
-    examples=(("vgpuctl controller delete-token ansible", "it opens nothing any more"),),
-)  # fmt: skip
-@click.argument("name", metavar="TOKEN")
-@changes_at_controller
-@click.pass_obj
-def delete_token(settings: Settings, name: str, where: Where) -> int:
-    """Delete an API token."""
-    return make_call(settings, where, "delete-token", name=name)
-
-
-@make_command(
     "list-events", table=CONTROLLER_COMMANDS, listing=EVENTS,
     examples=(("vgpuctl controller list-events", "the last 200: who did what, and what failed"),),
 )  # fmt: skip
@@ -861,7 +807,7 @@ _COMMANDS: dict[str, click.Command] = {
         run_controller, upgrade_db, show_fleet, add_host, list_hosts, show_host, cordon_host, label_host, accept_host,
         remove_host, ensure_image, list_images, show_image, delete_image, ensure_pool, list_pools, show_pool,
         pause_pool, resume_pool, delete_pool, list_desktops, show_desktop, assign, release, start_desktop, stop_desktop,
-        delete_desktop, add_token, list_tokens, delete_token, list_events,
+        delete_desktop, list_events,
     )
 }  # fmt: skip
 

@@ -3,7 +3,8 @@
 
 The file is JSON, one object a line, compressed by gzip: a head with the version of the tables and the incarnation, a
 line for each row, and an end with their numbers. Left out is what counts no more after a restore: leases, rooms, kept
-answers; and API tokens, because a restore would bring back those that were deleted since.
+answers, sessions; API tokens, because a restore would bring back those that were deleted since; hashes of passwords,
+which who has the file could try.
 
 A restored database is a new incarnation (`planning.restored`): nothing is changed on hosts until an admin confirms it.
 """
@@ -49,10 +50,11 @@ from vgpuctl.regular_file import open_regular_file
 from vgpuctl.value import Value
 
 FORMAT = "vgpuctl-fleet-backup"
-TABLES = ("meta", "image", "pool", "host", "person", "desktop", "event")
+TABLES = ("meta", "image", "pool", "host", "person", "membership", "entitlement", "desktop", "event")
 """What a backup has, in the order in which rows can be added. The ids of events are given again."""
 MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_ROWS = 4 << 30, 4 << 20, 20_000_000
 _BATCH_ROWS = 500
+_LEFT_OUT = frozenset({("event", "id"), ("person", "password")})
 
 
 class Renewed(Value):
@@ -109,7 +111,7 @@ def _write_lines(file: gzip.GzipFile, connection: Connection, database: Database
         table = schema.metadata.tables[name]
         result = connection.execution_options(yield_per=_BATCH_ROWS).execute(select(table).order_by(*table.primary_key))
         for row in result.mappings():
-            values = {column: value for column, value in row.items() if (name, column) != ("event", "id")}
+            values = {column: value for column, value in row.items() if (name, column) not in _LEFT_OUT}
             file.write(_line({"table": name, "row": values}))
             rows[name] += 1
     file.write(_line({"end": dict(rows)}))

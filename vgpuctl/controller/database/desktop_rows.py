@@ -10,7 +10,7 @@ Size: each method is one transaction, and all of them are about the same row.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, ScalarSelect, Select, Table, delete, func, insert, select, update
 
@@ -22,6 +22,8 @@ from vgpuctl.controller.database.rows import (
     Rows,
     desktop_of,
     forget_crashes,
+    no_desktop,
+    no_pool,
     pool_of,
     report_columns,
     row_of_desktop,
@@ -40,7 +42,8 @@ from vgpuctl.controller.planning.phase import (
     was_seen,
 )
 from vgpuctl.controller.planning.restored import record_of
-from vgpuctl.errors import InvalidInput, NoCapacity, NotAllowed, NotFound, Refused
+from vgpuctl.controller.policy import FleetTarget
+from vgpuctl.errors import InvalidInput, NoCapacity, Refused
 from vgpuctl.value import replace
 
 DAY_SECONDS = 86400.0
@@ -62,14 +65,21 @@ class DesktopRows(Rows):
         user: str | None = None,
         after: str | None = None,
         limit: int = MAX_ROWS,
+        pools: Collection[str] | None = None,
     ) -> tuple[Desktop, ...]:
-        """Return desktops by name: of a pool, of a host, of a user, after a name; at most `limit`."""
+        """Return desktops by name: of a pool, of a host, of a user, after a name; at most `limit`.
+
+        `pools`: only those of these pools.
+        """
         table = schema.desktop
         statement = select(table).order_by(table.c.name).limit(limit)
         if pool is not None:
             statement = statement.where(
                 table.c.pool_id == select(schema.pool.c.id).where(schema.pool.c.name == pool).scalar_subquery()
             )
+        if pools is not None:
+            seen = select(schema.pool.c.id).where(schema.pool.c.name.in_(pools))
+            statement = statement.where(table.c.pool_id.in_(seen))
         if host is not None:
             statement = statement.where(
                 table.c.host_id == select(schema.host.c.id).where(schema.host.c.name == host).scalar_subquery()
@@ -98,6 +108,20 @@ class DesktopRows(Rows):
         first = select(table.c.id, number).where(waiting).subquery()
         chosen = select(table).join(first, first.c.id == table.c.id).where(first.c.number <= MAX_UNPLACED)
         return self._read(chosen.order_by(*order))
+
+    def target(self, name: str) -> FleetTarget:
+        """Return what a call about a desktop is about.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        table = schema.desktop
+        own = select(schema.pool.c.name, table.c.user).join(table, table.c.pool_id == schema.pool.c.id)
+        with self._database.read() as connection:
+            row = connection.execute(own.where(table.c.name == name)).first()
+        if row is None:
+            raise no_desktop(name)
+        return FleetTarget(row[0], row[1])
 
     def macs(self) -> set[str]:
         """Return the MAC addresses of all desktops."""
@@ -146,7 +170,7 @@ class DesktopRows(Rows):
         another is ready; when the host answers again, he loses one of them (`planning.pool_plan`).
 
         Raises:
-            NotFound: there is no such pool. InvalidInput: its desktops have no users. NotAllowed: it is not for him.
+            NotFound: there is no such pool. InvalidInput: its desktops have no users.
             Refused: it is paused, or being deleted. NoCapacity: none is ready.
         """
         with self._write() as connection:
@@ -158,7 +182,7 @@ class DesktopRows(Rows):
                 select(schema.pool).where(schema.pool.c.name == pool_name).with_for_update(key_share=True)
             ).mappings().first()  # fmt: skip
             if row is None:
-                raise NotFound(f"there is no pool {pool_name}", hint="vgpuctl controller list-pools", pool=pool_name)
+                raise no_pool(pool_name)
             pool = pool_of(row)
             _check_assign(pool, user)
             now = self._database.now(connection)
@@ -577,10 +601,6 @@ def _check_assign(pool: Pool, user: str) -> None:
             f"the desktops of pool {pool.name} have no users: it is {pool.spec.kind}",
             hint="vgpuctl controller list-pools shows which are floating or dedicated",
         )
-    if pool.spec.users and user not in pool.spec.users:
-        raise NotAllowed(
-            f"{user} may have no desktop of pool {pool.name}", hint="its users: lists who may", rule="users"
-        )
     text = pool_rules.logon_problem(user, pool.spec.logon)
     if text is not None:
         raise InvalidInput(f"{text}, and pool {pool.name} has logon: {pool.spec.logon}", pool=pool.name)
@@ -617,7 +637,7 @@ def _find(connection: Connection, name: str, *, lock: bool = False) -> Desktop:
     statement = select(schema.desktop).where(schema.desktop.c.name == name)
     row = connection.execute(statement.with_for_update(key_share=True) if lock else statement).mappings().first()
     if row is None:
-        raise NotFound(f"there is no desktop {name}", hint="vgpuctl controller list-desktops", desktop=name)
+        raise no_desktop(name)
     return desktop_of(row)
 
 

@@ -11,13 +11,14 @@ from vgpuctl.controller.database.rows import (
     Rows,
     desktop_of,
     host_of,
+    no_desktop,
     pool_of,
     report_columns,
     row_of_desktop,
 )
 from vgpuctl.controller.model import Desktop, DesktopReport
 from vgpuctl.controller.planning.moves import why_not_move
-from vgpuctl.errors import NotFound, Refused
+from vgpuctl.errors import Refused
 from vgpuctl.value import replace
 
 
@@ -37,7 +38,7 @@ class MoveRows(Rows):
             wanted = select(table).where(table.c.name == name).with_for_update(key_share=True)
             row = connection.execute(wanted).mappings().first()
             if row is None:
-                raise NotFound(f"there is no desktop {name}", hint="vgpuctl controller list-desktops", desktop=name)
+                raise no_desktop(name)
             before = desktop_of(row)
             pool = connection.execute(select(schema.pool).where(schema.pool.c.id == before.pool_id)).mappings().one()
             on_host = select(schema.host).where(schema.host.c.id == before.host_id)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ from vgpuctl.controller.model import (
     PoolState,
 )
 from vgpuctl.controller.planning.phase import CRASHES_CODE
-from vgpuctl.errors import InvalidInput, Stale
+from vgpuctl.errors import InvalidInput, NotFound, Stale
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.image_copy import CopyState
 from vgpuctl.model.result_reader import read_value
@@ -177,6 +177,31 @@ def read_text(kind: Any, text: str) -> Any:
         return read_value(kind, {**defaults, **json.loads(text)})
     except ValueError as error:
         raise InvalidInput(f"the database has a value of another form: {error}") from error
+
+
+def no_pool(name: str) -> NotFound:
+    """Return the error for a pool that does not exist."""
+    return NotFound(f"there is no pool {name}", hint="vgpuctl controller list-pools", pool=name)
+
+
+def no_desktop(name: str) -> NotFound:
+    """Return the error for a desktop that does not exist."""
+    return NotFound(f"there is no desktop {name}", hint="vgpuctl controller list-desktops", desktop=name)
+
+
+def pool_ids(connection: Connection, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the ids of pools.
+
+    Raises:
+        NotFound: there is none of a name.
+    """
+    wanted = tuple(names)
+    rows = connection.execute(select(schema.pool.c.name, schema.pool.c.id).where(schema.pool.c.name.in_(wanted)))
+    ids = {row.name: row.id for row in rows}
+    for name in wanted:
+        if name not in ids:
+            raise no_pool(name)
+    return tuple(ids[name] for name in wanted)
 
 
 def pool_of(row: RowMapping) -> Pool:

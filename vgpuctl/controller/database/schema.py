@@ -19,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 NAME = String(255)
@@ -125,8 +126,47 @@ host_image = Table(
 )
 """It refers to no row of `image`: a copy is deleted on the host after that."""
 
-person = Table("person", metadata, Column("name", NAME, primary_key=True))
-"""The users who ever had a desktop: who assigns one locks the user's row first."""
+person = Table(
+    "person",
+    metadata,
+    Column("name", NAME, primary_key=True),
+    Column("realm", NAME),
+    Column("password", Text),
+    Column("disabled", Boolean, nullable=False, server_default=false()),
+    Column("shown", NAME),
+    Column("signed_in_at", Float),
+    Column("generation", Integer, nullable=False, server_default="1"),
+)
+"""Everybody who ever had a desktop, or can sign in: who assigns one locks the user's row first."""
+
+membership = Table(
+    "membership",
+    metadata,
+    Column("person", NAME, ForeignKey(person.c.name, ondelete="CASCADE"), primary_key=True),
+    Column("group_name", NAME, primary_key=True, index=True),
+)
+
+entitlement = Table(
+    "entitlement",
+    metadata,
+    Column("who", NAME, primary_key=True),
+    Column("scope", ID, primary_key=True),
+    Column("pool_id", ID, ForeignKey(pool.c.id, ondelete="CASCADE"), index=True),
+    Column("right", NAME, nullable=False),
+)
+"""Who may what: `scope` is the pool's id again, or `FLEET`, so that each has one right there."""
+FLEET = "fleet"
+
+web_session = Table(
+    "web_session",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("person", NAME, ForeignKey(person.c.name, ondelete="CASCADE"), nullable=False, index=True),
+    Column("created_at", Float, nullable=False),
+    Column("seen_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("address", NAME, nullable=False),
+)
 
 desktop = Table(
     "desktop",
@@ -158,12 +198,21 @@ token = Table(
     "token",
     metadata,
     Column("name", NAME, primary_key=True),
-    Column("role", NAME, nullable=False),
+    Column("role", NAME),
     Column("digest", String(64), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float),
+    Column("right", NAME),
     UniqueConstraint("digest"),
 )
+
+token_pool = Table(
+    "token_pool",
+    metadata,
+    Column("token", NAME, ForeignKey(token.c.name, ondelete="CASCADE"), primary_key=True),
+    Column("pool_id", ID, ForeignKey(pool.c.id, ondelete="CASCADE"), primary_key=True),
+)
+"""The pools on which a token has its right."""
 
 event = Table(
     "event",

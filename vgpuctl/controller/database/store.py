@@ -21,18 +21,20 @@ from sqlalchemy import Connection, insert, select
 
 from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.database import schema
-from vgpuctl.controller.database.access_rows import AnswerRows, JournalRows, TokenRows
 from vgpuctl.controller.database.controller_rows import ControllerRows
 from vgpuctl.controller.database.desktop_rows import DesktopRows
 from vgpuctl.controller.database.engine import LOWEST_POSTGRESQL, Database
 from vgpuctl.controller.database.host_rows import HostRows
 from vgpuctl.controller.database.host_view import HostView, HostViews
 from vgpuctl.controller.database.image_rows import HostImageRows
+from vgpuctl.controller.database.journal_rows import AnswerRows, JournalRows
 from vgpuctl.controller.database.move_rows import MoveRows
+from vgpuctl.controller.database.people_rows import EntitlementRows, PeopleRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
 from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.room_rows import RoomRows
 from vgpuctl.controller.database.rows import Changes
+from vgpuctl.controller.database.token_rows import TokenRows
 from vgpuctl.errors import HostCannot, Refused
 
 _UPGRADE = "vgpuctl controller upgrade-db"
@@ -79,6 +81,8 @@ class Store:
         self.pools = PoolRows(*parts)
         self.desktops = DesktopRows(*parts)
         self.moves = MoveRows(*parts)
+        self.people = PeopleRows(*parts)
+        self.entitlements = EntitlementRows(*parts)
         self.tokens = TokenRows(*parts)
         self.journal = JournalRows(*parts)
         self.answers = AnswerRows(*parts)

@@ -26,9 +26,9 @@ from vgpuctl.controller.planning.schedules import DAY_NAMES, clock_problem, cloc
 from vgpuctl.errors import ClockChange, InvalidInput
 from vgpuctl.value import field_names
 
-MAX_USERS, MAX_SCHEDULES, MAX_PROFILES = 5000, 50, 16
+MAX_SCHEDULES, MAX_PROFILES = 50, 16
 MAX_SPEC_BYTES = 1 << 20
-_FOR_USERS = ("spare", "per_user", "users", "logon", "on_logoff", "lease_days", "schedules")
+_FOR_USERS = ("spare", "per_user", "logon", "on_logoff", "lease_days", "schedules")
 
 
 def _schedule(value: object) -> Schedule:
@@ -83,7 +83,7 @@ def _entries_schema(shape: Shape, most: int) -> JsonSchema:
 
 def _find_contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:
     problems: list[Problem] = []
-    for check in (_check_kind, _check_numbers, _check_names, _check_users, _check_vm):
+    for check in (_check_kind, _check_numbers, _check_names, _check_vm):
         problems += check(fields)
     return tuple(problems)
 
@@ -132,15 +132,6 @@ def _check_names(fields: Mapping[str, object]) -> Iterator[Problem]:
     text = long_name_problem(pattern, maximum, str(vm.get("os") or "") if isinstance(vm, Mapping) else "")
     if text is not None:
         yield Problem(("names",), text)
-
-
-def _check_users(fields: Mapping[str, object]) -> Iterator[Problem]:
-    users, logon = fields.get("users"), fields.get("logon")
-    listed = users if isinstance(users, tuple) else (users,)
-    for number, user in enumerate(listed):
-        text = pool_rules.logon_problem(user, logon) if isinstance(user, str) and isinstance(logon, Logon) else None
-        if text is not None:
-            yield Problem(("users", number) if isinstance(users, tuple) else ("users",), text)
 
 
 def _check_vm(fields: Mapping[str, object]) -> Iterator[Problem]:
@@ -199,12 +190,6 @@ POOL_SHAPE = Shape(
         ),
         Key("spare", rules.whole_number(0, MAX_DESKTOPS), "how many are ready without a user", _SPARE_SCHEMA),
         Key("per_user", rules.whole_number(1, 100), "how many a user may have", integer_schema(1, 100)),
-        Key(
-            "users",
-            pool_rules.unique_list(pool_rules.user, MAX_USERS),
-            "who may have a desktop; without this everybody",
-            nonempty_list_schema(pattern_schema(pool_rules.USER_PATTERN)),
-        ),
         Key(
             "ready_when",
             pool_rules.ready_when,

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API tokens, the journal, and answers that are kept for requests that come twice."""
+"""The journal, and answers that are kept for requests that come twice."""
 
 from __future__ import annotations
 
-import hmac
 from itertools import takewhile
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, func, select
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import About, Rows, columns_of
-from vgpuctl.controller.model import ApiToken, FleetEvent, JournalLimits, Role
-from vgpuctl.errors import Exists, NotFound, Refused
+from vgpuctl.controller.model import FleetEvent, JournalLimits
+from vgpuctl.errors import Refused
 from vgpuctl.value import Value
 
 ANSWER_SECONDS = 86400.0
@@ -26,53 +25,6 @@ class KnownAnswer(Value):
     digest: str
     status: int
     body: str
-
-
-class TokenRows(Rows):
-    """The API tokens. The database has only digests of their secrets."""
-
-    def list(self) -> tuple[ApiToken, ...]:
-        """Return all tokens, by name."""
-        with self._database.read() as connection:
-            rows = connection.execute(select(schema.token).order_by(schema.token.c.name)).mappings()
-            return tuple(ApiToken(r["name"], Role(r["role"]), r["created_at"], r["expires_at"]) for r in rows)
-
-    def find(self, digest: str) -> ApiToken | None:
-        """Return the token whose secret has this digest; None: there is none, or it has expired."""
-        with self._database.read() as connection:
-            now = self._database.now(connection)
-            row = connection.execute(select(schema.token).where(schema.token.c.digest == digest)).mappings().first()
-        if row is None or not hmac.compare_digest(row["digest"], digest):
-            return None
-        if row["expires_at"] is not None and row["expires_at"] <= now:
-            return None
-        return ApiToken(row["name"], Role(row["role"]), row["created_at"], row["expires_at"])
-
-    def add(self, name: str, role: Role, digest: str, valid_seconds: float | None, actor: str) -> ApiToken:
-        """Add a token.
-
-        Raises:
-            Exists: there is one of this name.
-        """
-        with self._write() as connection:
-            if connection.execute(select(schema.token.c.name).where(schema.token.c.name == name)).first() is not None:
-                raise Exists(f"there is a token {name}", hint=f"vgpuctl controller delete-token {name}", token=name)
-            now = self._database.now(connection)
-            token = ApiToken(name, role, now, None if valid_seconds is None else now + valid_seconds)
-            connection.execute(insert(schema.token).values(**{**columns_of(token), "role": role.value}, digest=digest))
-            self._note(connection, "token-added", f"{name}: {role}", actor, About())
-            return token
-
-    def delete(self, name: str, actor: str) -> None:
-        """Delete a token.
-
-        Raises:
-            NotFound: there is none of this name.
-        """
-        with self._write() as connection:
-            if connection.execute(delete(schema.token).where(schema.token.c.name == name)).rowcount == 0:
-                raise NotFound(f"there is no token {name}", hint="vgpuctl controller list-tokens", token=name)
-            self._note(connection, "token-deleted", name, actor, About())
 
 
 class JournalRows(Rows):

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every call of the API by every kind of caller, about what is his and what is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controller.conftest import IMAGE, SPEC, opened
+from tests.controller.controllers import Controller, running_controller
+from vgpuctl.controller.model import NewDesktop, PoolChanges
+from vgpuctl.controller.routes import API, CALLS
+
+PASSWORD = "correct horse battery"
+RIGHTS = {
+    "stranger": (), "user": (("use", "office"),), "helper": (("operate", "office"),),
+    "manager": (("manage", "office"),), "viewer": (("viewer", None),), "operator": (("operator", None),),
+    "admin": (("admin", None),),
+}  # fmt: skip
+"""People -> what they may do. There is also a token `tool` that may operate office, and `nobody`."""
+PEOPLE = {*RIGHTS}
+SEE = {"viewer", "operator", "admin"}
+OPERATE = {"operator", "admin"}
+ADMIN = {"admin"}
+OPERATORS = {"helper", "manager", "tool"}
+FLEET = {
+    **dict.fromkeys(("show-fleet", "list-hosts", "show-host", "fits", "show-restore", "list-events"), SEE),
+    **dict.fromkeys(("list-pools", "list-desktops"), SEE | OPERATORS),
+    **dict.fromkeys(("list-images", "show-image"), SEE | {"manager"}),
+    **dict.fromkeys(("cordon-host", "drain-host", "uncordon-host"), OPERATE),
+    **dict.fromkeys(
+        ("add-host", "accept-host", "label-host", "remove-host", "ensure-image", "delete-image", "list-people",
+         "show-person", "ensure-person", "set-password", "delete-person", "list-tokens", "add-token", "delete-token",
+         "confirm-restore", "import-desktops"), ADMIN,
+    ),
+    "list-entitlements": ADMIN | {"manager"},
+    "show-myself": PEOPLE | {"tool"},
+    **dict.fromkeys(("list-my-pools", "list-my-desktops"), PEOPLE),
+}  # fmt: skip
+"""Calls about no pool -> who may make them."""
+OFFICE = {
+    "show-pool": SEE | OPERATORS,
+    "ensure-pool": OPERATE | {"manager"},
+    **dict.fromkeys(("pause-pool", "resume-pool", "assign"), OPERATE | OPERATORS),
+    "delete-pool": ADMIN,
+    "take-desktop": {"user", "helper", "manager"},
+    **dict.fromkeys(("entitle", "revoke"), ADMIN | {"manager"}),
+    "show-desktop": SEE | OPERATORS | {"user"},
+    **dict.fromkeys(("release", "start-desktop", "stop-desktop"), OPERATE | OPERATORS | {"user"}),
+    "delete-desktop": OPERATE | {"manager"},
+    **dict.fromkeys(("move-desktop", "accept-desktop"), ADMIN),
+}
+"""Calls about the pool office and its desktop, which is `user`'s -> who may make them."""
+KNOWING = SEE | OPERATORS | {"user"}
+"""Who may know that office exists."""
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    directory = tmp_path_factory.mktemp("access")
+    with running_controller(directory / "controller") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def callers(controller: Controller) -> dict[str, dict[str, str]]:
+    """Return each caller's headers, with the fleet that they ask about."""
+    run = controller.run
+    run("ensure-image", "office", "--path", IMAGE)
+    spec = controller.directory / "spec.json"
+    for pool in ("office", "lab"):
+        spec.write_text(json.dumps({**SPEC, "names": f"{pool}-{{:03}}", "spare": 0}))
+        assert run("ensure-pool", pool, "-f", str(spec)).returncode == 0
+    with opened(f"sqlite:///{controller.directory}/state/fleet.db") as store:
+        for number, (pool, user) in enumerate((("office", "user"), ("lab", "somebody"))):
+            new = NewDesktop(f"{pool}-001", f"52:54:00:00:00:0{number}")
+            store.desktops.tick(store.pools.find(pool).id, lambda *_, new=new: PoolChanges((new,)))
+            with store.database.write() as connection:
+                connection.exec_driver_sql(f"UPDATE desktop SET user = '{user}' WHERE name = '{pool}-001'")
+    headers: dict[str, dict[str, str]] = {"nobody": {}}
+    password = controller.directory / "password"
+    password.write_text(PASSWORD + "\n")
+    for name, rights in RIGHTS.items():
+        assert run("ensure-person", name).returncode == 0
+        assert run("set-password", name, "--password-file", str(password)).returncode == 0
+        for right, pool in rights:
+            assert run("entitle", name, right, *([] if pool is None else ["--pool", pool])).returncode == 0
+        headers[name] = sign_in(controller, name)
+    secret = run("add-token", "tool", "--right", "operate", "--pool", "office").stdout.strip()
+    headers["tool"] = {"Authorization": f"Bearer {secret}"}
+    return headers
+
+
+def sign_in(controller: Controller, name: str, password: str = PASSWORD) -> dict[str, str]:
+    """Return the headers with which a page of the controller asks for a person."""
+    status, body, headers = controller.request("POST", f"{API}/session", {"user": name, "password": password})
+    assert status == 200, body
+    cookie = headers["Set-Cookie"].partition(";")[0]
+    return {"Cookie": cookie, body["header"].replace("-", "_"): body["token"], "Sec_Fetch_Site": "same-origin"}
+
+
+def ask(controller: Controller, headers: dict[str, str], call: str, pool: str) -> tuple[int, dict[str, Any]]:
+    """Make a call about a pool or its desktop; no change is made."""
+    one = CALLS[call]
+    names = {"pools": pool, "desktops": f"{pool}-001"}
+    name = names.get(one.path.strip("/").partition("/")[0], "x")
+    given: dict[str, str] = {}
+    if call == "entitle":
+        given = {"who": "ada", "right": "use", "pool": pool}
+    query = f"?who=ada&pool={pool}" if call == "revoke" else ""
+    if one.has_dry_run:
+        query += ("&" if query else "?") + "dry_run=true"
+    path = API + one.path.format(name=name, pool=pool) + query
+    status, body, _ = controller.request(one.method, path, None if one.method == "GET" else given, **headers)
+    return status, body
+
+
+def kind_of(status: int, body: dict[str, Any], pool: str) -> str:
+    """Return what an answer means: hidden, denied, unknown caller, or that the call was made or tried."""
+    message = body.get("error", {}).get("message", "")
+    hidden = (f"there is no pool {pool}", f"there is no desktop {pool}-001")
+    return {401: "unknown", 403: "denied"}.get(status, "hidden" if status == 404 and message in hidden else "made")
+
+
+def test_every_call_is_in_the_table() -> None:
+    assert {*FLEET, *OFFICE} == {*CALLS}
+
+
+@pytest.mark.parametrize("call", [*CALLS])
+def test_who_may_make_a_call(controller: Controller, callers: dict[str, dict[str, str]], call: str) -> None:
+    kinds = {name: kind_of(*ask(controller, headers, call, "office"), "office") for name, headers in callers.items()}
+    allowed = FLEET.get(call) or OFFICE[call]
+    expected = {name: "made" if name in allowed else "denied" for name in callers} | {"nobody": "unknown"}
+    if call in OFFICE:
+        expected |= {name: "hidden" for name in callers if name not in {*KNOWING, *allowed, "nobody"}}
+    assert kinds == expected
+
+
+@pytest.mark.parametrize("call", [*OFFICE])
+def test_what_is_others_is_hidden(controller: Controller, callers: dict[str, dict[str, str]], call: str) -> None:
+    for name in ("stranger", "user", "helper", "manager", "tool"):
+        assert kind_of(*ask(controller, callers[name], call, "lab"), "lab") == "hidden", name
+
+
+def test_answers_have_what_a_caller_sees(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
+    def names(who: str, path: str) -> list[str]:
+        status, body, _ = controller.request("GET", API + path, **callers[who])
+        assert status == 200, body
+        return [one["name"] for one in body["data"]]
+
+    for who in ("helper", "manager", "tool"):
+        assert names(who, "/pools") == ["office"]
+        assert names(who, "/desktops") == ["office-001"]
+        assert names(who, "/desktops?user=somebody") == []
+    assert names("viewer", "/desktops") == ["lab-001", "office-001"]
+    assert names("user", "/me/desktops") == ["office-001"]
+    assert names("user", "/me/pools") == ["office"]
+    assert names("stranger", "/me/pools") == names("stranger", "/me/desktops") == []
+    _, body, _ = controller.request("GET", f"{API}/entitlements", **callers["manager"])
+    assert {(one["who"], one["pool"]) for one in body["data"]} == {
+        ("user", "office"), ("helper", "office"), ("manager", "office"),
+    }  # fmt: skip
+    _, body, _ = controller.request("GET", f"{API}/me", **callers["user"])
+    assert body["data"] == {"name": "user", "kind": "person", "role": None, "rights": {"office": "use"}}
+
+
+def test_a_pools_manager_makes_no_managers(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
+    given = {"who": "ada", "right": "manage", "pool": "office"}
+    status, body, _ = controller.request("PUT", f"{API}/entitlements", given, **callers["manager"])
+    assert (status, body["error"]["message"]) == (403, "an admin decides who manages the pool office")
+    status, body, _ = controller.request("DELETE", f"{API}/entitlements?who=manager&pool=office", **callers["manager"])
+    assert status == 403
+    path = f"{API}/pools/office?dry_run=true"
+    spec = {**SPEC, "names": "office-{:03}", "spare": 0}
+    assert controller.request("PUT", path, {"spec": {**spec, "spare": 1}}, **callers["manager"])[0] == 200
+    status, body, _ = controller.request("PUT", path, {"spec": {**spec, "maximum": 9}}, **callers["manager"])
+    assert status == 403
+    assert body["error"]["message"].startswith("maximum: an operator of the fleet decides")
+
+
+def test_a_change_with_a_cookie_comes_from_our_own_page(
+    controller: Controller, callers: dict[str, dict[str, str]]
+) -> None:
+    path, good = f"{API}/pools/office/pause?dry_run=true", callers["helper"]
+    assert controller.request("POST", path, {}, **good)[0] == 200
+    header = next(name for name in good if name not in ("Cookie", "Sec_Fetch_Site"))
+    bad = [{"Sec_Fetch_Site": site} for site in ("cross-site", "same-site", "none")]
+    bad += [{header: text} for text in ("", "x", "é".encode().decode("latin-1"), callers["manager"][header])]
+    for one in bad:
+        assert controller.request("POST", path, {}, **{**good, **one})[0] == 403, one
+    for missing in (header, "Sec_Fetch_Site"):
+        less = {name: text for name, text in good.items() if name != missing}
+        assert controller.request("POST", path, {}, **less)[0] == 403, missing
+        assert controller.request("GET", f"{API}/pools", **less)[0] == 200, "a question needs neither"
+    sent = {"user": "helper", "password": PASSWORD}
+    assert controller.request("POST", f"{API}/session", sent, Sec_Fetch_Site="cross-site")[0] == 403
+
+
+def test_other_routes(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
+    """Those that are no calls: what anybody may ask says nothing of the fleet."""
+    for path in ("/healthz", "/readyz", f"{API}/openapi.json"):
+        status, body, _ = controller.request("GET", path)
+        assert status == 200
+        assert "office" not in json.dumps(body).replace("office-{", "")
+    statuses = {name: controller.request("GET", "/metrics", **headers)[0] for name, headers in callers.items()}
+    assert statuses == {name: 401 if name == "nobody" else 200 if name in SEE else 403 for name in callers}
+
+
+def test_signing_out_and_being_disabled(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
+    mine = f"{API}/me"
+    first, second = sign_in(controller, "stranger"), sign_in(controller, "stranger")
+    assert controller.request("DELETE", f"{API}/session", **{**first, "Sec_Fetch_Site": "cross-site"})[0] == 403
+    status, _, headers = controller.request("DELETE", f"{API}/session", **first)
+    assert (status, 'vgpuctl=""' in headers["Set-Cookie"]) == (200, True)
+    assert controller.request("GET", mine, **first)[0] == 401
+    assert controller.request("GET", mine, **second)[0] == 200
+    assert controller.run("ensure-person", "stranger", "--disabled").stdout == "person stranger: disabled\n"
+    assert controller.request("GET", mine, **second)[0] == 401
+    given = {"user": "stranger", "password": PASSWORD}
+    status, body, _ = controller.request("POST", f"{API}/session", given)
+    assert (status, body["error"]["code"]) == (401, "wrong-password"), "not even that he exists is said"
+    assert controller.run("ensure-person", "stranger", "--enabled").returncode == 0
+    callers["stranger"] = sign_in(controller, "stranger")
+    made = controller.run("set-password", "stranger").stdout.strip()
+    assert controller.request("GET", mine, **callers["stranger"])[0] == 401, "a new password ends sessions"
+    callers["stranger"] = sign_in(controller, "stranger", made)
+
+
+def test_people_as_an_admin_makes_them(controller: Controller) -> None:
+    run, data = controller.run, controller.data
+    assert run("ensure-person", "grace", "--group", "navy", "--group", "staff").stdout == "person grace: navy, staff\n"
+    assert run("ensure-person", "grace").stdout == "person grace: unchanged\n"
+    assert run("ensure-person", "grace", "--no-groups", "--realm", "oidc").stdout == "person grace: no groups\n"
+    assert run("ensure-person", "grace", "--no-groups", "--group", "x").returncode == 2
+    assert data("show-person", "grace")["realm"] == "oidc"
+    assert run("set-password", "grace").returncode == 3
+    assert "grace" in [one["name"] for one in data("list-people")]
+    given = run("entitle", "@navy", "use", "--pool", "lab")
+    assert given.stdout == "@navy: use of pool lab\n"
+    assert "nobody who is known here is in the group navy yet" in given.stderr
+    assert ("@navy", "use", "lab") in [
+        (o["who"], o["right"], o["pool"]) for o in data("list-entitlements", "--pool", "lab")
+    ]
+    assert run("revoke", "@navy", "--pool", "lab", "--dry-run").stdout.startswith("would change")
+    assert run("revoke", "@navy", "--pool", "lab").stdout == "@navy: no longer use of pool lab\n"
+    assert run("revoke", "@navy", "--pool", "lab").returncode == 2
+    for words in (
+        ("everybody",), ("a b",), ("x" * 65,), ("everyone", "--group", "@x"), ("everyone", "--group", "a\x01"),
+        ("everyone", "--group", "x" * 201), ("everyone", "--group", ""),
+    ):  # fmt: skip
+        assert run("ensure-person", *words).returncode == 2, words
+    for words in (("@", "use"), ("@a,b", "use"), ("ada", "admin"), ("ada", "USE")):
+        assert run("entitle", *words, "--pool", "lab").returncode == 2, words
+    assert run("entitle", "ada", "use").returncode == 2, "no role"
+    assert run("add-token", "x", "--right", "operate").returncode == 2
+    assert run("add-token", "x", "--pool", "lab").returncode == 2
+    assert run("add-token", "x", "--role", "viewer", "--right", "operate", "--pool", "lab").returncode == 2
+    assert run("add-token", "x", "--right", "operate", "--pool", "none").returncode == 2
+    assert run("delete-person", "grace", "--yes").stdout == "person grace: deleted\n"
+    assert run("show-person", "grace").returncode == 2
+
+
+def test_no_secret_is_stored_or_logged(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
+    secrets = [headers["Cookie"].partition("=")[2] for headers in callers.values() if "Cookie" in headers]
+    secrets += [PASSWORD, callers["tool"]["Authorization"].removeprefix("Bearer ")]
+    for path in Path(controller.directory, "state").rglob("*"):
+        content = path.read_bytes()
+        assert not any(secret.encode() in content for secret in secrets), path

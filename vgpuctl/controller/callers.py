@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who asks: the socket's owner, a program with a token, or a person whose browser has a session.
+
+A browser sends its cookie with requests that another site made it send. So a change with a cookie must also say that
+the page was ours (Sec-Fetch-Site, which no page can set), and carry a text that only our pages can read.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from vgpuctl.controller.model import CallerKind, FleetCaller, Role
+from vgpuctl.controller.sessions import PasswordSignIn, SignedIn, digest_of, is_header_token
+from vgpuctl.errors import InvalidInput, NotAllowed
+
+if TYPE_CHECKING:
+    from vgpuctl.controller.database.store import Store
+
+HEADER = "x-vgpuctl-token"
+SAFE_COOKIE = "__Host-vgpuctl"
+"""A browser sends it back only over TLS, and to this host alone."""
+PLAIN_COOKIE = "vgpuctl"
+"""Without TLS, which is served on loopback addresses alone."""
+
+
+class NotSignedIn(NotAllowed):
+    """A request has no token, or one that opens nothing (HTTP 401)."""
+
+    code = "not-signed-in"
+
+
+class Callers:
+    """Says who asks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._owner = getpass.getuser()
+        self.passwords = PasswordSignIn(store)
+
+    def find(self, request: Request, *, changes: bool) -> FleetCaller:
+        """Return who asks. `changes`: the request is to change something.
+
+        Raises:
+            NotSignedIn: nobody that is known. NotAllowed: another site's page may have sent it.
+        """
+        if request.scope.get("vgpuctl_socket"):
+            return FleetCaller(self._owner, Role.ADMIN, CallerKind.LOCAL)
+        kind, _, secret = request.headers.get("authorization", "").partition(" ")
+        if kind:
+            token = self._store.tokens.find(digest_of(secret.strip())) if kind.lower() == "bearer" and secret else None
+            if token is not None:
+                rights = {} if token.right is None else dict.fromkeys(token.pools, token.right)
+                return FleetCaller(token.name, token.role, CallerKind.TOKEN, rights)
+        secret = session_secret(request) or ""
+        person = self.passwords.caller(secret) if secret and not kind else None
+        if person is None:
+            raise NotSignedIn(
+                "this request has no valid token", hint="VGPUCTL_TOKEN_FILE=FILE, or Authorization: Bearer SECRET"
+            )
+        if changes:
+            refuse_other_sites(request)
+            if not is_header_token(secret, request.headers.get(HEADER, "")):
+                raise NotAllowed(f"a change with a cookie needs the header {HEADER}", rule="header-token")
+        return person
+
+    def sign_in(self, request: Request, given: Mapping[str, object]) -> SignedIn:
+        """Begin a session with a name and a password.
+
+        Raises:
+            InvalidInput: they are not in the request. VgpuctlError: as `PasswordSignIn.sign_in`.
+        """
+        refuse_other_sites(request, needed=False)
+        name, password = given.get("user"), given.get("password")
+        if given.keys() != {"user", "password"} or not isinstance(name, str) or not isinstance(password, str):
+            raise InvalidInput("sign-in: it takes user and password, two texts")
+        return self.passwords.sign_in(name[:255], password, address_of(request))
+
+    def sign_out(self, request: Request) -> None:
+        """End the session of a request."""
+        self.passwords.sign_out(session_secret(request) or "")
+
+
+def session_secret(request: Request) -> str | None:
+    """Return the secret in a request's cookie; None: it has none."""
+    return request.cookies.get(SAFE_COOKIE if request.url.scheme == "https" else PLAIN_COOKIE)
+
+
+def set_cookie(request: Request, response: Response, secret: str | None) -> None:
+    """Have a browser keep a session's secret, or forget it."""
+    is_safe = request.url.scheme == "https"
+    name = SAFE_COOKIE if is_safe else PLAIN_COOKIE
+    if secret is None:
+        response.delete_cookie(name, path="/", secure=is_safe, httponly=True, samesite="lax")
+    else:
+        response.set_cookie(name, secret, path="/", secure=is_safe, httponly=True, samesite="lax")
+
+
+def refuse_other_sites(request: Request, *, needed: bool = True) -> None:
+    """Refuse a request that another site's page made a browser send. `needed`: it must say so itself.
+
+    Raises:
+        NotAllowed: it did, or does not say so.
+    """
+    site = request.headers.get("sec-fetch-site", "" if needed else "none")
+    if site != "same-origin" and (needed or site != "none"):
+        raise NotAllowed("another site's page sent this request", rule="sec-fetch-site")
+
+
+def address_of(request: Request) -> str:
+    """Return where a request comes from."""
+    return request.client.host if request.client is not None else "socket"

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""People: their groups, what they may do, and their sessions.
+
+Who only has a desktop is a person, too: he has no realm, and cannot sign in until he does so for the first time, or an
+admin gives him a password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, RowMapping, delete, func, insert, or_, select, update
+
+from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.rows import About, Rows, check_generation, pool_ids
+from vgpuctl.controller.model import (
+    CallerKind,
+    Entitlement,
+    FleetCaller,
+    Person,
+    Realm,
+    Right,
+    Role,
+    WebSession,
+)
+from vgpuctl.controller.policy import greatest, greatest_role
+from vgpuctl.errors import Exists, NotAllowed, NotFound
+from vgpuctl.value import replace
+
+EVERYBODY = "everybody"
+"""Each person who can sign in; no person or group has this name."""
+GROUP_MARK = "@"
+SEEN_SECONDS = 60.0
+"""So often a session's last use is written."""
+
+
+class PeopleRows(Rows):
+    """The people."""
+
+    def list(self, *, after: str | None = None, limit: int = 1000) -> tuple[Person, ...]:
+        """Return people by name: at most so many, those after a name."""
+        table = schema.person
+        statement = select(table).order_by(table.c.name).limit(limit)
+        if after is not None:
+            statement = statement.where(table.c.name > after)
+        with self._database.read() as connection:
+            rows = connection.execute(statement).mappings().all()
+            groups = _groups_of(connection, [row["name"] for row in rows])
+            return tuple(_person_of(row, groups.get(row["name"], ())) for row in rows)
+
+    def find(self, name: str) -> Person:
+        """Return one person.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._database.read() as connection:
+            return _find(connection, name)
+
+    def password(self, name: str) -> str | None:
+        """Return the hash of a local person's password; None: he has none, or may not sign in."""
+        table = schema.person
+        with self._database.read() as connection:
+            local = (table.c.name == name) & (table.c.realm == Realm.LOCAL.value) & table.c.disabled.is_(False)
+            return connection.execute(select(table.c.password).where(local)).scalar()
+
+    def put(
+        self,
+        name: str,
+        actor: str,
+        *,
+        groups: Iterable[str] | None = None,
+        disabled: bool | None = None,
+        realm: Realm | None = None,
+        if_generation: int | None = None,
+    ) -> tuple[Person, bool]:
+        """Make a person, or change one; return him, and whether anything is new. `realm`: a new one is local without.
+
+        The groups of people of a directory are replaced at their next log-in. Who is disabled, or gets another realm,
+        is signed out at once.
+
+        Raises:
+            Stale: he was changed since his `if_generation` was read.
+        """
+        with self._write() as connection:
+            before = _lock(connection, name)
+            if before is not None:
+                check_generation(f"the person {name}", before.generation, if_generation)
+            person = before or Person(name, Realm.LOCAL)
+            after = replace(
+                person,
+                realm=realm or person.realm or Realm.LOCAL,
+                has_password=person.has_password and realm in (None, Realm.LOCAL),
+                groups=person.groups if groups is None else tuple(sorted(set(groups))),
+                disabled=person.disabled if disabled is None else disabled,
+            )
+            if after == before:
+                return after, False
+            after = replace(after, generation=after.generation + (before is not None))
+            values = {"realm": after.realm, "disabled": after.disabled, "generation": after.generation}
+            values |= {} if after.has_password else {"password": None}
+            self._database.insert_or_update(connection, schema.person, ("name",), {"name": name, **values})
+            _set_groups(connection, name, after.groups)
+            if after.disabled or after.realm is not person.realm:
+                _end_sessions(connection, name)
+            text = f"{name}: {', '.join(after.groups) or 'no groups'}{', disabled' if after.disabled else ''}"
+            self._note(connection, "person-changed" if before else "person-added", text, actor, About(user=name))
+            return after, True
+
+    def set_password(self, name: str, digest: str, actor: str) -> Person:
+        """Give a local person a password, of which the database has a hash; he is signed out everywhere.
+
+        Raises:
+            NotFound: there is none of this name. NotAllowed: his password is another server's.
+        """
+        with self._write() as connection:
+            person = _lock(connection, name)
+            if person is None:
+                raise _no_person(name)
+            if person.realm not in (None, Realm.LOCAL):
+                raise NotAllowed(
+                    f"{name} signs in by {person.realm}: the controller has no password of his", person=name
+                )
+            generation = person.generation + 1
+            values = {"password": digest, "realm": Realm.LOCAL, "generation": generation}
+            connection.execute(update(schema.person).where(schema.person.c.name == name).values(**values))
+            _end_sessions(connection, name)
+            self._note(connection, "password-set", f"a new password of {name}", actor, About(user=name))
+            return replace(person, realm=Realm.LOCAL, has_password=True, generation=generation)
+
+    def rehash(self, name: str, before: str, digest: str) -> None:
+        """Store a stronger hash of the same password, unless it was changed meanwhile."""
+        table = schema.person
+        with self._database.write() as connection:
+            same = (table.c.name == name) & (table.c.password == before)
+            connection.execute(update(table).where(same).values(password=digest))
+
+    def delete(self, name: str, actor: str) -> Person:
+        """Delete a person with what he may do; who has a desktop keeps it, and must give it back first.
+
+        Raises:
+            NotFound: there is none of this name. Exists: he has desktops.
+        """
+        with self._write() as connection:
+            person = _lock(connection, name)
+            if person is None:
+                raise _no_person(name)
+            own = select(schema.desktop.c.name).where(schema.desktop.c.user == name).order_by(schema.desktop.c.name)
+            desktops = tuple(connection.execute(own).scalars())
+            if desktops:
+                raise Exists(
+                    f"{name} has {', '.join(desktops[:10])}",
+                    hint=f"vgpuctl controller release {desktops[0]}; to keep him out meanwhile: "
+                    f"vgpuctl controller ensure-person {name} --disabled",
+                    desktops=desktops,
+                )
+            connection.execute(delete(schema.entitlement).where(schema.entitlement.c.who == name))
+            connection.execute(delete(schema.person).where(schema.person.c.name == name))
+            self._note(connection, "person-deleted", name, actor, About(user=name))
+            return person
+
+    def sign_in(
+        self, name: str, realm: Realm, digest: str, seconds: float, address: str,
+        *, groups: Iterable[str] | None = None, shown: str | None = None,
+    ) -> WebSession:  # fmt: skip
+        """Begin a session of somebody whose password was checked. `groups`: of his directory, they replace his others.
+
+        Raises:
+            NotAllowed: he is disabled, or a person of this name signs in elsewhere.
+        """
+        with self._write() as connection:
+            before = _lock(connection, name)
+            if before is not None and before.disabled:
+                raise NotAllowed(f"the account {name} is disabled", hint="ask an admin of the fleet", person=name)
+            if before is not None and before.realm not in (None, realm):
+                raise NotAllowed(
+                    f"{name} is an account of {before.realm}, and this is {realm}", hint="ask an admin of the fleet",
+                    person=name,
+                )  # fmt: skip
+            now = self._database.now(connection)
+            values = {"name": name, "realm": realm, "signed_in_at": now}
+            values |= {} if shown is None else {"shown": shown}
+            self._database.insert_or_update(connection, schema.person, ("name",), values)
+            if groups is not None:
+                _set_groups(connection, name, groups)
+            session = WebSession(name, now, now, now + seconds, address)
+            row = {"digest": digest, "person": name, "created_at": now, "seen_at": now}
+            connection.execute(insert(schema.web_session).values(**row, expires_at=now + seconds, address=address))
+            connection.execute(delete(schema.web_session).where(schema.web_session.c.expires_at <= now))
+            self._note(connection, "signed-in", f"{name} from {address}", name, About(user=name))
+            return session
+
+    def sign_out(self, digest: str) -> None:
+        """End a session, if there is one."""
+        table = schema.web_session
+        with self._write() as connection:
+            name = connection.execute(select(table.c.person).where(table.c.digest == digest)).scalar()
+            if name is not None:
+                connection.execute(delete(table).where(table.c.digest == digest))
+                self._note(connection, "signed-out", name, name, About(user=name))
+
+    def session(self, digest: str, idle_seconds: float) -> FleetCaller | None:
+        """Return whose session this is, with what he may do now; None: nobody's, or it is over.
+
+        `idle_seconds`: a session that was not used for so long is over.
+        """
+        table = schema.web_session
+        with self._database.read() as connection:
+            now = self._database.now(connection)
+            row = connection.execute(select(table).where(table.c.digest == digest)).mappings().first()
+            if row is None or row["expires_at"] <= now or row["seen_at"] + idle_seconds <= now:
+                return None
+            caller = _caller(connection, row["person"])
+        if caller is not None and now >= row["seen_at"] + SEEN_SECONDS:
+            with self._database.write() as connection:
+                connection.execute(update(table).where(table.c.digest == digest).values(seen_at=now))
+        return caller
+
+    def has_session_from(self, name: str, address: str) -> bool:
+        """Return whether a person is signed in from an address."""
+        table = schema.web_session
+        with self._database.read() as connection:
+            own = (table.c.person == name) & (table.c.address == address)
+            return connection.execute(select(table.c.digest).where(own).limit(1)).first() is not None
+
+
+class EntitlementRows(Rows):
+    """Who may what."""
+
+    def count_members(self, who: str) -> int:
+        """Return how many people an entitlement is for; of a group those who signed in, or whom an admin put in."""
+        table = schema.membership
+        if not who.startswith(GROUP_MARK):
+            return 1
+        own = table.c.group_name == who.removeprefix(GROUP_MARK)
+        with self._database.read() as connection:
+            return int(connection.execute(select(func.count()).where(own)).scalar_one())
+
+    def list(self, pool: str | None = None) -> tuple[Entitlement, ...]:
+        """Return all entitlements, those in the fleet first; or those on a pool.
+
+        Raises:
+            NotFound: there is no such pool.
+        """
+        table = schema.entitlement
+        names = select(table, schema.pool.c.name.label("pool")).outerjoin(
+            schema.pool, schema.pool.c.id == table.c.pool_id
+        )
+        with self._database.read() as connection:
+            if pool is not None:
+                names = names.where(table.c.pool_id == pool_ids(connection, (pool,))[0])
+            rows = connection.execute(names).mappings().all()
+        rights = (_entitlement_of(row) for row in rows)
+        return tuple(sorted(rights, key=lambda one: (one.pool or "", one.who)))
+
+    def put(self, entitlement: Entitlement, actor: str) -> bool:
+        """Give somebody a right on a pool, or a role in the fleet, instead of his former one; return whether it is new.
+
+        Raises:
+            NotFound: there is no such pool.
+        """
+        table, who = schema.entitlement, entitlement.who
+        with self._write() as connection:
+            scope, pool_id = _scope(connection, entitlement.pool)
+            own = (table.c.who == who) & (table.c.scope == scope)
+            before = connection.execute(select(table.c.right).where(own)).scalar()
+            if before == entitlement.right.value:
+                return False
+            row = {"who": who, "scope": scope, "pool_id": pool_id, "right": entitlement.right.value}
+            self._database.insert_or_update(connection, table, ("who", "scope"), row)
+            text = f"{who}: {entitlement.right}{f', before {before}' if before else ''}"
+            self._note(connection, "entitled", text, actor, About(pool=entitlement.pool, user=who))
+            return True
+
+    def delete(self, who: str, pool: str | None, actor: str) -> Entitlement:
+        """Take somebody's right on a pool, or his role in the fleet; return what it was.
+
+        Raises:
+            NotFound: there is no such pool, or he has none.
+        """
+        table = schema.entitlement
+        with self._write() as connection:
+            scope, _ = _scope(connection, pool)
+            own = (table.c.who == who) & (table.c.scope == scope)
+            before = connection.execute(select(table.c.right).where(own)).scalar()
+            if before is None:
+                where = "in the fleet" if pool is None else f"on pool {pool}"
+                raise NotFound(f"{who} has no right of his own {where}", hint="vgpuctl controller list-entitlements")
+            connection.execute(delete(table).where(own))
+            self._note(connection, "entitlement-revoked", f"{who}: {before}", actor, About(pool=pool, user=who))
+            return Entitlement(who, Role(before) if pool is None else Right(before), pool)
+
+
+def _caller(connection: Connection, name: str) -> FleetCaller | None:
+    """Return a person with all that he may do: by himself, by his groups, and as everybody; None: he is disabled."""
+    person = connection.execute(select(schema.person).where(schema.person.c.name == name)).mappings().first()
+    if person is None or person["disabled"]:
+        return None
+    table, member = schema.entitlement, schema.membership
+    groups = select(GROUP_MARK + member.c.group_name).where(member.c.person == name)
+    own = or_(table.c.who == name, table.c.who == EVERYBODY, table.c.who.in_(groups))
+    names = select(table.c.right, schema.pool.c.name).outerjoin(schema.pool, schema.pool.c.id == table.c.pool_id)
+    role: Role | None = None
+    rights: dict[str, Right] = {}
+    for right, pool in connection.execute(names.where(own)):
+        if pool is None:
+            role = greatest_role(role, Role(right))
+        else:
+            rights[pool] = greatest(rights, pool, Right(right))
+    return FleetCaller(name, role, CallerKind.PERSON, rights)
+
+
+def _scope(connection: Connection, pool: str | None) -> tuple[str, str | None]:
+    if pool is None:
+        return schema.FLEET, None
+    (pool_id,) = pool_ids(connection, (pool,))
+    return pool_id, pool_id
+
+
+def _entitlement_of(row: RowMapping) -> Entitlement:
+    right = Role(row["right"]) if row["pool"] is None else Right(row["right"])
+    return Entitlement(row["who"], right, row["pool"])
+
+
+def _lock(connection: Connection, name: str) -> Person | None:
+    table = schema.person
+    row = (
+        connection.execute(select(table).where(table.c.name == name).with_for_update(key_share=True)).mappings().first()
+    )
+    return None if row is None else _person_of(row, _groups_of(connection, [name]).get(name, ()))
+
+
+def _find(connection: Connection, name: str) -> Person:
+    row = connection.execute(select(schema.person).where(schema.person.c.name == name)).mappings().first()
+    if row is None:
+        raise _no_person(name)
+    return _person_of(row, _groups_of(connection, [name]).get(name, ()))
+
+
+def _no_person(name: str) -> NotFound:
+    return NotFound(f"there is no person {name}", hint="vgpuctl controller list-people", person=name)
+
+
+def _groups_of(connection: Connection, names: list[str]) -> dict[str, tuple[str, ...]]:
+    table = schema.membership
+    statement = select(table).where(table.c.person.in_(names)).order_by(table.c.group_name)
+    groups: dict[str, tuple[str, ...]] = {}
+    for row in connection.execute(statement):
+        groups[row.person] = (*groups.get(row.person, ()), row.group_name)
+    return groups
+
+
+def _set_groups(connection: Connection, name: str, groups: Iterable[str]) -> None:
+    """Replace the groups of a person; those that stay are not written."""
+    table, wanted = schema.membership, set(groups)
+    present = set(_groups_of(connection, [name]).get(name, ()))
+    if present - wanted:
+        gone = (table.c.person == name) & table.c.group_name.in_(sorted(present - wanted))
+        connection.execute(delete(table).where(gone))
+    if wanted - present:
+        connection.execute(insert(table), [{"person": name, "group_name": one} for one in sorted(wanted - present)])
+
+
+def _end_sessions(connection: Connection, name: str) -> None:
+    connection.execute(delete(schema.web_session).where(schema.web_session.c.person == name))
+
+
+def _person_of(row: RowMapping, groups: tuple[str, ...]) -> Person:
+    realm = row["realm"]
+    return Person(
+        row["name"],
+        None if realm is None else Realm(realm),
+        groups,
+        row["disabled"],
+        row["password"] is not None,
+        row["shown"],
+        row["signed_in_at"],
+        row["generation"],
+    )

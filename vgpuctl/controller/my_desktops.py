@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls that a person makes about desktops of his own; `FleetService` has them with all other calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind
+from vgpuctl.controller.policy import sees_pool
+from vgpuctl.errors import NotAllowed
+from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.results.fleet import AssignedDesktopResult, DesktopResult, MyDesktopResult, MyPoolResult
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.controller.database.store import Store
+    from vgpuctl.controller.model import Desktop
+
+
+class _Desktops(Protocol):
+    """What `FleetService` has besides."""
+
+    _store: Store
+
+    def assign(
+        self, caller: FleetCaller, pool: str, user: str, new_password: bool = False
+    ) -> Outcome[AssignedDesktopResult]: ...
+
+    def _desktop_results(self, desktops: tuple[Desktop, ...]) -> tuple[DesktopResult, ...]: ...
+
+
+class MyDesktopCalls:
+    """The calls."""
+
+    def list_my_pools(self: _Desktops, caller: FleetCaller) -> QueryResult[tuple[MyPoolResult, ...]]:
+        """Return the pools of which the caller may have a desktop, and how many he has."""
+        name = _person(caller)
+        own = self._store.desktops.list(user=name)
+        return QueryResult(
+            tuple(
+                MyPoolResult(
+                    pool.name, str(pool.spec.kind), str(pool.state), pool.reason,
+                    sum(one.pool_id == pool.id for one in own), pool.spec.per_user,
+                )
+                for pool in self._store.pools.list()
+                if pool.name in caller.rights and pool.spec.kind is not PoolKind.FIXED
+            )
+        )  # fmt: skip
+
+    def list_my_desktops(self: _Desktops, caller: FleetCaller) -> QueryResult[tuple[MyDesktopResult, ...]]:
+        """Return the caller's desktops."""
+        own = self._store.desktops.list(user=_person(caller))
+        return QueryResult(tuple(map(_my_result, self._desktop_results(own))))
+
+    def take_desktop(
+        self: _Desktops, caller: FleetCaller, pool: str, new_password: bool = False
+    ) -> Outcome[MyDesktopResult]:
+        """Give the caller a desktop of a pool, his own if he has one; one that is off is started.
+
+        Its address is shown once its host has confirmed him. `new_password`: also set a new one-time password.
+        """
+        outcome = self.assign(caller, pool, _person(caller), new_password)
+        return Outcome(outcome.changed, _my_result(outcome.data), warnings=outcome.warnings)
+
+
+def shown_to(caller: FleetCaller, result: DesktopResult) -> DesktopResult:
+    """Return what a caller may see of a desktop: its user sees nothing of its host."""
+    if sees_pool(caller, result.pool):
+        return result
+    return replace(result, host=None, why=None, code=None, error=None, hint=None)
+
+
+def _person(caller: FleetCaller) -> str:
+    if caller.kind is not CallerKind.PERSON:
+        raise NotAllowed(
+            f"desktops are people's, and {caller.name} is none: it signed in with a token",
+            hint="vgpuctl controller assign POOL USER",
+            rule="person",
+        )
+    return caller.name
+
+
+def _my_result(one: DesktopResult) -> MyDesktopResult:
+    password = one.password if isinstance(one, AssignedDesktopResult) else None
+    return MyDesktopResult(
+        one.name, one.pool, one.phase, None, one.power, one.address, one.assigned, one.lease_until, password
+    )

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what: one function decides for every call of the API and every page.
+
+    decide(caller, Access(Role.OPERATOR, Right.OPERATE, own=True), FleetTarget(pool="office", owner="ada"))
+
+A call's `Access` says who may make it; its `FleetTarget` is what it is about. A role holds in the whole fleet, a right
+on a pool; a desktop's user may some things with it whatever rights he has, until it is taken from him.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from vgpuctl.controller.model import CallerKind, FleetCaller, PoolSpec, Right, Role
+from vgpuctl.errors import NotAllowed
+from vgpuctl.value import Value, field_names
+
+_ROLES: Mapping[Role, int] = {Role.VIEWER: 1, Role.OPERATOR: 2, Role.ADMIN: 3}
+_RIGHTS: Mapping[Right, int] = {Right.USE: 1, Right.OPERATE: 2, Right.MANAGE: 3}
+
+
+MANAGED_FIELDS = frozenset({
+    "image", "spare", "schedules", "time_zone", "per_user", "on_logoff", "lease_days", "ready_when", "port",
+    "boot_minutes", "max_unavailable",
+})  # fmt: skip
+"""What the manager of a pool may change of its spec: nothing that takes more of the hosts, or another part of them."""
+
+
+class Access(Value):
+    """Who may make a call. `role`: the least in the fleet; None: none gives it.
+
+    `right`: the least on the pool that it is about; of a call about no pool: on any pool, and its answer has only those
+    pools. `own`: the user of the desktop that it is about, too. `myself`: each person, about himself.
+    """
+
+    role: Role | None
+    right: Right | None = None
+    own: bool = False
+    myself: bool = False
+
+    @property
+    def words(self) -> str:
+        """Who may, in words."""
+        kinds = [
+            f"the role {self.role}" if self.role is not None else "",
+            f"the right {self.right} on the pool" if self.right is not None else "",
+            "to be the desktop's user" if self.own else "",
+            "to be signed in" if self.myself else "",
+        ]
+        return " or ".join(filter(None, kinds))
+
+
+class FleetTarget(Value):
+    """What a call is about: a pool by its name, a desktop of it, or neither. `owner`: the desktop's user."""
+
+    pool: str | None = None
+    owner: str | None = None
+
+
+class FleetDecision(Enum):
+    """`HIDE`: the caller may not even know that it exists: he is answered as if it did not."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    HIDE = "hide"
+
+
+def decide(caller: FleetCaller, access: Access, target: FleetTarget) -> FleetDecision:
+    """Return whether a caller may make a call that is about a target."""
+    if has_role(caller, access.role):
+        return FleetDecision.ALLOW
+    if access.myself and caller.kind is CallerKind.PERSON:
+        return FleetDecision.ALLOW
+    is_own = caller.kind is CallerKind.PERSON and target.owner is not None and target.owner == caller.name
+    if access.own and is_own:
+        return FleetDecision.ALLOW
+    if access.right is not None and _has_right(caller, access.right, target.pool):
+        return FleetDecision.ALLOW
+    is_seen = caller.role is not None or is_own or target.pool is None or target.pool in caller.rights
+    return FleetDecision.DENY if is_seen else FleetDecision.HIDE
+
+
+def has_role(caller: FleetCaller, least: Role | None) -> bool:
+    """Return whether a caller has a role in the fleet, or one that includes it; None: nobody has."""
+    return least is not None and caller.role is not None and _ROLES[caller.role] >= _ROLES[least]
+
+
+def sees_pool(caller: FleetCaller, pool: str, right: Right = Right.OPERATE) -> bool:
+    """Return whether a pool, and what is in it, is in the answers that a caller gets."""
+    return caller.role is not None or _has_right(caller, right, pool)
+
+
+def greatest(rights: Mapping[str, Right], pool: str, right: Right) -> Right:
+    """Return the greater one of a right on a pool and the one that somebody has there already."""
+    return max(rights.get(pool, right), right, key=_RIGHTS.__getitem__)
+
+
+def greatest_role(one: Role | None, other: Role) -> Role:
+    """Return the greater one of two roles."""
+    return other if one is None else max(one, other, key=_ROLES.__getitem__)
+
+
+def rights_text(caller: FleetCaller) -> str:
+    """Return what a caller may do, in words."""
+    words = [] if caller.role is None else [f"the role {caller.role}"]
+    words += [f"{right} on {pool}" for pool, right in sorted(caller.rights.items())[:5]]
+    return ", ".join(words) or "no rights"
+
+
+def refuse_of_manager(before: PoolSpec, after: PoolSpec) -> None:
+    """Refuse a change of a pool's spec that is an operator's.
+
+    Raises:
+        NotAllowed: it is, of some fields.
+    """
+    changed = [name for name in field_names(before) if getattr(before, name) != getattr(after, name)]
+    others = [name for name in changed if name not in MANAGED_FIELDS]
+    if others:
+        raise NotAllowed(
+            f"{', '.join(others)}: an operator of the fleet decides; a pool's manager changes "
+            f"{', '.join(sorted(MANAGED_FIELDS))}",
+            rule="manage",
+        )
+
+
+def _has_right(caller: FleetCaller, least: Right, pool: str | None) -> bool:
+    rights = caller.rights.values() if pool is None else [caller.rights[pool]] if pool in caller.rights else []
+    return any(_RIGHTS[right] >= _RIGHTS[least] for right in rights)

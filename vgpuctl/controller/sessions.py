@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signing in with a password, and the sessions that follow.
+
+A session's secret is in a cookie; the database has its digest. Tries are limited by address, and by account and
+address: who tries many passwords of somebody waits, and that somebody signs in meanwhile from where he is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from vgpuctl.controller.model import FleetCaller, Realm
+from vgpuctl.errors import InvalidInput, NotAllowed, Temporary
+from vgpuctl.value import Value
+
+Answer = TypeVar("Answer")
+
+if TYPE_CHECKING:
+    from vgpuctl.controller.clock import ControllerClock
+    from vgpuctl.controller.database.store import Store
+
+SESSION_SECONDS = 12 * 3600.0
+IDLE_SECONDS = 2 * 3600.0
+HASHES_AT_ONCE = 3
+"""Each takes 64 MiB of memory and a quarter of a second of CPU."""
+HASH_WAIT_SECONDS = 10.0
+LEAST_CHARACTERS, MOST_CHARACTERS = 12, 200
+MAX_BUCKETS = 20_000
+
+
+class WrongPassword(NotAllowed):
+    """The name or the password is wrong (HTTP 401); which of them is not said."""
+
+    code = "wrong-password"
+
+
+class TooManyTries(Temporary):
+    """Too many wrong passwords; the fact `seconds` says when the next try is heard (HTTP 429)."""
+
+    code = "too-many-tries"
+
+
+class SignedIn(Value):
+    """A session that has begun. `secret`: for the cookie; `token`: what changes must carry in a header."""
+
+    name: str
+    secret: str
+    token: str
+    expires_at: float
+
+
+class _Bucket(Value):
+    tries: float
+    at: float
+
+
+class Limit:
+    """So many tries, and then one in so many seconds, for each key; the keys that were used last are remembered."""
+
+    def __init__(self, tries: int, seconds: float, clock: ControllerClock) -> None:
+        self._most = tries
+        self._seconds = seconds
+        self._clock = clock
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def wait(self, key: str) -> float:
+        """Return how many seconds a key must wait for its next try; 0: it may try now."""
+        with self._lock:
+            return max(0.0, (1 - self._tries(key)) * self._seconds)
+
+    def count(self, key: str) -> None:
+        """Count a wrong try."""
+        with self._lock:
+            self._buckets[key] = _Bucket(max(0.0, self._tries(key) - 1), self._clock.monotonic())
+            self._buckets.move_to_end(key)
+            if len(self._buckets) > MAX_BUCKETS:
+                self._buckets.popitem(last=False)
+
+    def _tries(self, key: str) -> float:
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            return float(self._most)
+        return min(float(self._most), bucket.tries + (self._clock.monotonic() - bucket.at) / self._seconds)
+
+
+class PasswordSignIn:
+    """Checks passwords of local accounts, begins sessions, and says whose they are."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._nobody: str | None = None
+        self._of_address = Limit(30, 20.0, store.clock)
+        self._of_both = Limit(5, 30.0, store.clock)
+        self._of_account = Limit(20, 30.0, store.clock)
+
+    def sign_in(self, name: str, password: str, address: str) -> SignedIn:
+        """Begin a session.
+
+        Raises:
+            WrongPassword: the name or the password is wrong. TooManyTries: too many were.
+            NotAllowed: the account is disabled. Temporary: too many sign in at once.
+        """
+        network = network_of(address)
+        both = f"{name} {network}"
+        self._refuse_many(name, network, both)
+        digest = self._store.people.password(name)
+        is_right = self._verify(digest or self._digest_of_nobody(), password) and digest is not None
+        if not is_right:
+            for limit, key in ((self._of_address, network), (self._of_both, both), (self._of_account, name)):
+                limit.count(key)
+            raise WrongPassword("the name or the password is wrong")
+        if digest is not None and _hasher.check_needs_rehash(digest):
+            self._store.people.rehash(name, digest, hash_password(password))
+        return self.begin(name, Realm.LOCAL, address)
+
+    def begin(
+        self, name: str, realm: Realm, address: str, groups: tuple[str, ...] | None = None, shown: str | None = None
+    ) -> SignedIn:
+        """Begin a session of somebody who has shown who he is. `groups`: of his directory.
+
+        Raises:
+            NotAllowed: the account is disabled, or is one of another realm.
+        """
+        secret = secrets.token_urlsafe(32)
+        session = self._store.people.sign_in(
+            name, realm, digest_of(secret), SESSION_SECONDS, network_of(address), groups=groups, shown=shown
+        )
+        return SignedIn(name, secret, header_token(secret), session.expires_at)
+
+    def caller(self, secret: str) -> FleetCaller | None:
+        """Return whose session this is, with what he may do now; None: nobody's."""
+        return self._store.people.session(digest_of(secret), IDLE_SECONDS)
+
+    def sign_out(self, secret: str) -> None:
+        """End a session."""
+        self._store.people.sign_out(digest_of(secret))
+
+    def _refuse_many(self, name: str, network: str, both: str) -> None:
+        wait = max(self._of_address.wait(network), self._of_both.wait(both))
+        of_account = self._of_account.wait(name)
+        if of_account and not self._store.people.has_session_from(name, network):
+            wait = max(wait, of_account)
+        if wait:
+            seconds = int(wait) + 1
+            raise TooManyTries(
+                "too many wrong passwords", hint=f"the next try is heard in {seconds} seconds", seconds=seconds
+            )
+
+    def _verify(self, digest: str, password: str) -> bool:
+        if len(password) > MOST_CHARACTERS:
+            return False
+
+        def check() -> bool:
+            try:
+                return _hasher.verify(digest, password)
+            except (VerificationError, InvalidHashError):
+                return False
+
+        return _work(check)
+
+    def _digest_of_nobody(self) -> str:
+        """Return the hash of a password that nobody has: who asks for unknown names waits as long as others."""
+        if self._nobody is None:
+            self._nobody = hash_password(secrets.token_urlsafe(16))
+        return self._nobody
+
+
+_hasher = PasswordHasher()
+_at_once = threading.BoundedSemaphore(HASHES_AT_ONCE)
+
+
+def hash_password(password: str) -> str:
+    """Return the hash of a password.
+
+    Raises:
+        Temporary: too many passwords are checked at once.
+    """
+    return _work(lambda: _hasher.hash(password))
+
+
+def _work(act: Callable[[], Answer]) -> Answer:
+    if not _at_once.acquire(timeout=HASH_WAIT_SECONDS):
+        raise Temporary("too many people sign in at once", hint="try again in a few seconds")
+    try:
+        return act()
+    finally:
+        _at_once.release()
+
+
+def check_password(name: str, password: str) -> str:
+    """Return a new password of somebody.
+
+    Raises:
+        InvalidInput: it is too short or too long, or his name.
+    """
+    if not LEAST_CHARACTERS <= len(password) <= MOST_CHARACTERS:
+        raise InvalidInput(
+            f"a password has {LEAST_CHARACTERS} to {MOST_CHARACTERS} characters, and this one has {len(password)}"
+        )
+    if not password.isprintable():
+        raise InvalidInput("a password has printable characters alone")
+    if name.lower() in password.lower() and len(password) < len(name) + LEAST_CHARACTERS:
+        raise InvalidInput("the password is little more than the name")
+    return password
+
+
+def digest_of(secret: str) -> str:
+    """Return what the database has of a secret, which has more entropy than anybody can try."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def header_token(secret: str) -> str:
+    """Return what a change must carry in a header besides the cookie with this secret: other sites cannot read it."""
+    return hmac.digest(secret.encode(), b"vgpuctl header token", "sha256").hex()
+
+
+def is_header_token(secret: str, given: str) -> bool:
+    """Return whether a header has the token that belongs to a cookie's secret."""
+    return hmac.compare_digest(header_token(secret).encode(), given.encode())
+
+
+def network_of(address: str) -> str:
+    """Return the address whose tries count together: of IPv6 the network of 64 bits that one customer has."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address[:100]
+    if isinstance(ip, ipaddress.IPv6Address):
+        return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)
