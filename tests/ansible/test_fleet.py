@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from tests.ansible.plays import Ran, Site
 from tests.controller.conftest import IMAGE, SPEC, wait_until
 from tests.controller.controllers import Controller, running_controller
 
-POOL, FLEET_IMAGE, HOST, INFO = (f"vgpuctl.vgpuctl.{name}" for name in ("pool", "image", "fleet_host", "fleet_info"))
+POOL, FLEET_IMAGE, HOST, INFO, PERSON, ENTITLEMENT = (
+    f"vgpuctl.vgpuctl.{name}" for name in ("pool", "image", "fleet_host", "fleet_info", "person", "entitlement")
+)
 
 
 @pytest.fixture
@@ -158,6 +161,58 @@ def test_what_is_there_is_told_by_filters_and_goes(
     assert fleet(controller) == [[], [], [], []]
 
 
+def people(controller: Controller) -> list[Any]:
+    """Return who there is, and who may what."""
+    return [controller.data("list-people"), controller.data("list-entitlements")]
+
+
+def test_people_and_what_they_may_do(site: FleetSite, controller: Controller, tmp_path: Path) -> None:
+    controller.run("ensure-image", "office", "--path", IMAGE)
+    spec = tmp_path / "office.json"
+    spec.write_text(json.dumps(SPEC))
+    assert controller.run("ensure-pool", "office", "-f", str(spec)).returncode == 0
+    password = tmp_path / "password"
+    password.write_text("correct horse battery\n")
+    ada = {"name": "ada", "groups": ["staff", "cad"], "password_file": str(password)}
+    wanted: list[dict[str, Any]] = [
+        {"name": "ada", PERSON: ada},
+        {"name": "staff", ENTITLEMENT: {"who": "@staff", "right": "use", "pool": "office"}},
+        {"name": "admin", ENTITLEMENT: {"who": "ada", "right": "admin"}},
+    ]
+    before = people(controller)
+    checked = site.play(*wanted, arguments=["--check", "--diff"])
+    assert people(controller) == before == [[], []]
+    first, again = site.play(*wanted, arguments=["--diff"]), site.play(*wanted)
+    assert steps(checked) == steps(first) == {
+        "ada": ["ensure-person ada", "set-password ada"], "staff": ["entitle @staff"], "admin": ["entitle ada"],
+    }, first.output  # fmt: skip
+    for done, planned in zip(first.tasks, checked.tasks, strict=True):
+        assert done.result["diff"] == planned.result["diff"]
+    assert first.named("ada")[0].result["person"]["groups"] == ["cad", "staff"]
+    assert (again.status, again.changed) == (0, []), again.output
+    assert "correct horse" not in first.output
+    changes: list[dict[str, Any]] = [
+        {"name": "out", PERSON: {"name": "ada", "groups": [], "disabled": True}},
+        {"name": "in", PERSON: {"name": "ada", "disabled": False, **{"password_file": str(password)}}},
+        {"name": "new", PERSON: {"name": "ada", "password_file": str(password), "update_password": "always"}},
+        {"name": "more", ENTITLEMENT: {"who": "@staff", "right": "manage", "pool": "office"}},
+        {"name": "none", ENTITLEMENT: {"who": "@staff", "pool": "office", "state": "absent"}},
+        {"name": "gone", PERSON: {"name": "ada", "state": "absent"}},
+        {"name": "realm", PERSON: {"name": "eve", "realm": "oidc"}},
+    ]
+    ran = site.play(*changes)
+    assert steps(ran) == {
+        "out": ["ensure-person ada"], "in": ["ensure-person ada"], "new": ["set-password ada"],
+        "more": ["entitle @staff"], "none": ["revoke @staff"], "gone": ["delete-person ada"],
+        "realm": ["ensure-person eve"],
+    }, ran.output  # fmt: skip
+    after = people(controller)
+    assert [one["name"] for one in after[0]] == ["eve"]
+    assert after[1] == [], "what a person may do goes with him"
+    again = site.play(*changes[4:])
+    assert (again.status, again.changed) == (0, []), again.output
+
+
 def test_what_is_wrong_is_an_error_of_the_task(site: FleetSite, controller: Controller, agent: RunningAgent) -> None:
     host, image, _ = tasks(agent)
     assert site.play(host, image).status == 0
@@ -173,6 +228,11 @@ def test_what_is_wrong_is_an_error_of_the_task(site: FleetSite, controller: Cont
         ({POOL: {"name": "lab", "state": "paused"}}, "not-found"),
         ({POOL: {"name": "lab", "spec": {**SPEC, "image": "none"}}}, "not-found"),
         ({POOL: {"name": "lab", "spec": {**SPEC, "maximum": 1, "spare": 2}}}, "invalid-input"),
+        ({PERSON: {"name": "a b"}}, "invalid-input"),
+        ({PERSON: {"name": "ada", "groups": ["a,b"]}}, "invalid-input"),
+        ({ENTITLEMENT: {"who": "ada"}}, None),
+        ({ENTITLEMENT: {"who": "ada", "right": "use"}}, "invalid-input"),
+        ({ENTITLEMENT: {"who": "ada", "right": "use", "pool": "none"}}, "not-found"),
         ({INFO: {"controller": "http://fleet.example.org"}}, "invalid-input"),
         ({INFO: {"controller": "/nowhere/controller.sock"}}, "unreachable"),
     ]

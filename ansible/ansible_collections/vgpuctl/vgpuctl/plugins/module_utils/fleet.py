@@ -42,7 +42,7 @@ class Fleet:
 
     def note(self, call: str) -> None:
         """Note a call that changed something."""
-        self.steps.append(f"{call} {self._module.params['name']}")
+        self.steps.append(f"{call} {self._module.params.get('name') or self._module.params['who']}")
 
     def end(self, kind: str, before: dict[str, Any], after: dict[str, Any], keys: tuple[str, ...]) -> None:
         """End the module with what the controller says of a thing; --diff shows these keys of it."""
