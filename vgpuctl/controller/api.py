@@ -31,6 +31,7 @@ from vgpuctl.controller.fleet import FleetService, digest_of
 from vgpuctl.controller.metrics import metrics_text
 from vgpuctl.controller.model import FleetCaller, Role
 from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
+from vgpuctl.controller.web.app import WebPages
 from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, VgpuctlError, explain_exception
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import AnyResult
@@ -78,6 +79,8 @@ class ControllerApi:
             by_path.setdefault(API + call.path, []).append(call)
         for path, calls in by_path.items():
             routes += [Route(path, self._answer(call), methods=[call.method]) for call in calls]
+        self.web = WebPages(fleet, self._caller, self._in_thread, store.changes)
+        routes += self.web.routes()
         handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _bug}
         self.app = Starlette(routes=routes, exception_handlers=handlers)
 

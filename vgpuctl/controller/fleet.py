@@ -37,6 +37,7 @@ from vgpuctl.controller.model import (
     PoolState,
     Role,
 )
+from vgpuctl.controller.overview import OverviewCalls
 from vgpuctl.controller.passwords import OneTimePasswords
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.fleet_room import room_of_fleet
@@ -71,7 +72,7 @@ LEASE_SECONDS = 30.0
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls):
+class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, OverviewCalls):
     """The controller's calls. `connect`: makes the link to a host's agent."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:

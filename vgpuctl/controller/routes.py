@@ -149,6 +149,8 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("import-desktops", "POST", "/restore/import", Role.ADMIN),
         FleetCall("accept-desktop", "POST", "/desktops/{name}/accept", Role.ADMIN),
         FleetCall("list-events", "GET", "/events", Role.VIEWER),
+        FleetCall("find-events", "GET", "/events/search", Role.VIEWER),
+        FleetCall("show-overview", "GET", "/overview", Role.VIEWER),
     )
 }
 """Every call by name."""
