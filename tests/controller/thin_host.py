@@ -32,6 +32,16 @@ VGPUS_PER_GPU = 10
 KIND = EqualSizeKind("NVIDIA A100", 40960, {PROFILE: 4096}, {PROFILE: VGPUS_PER_GPU})
 
 
+class ThinVgpu(Value):
+    """A vGPU of such a row."""
+
+    gpu: str
+    profile: str = PROFILE
+    framebuffer_mib: int = KIND.sizes[PROFILE]
+    placement_id: int | None = None
+    present: bool = True
+
+
 class ThinVm(Value):
     """A row of `list_vms`, as far as a controller reads it. `times_listed`: how often since its start."""
 
@@ -47,6 +57,8 @@ class ThinVm(Value):
     off_after_setup: bool | None = None
     prepared: bool | None = None
     stop_reason: str | None = None
+    vgpus: tuple[ThinVgpu, ...] = ()
+    reserve: str = "always"
     times_listed: int = 0
 
 
@@ -75,6 +87,14 @@ class ThinHost:
         )
         for pool, count in starting.items():
             self.starting_at_once[pool] = max(self.starting_at_once[pool], count)
+
+    def taken(self) -> dict[str, int]:
+        """Return how many vGPUs are on each GPU; with the lock held."""
+        counts = dict.fromkeys((f"0000:{number:02x}:00.0" for number in range(self.capacity // VGPUS_PER_GPU)), 0)
+        for vm in self.vms.values():
+            for vgpu in vm.vgpus:
+                counts[vgpu.gpu] += 1
+        return counts
 
     def answers(self, vm: ThinVm) -> bool:
         """Return whether a VM's guest answers."""
@@ -118,9 +138,14 @@ class ThinCalls:
 
     def read_room(self) -> HostRoom:
         with self._host.lock:
-            count, gpus = len(self._host.vms), range(self._host.capacity // VGPUS_PER_GPU)
-        taken = [min(max(count - number * VGPUS_PER_GPU, 0), VGPUS_PER_GPU) for number in gpus]
-        return room_of(*((KIND, (KIND.sizes[PROFILE], number) if number else KIND.empty) for number in taken))
+            taken = self._host.taken()
+        states = [(KIND, (KIND.sizes[PROFILE], number) if number else KIND.empty) for number in taken.values()]
+        room = room_of(*states)
+        gpus = [
+            replace(gpu, address=address, vgpus=count)
+            for gpu, (address, count) in zip(room.gpus, taken.items(), strict=True)
+        ]
+        return replace(room, gpus=tuple(gpus))
 
     def show_address(self, name: str) -> QueryResult[Any]:
         raise NotFound(f"{name} has no address")
@@ -141,7 +166,8 @@ class ThinCalls:
                 raise Exists(f"a VM {name} exists")
             host.fence.refuse_deleted(mark.id)
             state = "running" if start else "stopped"
-            host.vms[mark.id] = ThinVm(name, mark.id, state, 1, mark, image)
+            gpu = next(address for address, count in host.taken().items() if count < VGPUS_PER_GPU)
+            host.vms[mark.id] = ThinVm(name, mark.id, state, 1, mark, image, vgpus=(ThinVgpu(gpu),))
 
     def start_vm(self, name: str) -> None:
         self._begin("start_vm")

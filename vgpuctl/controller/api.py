@@ -25,15 +25,15 @@ from vgpuctl.agent.http_input import read_body
 from vgpuctl.controller import openapi
 from vgpuctl.controller.callers import HEADER, Callers, set_cookie
 from vgpuctl.controller.database.journal_rows import KnownAnswer
-from vgpuctl.controller.database.rows import no_desktop, no_pool
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import Engine
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.metrics import metrics_text
 from vgpuctl.controller.model import FleetCaller, Role
-from vgpuctl.controller.policy import Access, FleetDecision, FleetTarget, decide, rights_text
+from vgpuctl.controller.policy import Access, FleetDecision, FleetTarget, decide, not_allowed
 from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
-from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, VgpuctlError, explain_exception
+from vgpuctl.controller.web.app import WebPages
+from vgpuctl.errors import InvalidInput, NotFound, VgpuctlError, explain_exception
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import AnyResult
 from vgpuctl.model.results.fleet import AssignedDesktopResult
@@ -75,6 +75,8 @@ class ControllerApi:
         ]
         for call in CALLS.values():
             routes.append(Route(API + call.path, self._answer(call), methods=[call.method], name=call.name))
+        self.web = WebPages(fleet, self._callers, self._in_thread, store.changes)
+        routes += self.web.routes()
         handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _bug}
         self.app = Starlette(routes=routes, exception_handlers=handlers)
 
@@ -100,7 +102,7 @@ class ControllerApi:
     def _refuse_stranger(self, request: Request, path: str, access: Access, *, changes: bool) -> None:
         caller = self._callers.find(request, changes=changes)
         if decide(caller, access, FleetTarget()) is not FleetDecision.ALLOW:
-            raise _not_allowed(path, access, caller)
+            raise not_allowed(path, access, caller)
 
     async def _in_thread(self, act: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, act)
@@ -161,8 +163,6 @@ class ControllerApi:
         is_dry_run = call.has_dry_run and _is_dry_run(call, query.pop(DRY_RUN, "false"))
         arguments = call.read(query, from_text=True) | call.read(body, from_text=False)
         arguments |= in_path | _generation(request, call)
-        self._refuse(call, caller, arguments)
-        call.require(arguments)
         if is_dry_run:
             with self._store.changes.dry_run():
                 return self._make(call, caller, arguments, is_dry_run=True)
@@ -171,6 +171,7 @@ class ControllerApi:
             return self._make(call, caller, arguments)
         if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
             raise InvalidInput(f"Idempotency-Key: 1 to {MAX_KEY_CHARACTERS} printable characters")
+        call.check(self._fleet, caller, arguments)
         digest = hashlib.sha256(json.dumps([call.name, arguments], sort_keys=True).encode()).hexdigest()
         known = self._store.answers.find(caller.key, key, digest)
         if known is not None:
@@ -193,30 +194,6 @@ class ControllerApi:
         generation = getattr(result.data, "generation", None)
         headers = {} if generation is None else {"ETag": f'"{generation}"'}
         return _json(success_body(call.name, result), headers=headers)
-
-    def _refuse(self, call: FleetCall, caller: FleetCaller, arguments: Mapping[str, Any]) -> None:
-        """Refuse a call that a caller may not make.
-
-        Raises:
-            NotAllowed: he may not. NotFound: nor may he know whether what he names exists.
-        """
-        pool, name = arguments.get(call.pool_argument), arguments.get(call.desktop_argument or "")
-        target = FleetTarget(pool if isinstance(pool, str) else None)
-        if call.desktop_argument is not None:
-            target = self._store.desktops.target(str(name))
-        decision = decide(caller, call.access, target)
-        if decision is FleetDecision.HIDE:
-            raise no_desktop(str(name)) if call.desktop_argument is not None else no_pool(str(pool))
-        if decision is FleetDecision.DENY:
-            raise _not_allowed(call.name, call.access, caller)
-
-
-def _not_allowed(what: str, access: Access, caller: FleetCaller) -> NotAllowed:
-    return NotAllowed(
-        f"{what} needs {access.words}, and {caller.name} has {rights_text(caller)}",
-        hint="an admin of the fleet decides who may: vgpuctl controller entitle, or add-token",
-        rule="role",
-    )
 
 
 def _is_dry_run(call: FleetCall, text: str) -> bool:

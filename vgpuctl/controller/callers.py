@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vgpuctl.controller.model import CallerKind, FleetCaller, Role
-from vgpuctl.controller.sessions import PasswordSignIn, SignedIn, digest_of, is_header_token
+from vgpuctl.controller.sessions import PasswordSignIn, SignedIn, digest_of, header_token, is_header_token
 from vgpuctl.errors import InvalidInput, NotAllowed
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Callers:
         self._owner = getpass.getuser()
         self.passwords = PasswordSignIn(store)
 
-    def find(self, request: Request, *, changes: bool) -> FleetCaller:
-        """Return who asks. `changes`: the request is to change something.
+    def find(self, request: Request, *, changes: bool, token: str | None = None) -> FleetCaller:
+        """Return who asks. `changes`: the request is to change something. `token`: of a form, instead of the header.
 
         Raises:
             NotSignedIn: nobody that is known. NotAllowed: another site's page may have sent it.
@@ -52,10 +52,10 @@ class Callers:
             return FleetCaller(self._owner, Role.ADMIN, CallerKind.LOCAL)
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind:
-            token = self._store.tokens.find(digest_of(secret.strip())) if kind.lower() == "bearer" and secret else None
-            if token is not None:
-                rights = {} if token.right is None else dict.fromkeys(token.pools, token.right)
-                return FleetCaller(token.name, token.role, CallerKind.TOKEN, rights)
+            known = self._store.tokens.find(digest_of(secret.strip())) if kind.lower() == "bearer" and secret else None
+            if known is not None:
+                rights = {} if known.right is None else dict.fromkeys(known.pools, known.right)
+                return FleetCaller(known.name, known.role, CallerKind.TOKEN, rights)
         secret = session_secret(request) or ""
         person = self.passwords.caller(secret) if secret and not kind else None
         if person is None:
@@ -64,9 +64,14 @@ class Callers:
             )
         if changes:
             refuse_other_sites(request)
-            if not is_header_token(secret, request.headers.get(HEADER, "")):
+            if not is_header_token(secret, request.headers.get(HEADER, "") if token is None else token):
                 raise NotAllowed(f"a change with a cookie needs the header {HEADER}", rule="header-token")
         return person
+
+    def token(self, request: Request) -> str:
+        """Return what the forms of a page carry; of a request without a cookie nothing."""
+        secret = session_secret(request)
+        return "" if secret is None else header_token(secret)
 
     def sign_in(self, request: Request, given: Mapping[str, object]) -> SignedIn:
         """Begin a session with a name and a password.

@@ -35,6 +35,7 @@ from vgpuctl.controller.model import (
     Role,
 )
 from vgpuctl.controller.my_desktops import MyDesktopCalls, shown_to
+from vgpuctl.controller.overview import OverviewCalls
 from vgpuctl.controller.passwords import OneTimePasswords
 from vgpuctl.controller.people import PeopleCalls
 from vgpuctl.controller.planning import pool_rules
@@ -42,7 +43,7 @@ from vgpuctl.controller.planning.fleet_room import room_of_fleet
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
-from vgpuctl.controller.policy import has_role, refuse_of_manager, sees_pool
+from vgpuctl.controller.policy import FleetTarget, has_role, refuse_of_manager, sees_pool
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
 from vgpuctl.errors import Busy, InvalidInput, VgpuctlError
@@ -70,7 +71,7 @@ LEASE_SECONDS = 30.0
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, MyDesktopCalls):
+class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, MyDesktopCalls, OverviewCalls):
     """The controller's calls. `connect`: makes the link to a host's agent."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
@@ -86,6 +87,14 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
                 len(self._store.pools.list()), len(self._store.hosts.list()), self._store.desktops.count(),
             )
         )  # fmt: skip
+
+    def find_target(self, desktop: str) -> FleetTarget:
+        """Return what a call about a desktop is about.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        return self._store.desktops.target(desktop)
 
     # Pools
 

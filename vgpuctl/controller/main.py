@@ -189,6 +189,7 @@ async def _serve(store: Store, listening: socket.socket, listen: Listen | None, 
     await asyncio.wait((waiting, *serving), return_when=asyncio.FIRST_COMPLETED)
     systemd.notify("STOPPING=1")
     log.info("the controller stops")
+    api.web.close()
     for server in servers:
         server.should_exit = True
     await asyncio.wait(serving, timeout=DRAIN_SECONDS)

@@ -285,6 +285,18 @@ class OnItsWay(NamedTuple):
     profile: str | None
 
 
+class DesktopVgpu(Value):
+    """A vGPU of a desktop's VM, or a whole GPU. `gpu`: the PCI address of the GPU that it is on.
+
+    `framebuffer_mib` None: the whole GPU, or not known. `placement`: where it is on a GPU with mixed sizes.
+    """
+
+    gpu: str
+    profile: str | None = None
+    framebuffer_mib: int | None = None
+    placement: int | None = None
+
+
 class DesktopReport(Value):
     """What a host last said of a desktop's VM; None in `Desktop.report`: the host never had it.
 
@@ -301,6 +313,7 @@ class DesktopReport(Value):
     it is made they are those that it gets.
     `let_in`: whom the guest's helper lets log on, as it last confirmed for this disk (`planning.logons`); None: nothing
     was asked of it. `logon_due`: it must let in another one before the desktop is handed out, or is ready.
+    `vgpus`: what of GPUs the VM has, or keeps while it is off.
     """
 
     exists: bool
@@ -332,6 +345,7 @@ class DesktopReport(Value):
     moved: bool = False
     let_in: str | None = None
     logon_due: bool = False
+    vgpus: tuple[DesktopVgpu, ...] = ()
 
 
 class Desktop(Value):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from vgpuctl.controller.model import CallerKind, FleetCaller, PoolSpec, Right, Role
-from vgpuctl.errors import NotAllowed
+from vgpuctl.errors import NotAllowed, NotFound
 from vgpuctl.value import Value, field_names
 
 _ROLES: Mapping[Role, int] = {Role.VIEWER: 1, Role.OPERATOR: 2, Role.ADMIN: 3}
@@ -56,6 +56,7 @@ class FleetTarget(Value):
 
     pool: str | None = None
     owner: str | None = None
+    is_desktop: bool = False
 
 
 class FleetDecision(Enum):
@@ -77,7 +78,8 @@ def decide(caller: FleetCaller, access: Access, target: FleetTarget) -> FleetDec
         return FleetDecision.ALLOW
     if access.right is not None and _has_right(caller, access.right, target.pool):
         return FleetDecision.ALLOW
-    is_seen = caller.role is not None or is_own or target.pool is None or target.pool in caller.rights
+    least = Right.OPERATE if target.is_desktop else Right.USE  # who uses a pool sees no desktops of others
+    is_seen = caller.role is not None or is_own or target.pool is None or _has_right(caller, least, target.pool)
     return FleetDecision.DENY if is_seen else FleetDecision.HIDE
 
 
@@ -122,6 +124,25 @@ def refuse_of_manager(before: PoolSpec, after: PoolSpec) -> None:
             f"{', '.join(sorted(MANAGED_FIELDS))}",
             rule="manage",
         )
+
+
+def no_pool(name: str) -> NotFound:
+    """Return the error for a pool that does not exist."""
+    return NotFound(f"there is no pool {name}", hint="vgpuctl controller list-pools", pool=name)
+
+
+def no_desktop(name: str) -> NotFound:
+    """Return the error for a desktop that does not exist."""
+    return NotFound(f"there is no desktop {name}", hint="vgpuctl controller list-desktops", desktop=name)
+
+
+def not_allowed(what: str, access: Access, caller: FleetCaller) -> NotAllowed:
+    """Return the error for a caller who may not do what `access` is about."""
+    return NotAllowed(
+        f"{what} needs {access.words}, and {caller.name} has {rights_text(caller)}",
+        hint="an admin of the fleet decides who may: vgpuctl controller entitle, or add-token",
+        rule="role",
+    )
 
 
 def _has_right(caller: FleetCaller, least: Right, pool: str | None) -> bool:

@@ -15,7 +15,15 @@ from typing import Any
 
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import FleetCaller, Right, Role
-from vgpuctl.controller.policy import Access
+from vgpuctl.controller.policy import (
+    Access,
+    FleetDecision,
+    FleetTarget,
+    decide,
+    no_desktop,
+    no_pool,
+    not_allowed,
+)
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.call_table import Parameter
 from vgpuctl.model.outcome import AnyResult
@@ -98,17 +106,32 @@ class FleetCall(Value):
         except (Mismatch, ValueError) as error:
             raise InvalidInput(f"{self.name}: {error}") from error
 
-    def require(self, arguments: Mapping[str, Any]) -> None:
-        """Refuse arguments that lack one that is needed.
+    def check(self, fleet: FleetService, caller: FleetCaller, arguments: Mapping[str, Any]) -> None:
+        """Refuse a call that its caller may not make, or that lacks an argument.
 
         Raises:
-            InvalidInput: some are missing.
+            NotAllowed: he may not. NotFound: nor may he know whether what he names exists.
+            InvalidInput: arguments are missing.
         """
+        pool, desktop = arguments.get(self.pool_argument), arguments.get(self.desktop_argument or "")
+        target = FleetTarget(pool if isinstance(pool, str) else None)
+        if self.desktop_argument is not None:
+            target = fleet.find_target(str(desktop))
+        decision = decide(caller, self.access, target)
+        if decision is FleetDecision.HIDE:
+            raise no_pool(str(pool)) if self.desktop_argument is None else no_desktop(str(desktop))
+        if decision is FleetDecision.DENY:
+            raise not_allowed(self.name, self.access, caller)
         if missing := sorted(name for name, one in self.parameters.items() if one.required and name not in arguments):
             raise InvalidInput(f"{self.name}: {', '.join(missing)}: missing", fields=missing)
 
     def on(self, fleet: FleetService, caller: FleetCaller, arguments: Mapping[str, Any]) -> AnyResult:
-        """Make the call. `arguments`: from `read`, and those in the path."""
+        """Make the call, if its caller may. `arguments`: from `read`, and those in the path.
+
+        Raises:
+            VgpuctlError: as `check`, and as the method of `FleetService`.
+        """
+        self.check(fleet, caller, arguments)
         if self.changes:
             fleet.refuse_unconfirmed(self.name)
         result: AnyResult = self._function(fleet, caller, **arguments)
@@ -136,6 +159,7 @@ CALLS: Mapping[str, FleetCall] = {
     call.name: call
     for call in (
         FleetCall("show-fleet", "GET", "", _SEE),
+        FleetCall("show-overview", "GET", "/overview", _SEE),
         FleetCall("list-pools", "GET", "/pools", _SEE_POOL),
         FleetCall("show-pool", "GET", "/pools/{name}", _SEE_POOL),
         FleetCall("ensure-pool", "PUT", "/pools/{name}", Access(Role.OPERATOR, Right.MANAGE)),
@@ -183,6 +207,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("confirm-restore", "POST", "/restore/confirm", _ADMIN),
         FleetCall("import-desktops", "POST", "/restore/import", _ADMIN),
         FleetCall("accept-desktop", "POST", "/desktops/{name}/accept", _ADMIN),
+        FleetCall("find-events", "GET", "/events/search", _SEE),
         FleetCall("list-events", "GET", "/events", _SEE),
     )
 }

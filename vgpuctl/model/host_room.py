@@ -55,7 +55,7 @@ class GpuRoom(Value):
 
     `state`: what is on it, in the form of its rule. `vgpus`: how many vGPUs are on it. `whole`: VMs get it as a whole;
     `free`: one can get it so now. `reserved_for`: the patterns of the names of VMs that it is reserved for, empty for
-    all.
+    all. `address`: its PCI address; null: an older agent does not say it.
     """
 
     model: str
@@ -66,6 +66,7 @@ class GpuRoom(Value):
     whole: bool
     free: bool
     reserved_for: tuple[str, ...] = ()
+    address: str | None = None
 
 
 class HostRoom(Value):

@@ -107,6 +107,7 @@ def _gpu_rooms(host: Host, snapshot: Snapshot, kinds: dict[GpuKind, int]) -> tup
                 whole=is_whole,
                 free=gpu.address in free,
                 reserved_for=reserved[gpu.address],
+                address=gpu.address,
             )
         )
     return tuple(rooms)

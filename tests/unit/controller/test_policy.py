@@ -58,6 +58,13 @@ def test_what_somebody_may_not_know_of_is_hidden():
     assert decide(person(), access, FleetTarget("office", "ada")) is FleetDecision.DENY
 
 
+def test_who_uses_a_pool_sees_no_desktops_of_others():
+    access, others = Access(Role.OPERATOR, Right.OPERATE, own=True), FleetTarget("office", "eve", is_desktop=True)
+    assert decide(person(office=Right.USE), access, others) is FleetDecision.HIDE
+    assert decide(person(office=Right.OPERATE), replace(access, right=Right.MANAGE), others) is FleetDecision.DENY
+    assert decide(person(office=Right.USE), access, replace(others, owner="ada")) is FleetDecision.ALLOW
+
+
 def test_a_desktop_of_ones_own():
     access = Access(Role.OPERATOR, Right.OPERATE, own=True)
     assert decide(person(), access, FleetTarget("office", "ada")) is FleetDecision.ALLOW

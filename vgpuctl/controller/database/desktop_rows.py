@@ -22,8 +22,6 @@ from vgpuctl.controller.database.rows import (
     Rows,
     desktop_of,
     forget_crashes,
-    no_desktop,
-    no_pool,
     pool_of,
     report_columns,
     row_of_desktop,
@@ -42,7 +40,7 @@ from vgpuctl.controller.planning.phase import (
     was_seen,
 )
 from vgpuctl.controller.planning.restored import record_of
-from vgpuctl.controller.policy import FleetTarget
+from vgpuctl.controller.policy import FleetTarget, no_desktop, no_pool
 from vgpuctl.errors import InvalidInput, NoCapacity, Refused
 from vgpuctl.value import replace
 
@@ -121,7 +119,7 @@ class DesktopRows(Rows):
             row = connection.execute(own.where(table.c.name == name)).first()
         if row is None:
             raise no_desktop(name)
-        return FleetTarget(row[0], row[1])
+        return FleetTarget(row[0], row[1], is_desktop=True)
 
     def macs(self) -> set[str]:
         """Return the MAC addresses of all desktops."""

@@ -39,6 +39,30 @@ class JournalRows(Rows):
             entries = [FleetEvent(**row) for row in rows]
         return tuple(entries if after else reversed(entries))
 
+    def find(
+        self,
+        *,
+        kind: str | None = None,
+        person: str | None = None,
+        pool: str | None = None,
+        host: str | None = None,
+        desktop: str | None = None,
+        before: int | None = None,
+        limit: int = MAX_EVENTS,
+    ) -> tuple[FleetEvent, ...]:
+        """Return entries, the newest first, that are older than one; `person`: who did it, or whom it is about."""
+        event = schema.event
+        statement = select(event).order_by(event.c.id.desc()).limit(min(limit, MAX_EVENTS))
+        equal = ((event.c.kind, kind), (event.c.pool, pool), (event.c.host, host), (event.c.desktop, desktop))
+        for column, value in equal:
+            statement = statement if value is None else statement.where(column == value)
+        if person is not None:
+            statement = statement.where((event.c.actor == person) | (event.c.user == person))
+        if before is not None:
+            statement = statement.where(event.c.id < before)
+        with self._database.read() as connection:
+            return tuple(FleetEvent(**row) for row in connection.execute(statement).mappings())
+
     def prune(self, limits: JournalLimits) -> bool:
         """Delete the oldest entries beyond the limits, not many at a time; return whether there may be more of them.
 

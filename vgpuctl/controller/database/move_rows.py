@@ -11,13 +11,13 @@ from vgpuctl.controller.database.rows import (
     Rows,
     desktop_of,
     host_of,
-    no_desktop,
     pool_of,
     report_columns,
     row_of_desktop,
 )
 from vgpuctl.controller.model import Desktop, DesktopReport
 from vgpuctl.controller.planning.moves import why_not_move
+from vgpuctl.controller.policy import no_desktop
 from vgpuctl.errors import Refused
 from vgpuctl.value import replace
 

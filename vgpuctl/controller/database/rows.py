@@ -27,7 +27,8 @@ from vgpuctl.controller.model import (
     PoolState,
 )
 from vgpuctl.controller.planning.phase import CRASHES_CODE
-from vgpuctl.errors import InvalidInput, NotFound, Stale
+from vgpuctl.controller.policy import no_pool
+from vgpuctl.errors import InvalidInput, Stale
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.image_copy import CopyState
 from vgpuctl.model.result_reader import read_value
@@ -177,16 +178,6 @@ def read_text(kind: Any, text: str) -> Any:
         return read_value(kind, {**defaults, **json.loads(text)})
     except ValueError as error:
         raise InvalidInput(f"the database has a value of another form: {error}") from error
-
-
-def no_pool(name: str) -> NotFound:
-    """Return the error for a pool that does not exist."""
-    return NotFound(f"there is no pool {name}", hint="vgpuctl controller list-pools", pool=name)
-
-
-def no_desktop(name: str) -> NotFound:
-    """Return the error for a desktop that does not exist."""
-    return NotFound(f"there is no desktop {name}", hint="vgpuctl controller list-desktops", desktop=name)
 
 
 def pool_ids(connection: Connection, names: Iterable[str]) -> tuple[str, ...]:

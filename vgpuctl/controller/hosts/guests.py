@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.hosts.link import HostLink
-from vgpuctl.controller.model import Desktop, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.model import Desktop, DesktopVgpu, Pool, PoolKind, ReadyWhen
 from vgpuctl.controller.planning.host_look import HostVm, was_refreshed
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.results.vms import VmRowResult
@@ -114,6 +114,11 @@ def vm_of(row: VmRowResult) -> HostVm:
         off_after_setup=row.off_after_setup is True,
         prepared=row.prepared is True,
         stop_reason=row.stop_reason,
+        vgpus=tuple(
+            DesktopVgpu(one.gpu, one.profile, one.framebuffer_mib, one.placement_id)
+            for one in row.vgpus
+            if one.present or row.reserve == "always"
+        ),
     )
 
 

@@ -10,7 +10,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Sequence
 
-from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, FleetHostState, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.model import (
+    Desktop,
+    DesktopReport,
+    DesktopVgpu,
+    FleetHost,
+    FleetHostState,
+    Pool,
+    PoolKind,
+    ReadyWhen,
+)
 from vgpuctl.controller.planning.back_off import WAITING_CODES
 from vgpuctl.controller.planning.logons import NO_HELPER_CODE, is_logon_due, remembered
 from vgpuctl.controller.planning.phase import (
@@ -47,6 +56,7 @@ class HostVm(Value):
     guest does not run. `guest_answers`: the guest's agent or helper does; `port_open`: the pool's port is; False: not
     asked. `driver`: NVIDIA's in the guest. `should_run`: its host's agent starts it after a boot. `off_after_setup`,
     `prepared`, `stop_reason`: as the list has them. `disks`: the files of its disks, empty: not asked.
+    `vgpus`: what of GPUs it has, or keeps while it is off.
     """
 
     name: str
@@ -65,6 +75,7 @@ class HostVm(Value):
     prepared: bool = False
     stop_reason: str | None = None
     disks: tuple[str, ...] = ()
+    vgpus: tuple[DesktopVgpu, ...] = ()
 
     @property
     def is_preparing(self) -> bool:
@@ -217,8 +228,7 @@ def _seen(
     former = desktop.report
     running = is_running(vm.state)
     memory = former if former is not None and _is_same_disk(former, vm, mark) else DesktopReport(True)
-    is_fixed = pool is not None and pool.spec.kind is PoolKind.FIXED
-    stray = bool(vm.guest_users) and mark.user is None and not is_fixed
+    stray = bool(vm.guest_users) and mark.user is None and (pool is None or pool.spec.kind is not PoolKind.FIXED)
     unmarked = not mark.dirty and mark.user is None and (stray or memory.logged_on_seen)
     since = memory.running_since
     ended = since is not None and is_off(vm.state) and not in_flight
@@ -256,6 +266,7 @@ def _seen(
         moved=former is not None and former.moved,
         let_in=let_in,
         logon_due=is_due,
+        vgpus=vm.vgpus,
     )
     report = _with_error(report, desktop, vm, stray or unmarked, now)
     if is_due and running and report.code is None and pool is not None:

@@ -333,3 +333,70 @@ class FleetEventResult(Value):
     desktop: str | None
     host: str | None
     user: str | None
+
+
+class GpuSliceResult(Value):
+    """A vGPU on a GPU, or the whole GPU. `desktop`: null: it is the host's own, of no desktop.
+
+    `framebuffer_mib`: null: the whole GPU, or not known. `placement`: its slice on a GPU with mixed sizes.
+    """
+
+    desktop: str | None
+    pool: str | None
+    phase: str | None
+    user: str | None
+    profile: str | None
+    framebuffer_mib: int | None
+    placement: int | None
+
+
+class FleetGpuResult(Value):
+    """A GPU of a host. `address`: its PCI address. `framebuffer_mib`: null: not known. `taken_mib`: by slices."""
+
+    address: str
+    model: str
+    framebuffer_mib: int | None
+    taken_mib: int
+    slices: tuple[GpuSliceResult, ...]
+
+
+class OverviewHostResult(Value):
+    """A host with its GPUs. `silent`: it did not answer for a while. `problem`, `held`: as of `FleetHostResult`."""
+
+    name: str
+    state: str
+    held: str | None
+    problem: str | None
+    silent: bool
+    desktops: int
+    gpus: tuple[FleetGpuResult, ...]
+
+
+class OverviewPoolResult(Value):
+    """A pool. `spare`: how many it keeps ready at this time, by its schedules. `counts`: desktops by phase."""
+
+    name: str
+    kind: str
+    state: str
+    reason: str | None
+    image: str
+    profiles: tuple[str, ...]
+    maximum: int
+    spare: int
+    counts: Mapping[str, int]
+
+
+class FleetOverviewResult(Value):
+    """The fleet at a glance. `hosts`: a page of them by name; `next`: the page after it follows this name, null: none.
+
+    `host_count`, `gpu_count`, `framebuffer_mib`, `taken_mib`, `counts` (desktops by phase) are of the whole fleet.
+    """
+
+    host_count: int
+    gpu_count: int
+    framebuffer_mib: int
+    taken_mib: int
+    counts: Mapping[str, int]
+    pools: tuple[OverviewPoolResult, ...]
+    hosts: tuple[OverviewHostResult, ...]
+    next: str | None

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""People in a browser: they sign in, take a desktop, use it, give it back; and what else might send their forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from lxml import html
+
+from tests.agent.conftest import RunningAgent
+from tests.controller.conftest import IMAGE, SPEC, wait_until
+from tests.controller.controllers import Controller, running_controller
+from vgpuctl.controller.web.forms import ACTIONS, MAX_FORM_BYTES, local_path
+from vgpuctl.controller.web.parts import Visitor
+from vgpuctl.controller.web.portal_views import portal_view
+from vgpuctl.controller.web.render import render_page, render_password, render_sign_in
+from vgpuctl.model.results.fleet import MyDesktopResult, MyPoolResult
+
+PASSWORD = "correct horse battery"
+FORM = "application/x-www-form-urlencoded"
+HOSTILE = '<script>alert("x")</script>\u202e&\'"'
+
+
+class Browser:
+    """What a person does in a browser without JavaScript: follows redirects, keeps a cookie, sends forms."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self.cookie = ""
+        self.status = 0
+        self.page: Any = None
+        self.headers: Any = None
+
+    def open(self, path: str) -> str:
+        return self._send("GET", path)
+
+    def press(self, text: str, **typed: str) -> str:
+        """Press the button of a form, with what was typed into its fields."""
+        for form in self.page.forms:
+            (button,) = form.xpath(".//button")
+            if button.text_content() == text:
+                return self.post(form.action, {**dict(form.form_values()), **typed})
+        raise AssertionError(f"no button {text!r} in {self.text}")
+
+    def post(self, path: str, fields: dict[str, str], **headers: str) -> str:
+        body = urlencode(fields).encode()
+        return self._send("POST", path, body, **{"Content_Type": FORM, "Sec_Fetch_Site": "same-origin", **headers})
+
+    @property
+    def text(self) -> str:
+        """What the page says."""
+        return " ".join(self.page.text_content().split())
+
+    def _send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> str:
+        if self.cookie:
+            headers["Cookie"] = self.cookie
+        self.status, document, self.headers = self._controller.request(method, path, body, **headers)
+        for line in self.headers.get_all("Set-Cookie", []):
+            assert "HttpOnly" in line
+            assert "SameSite=lax" in line
+            self.cookie = line.partition(";")[0]
+        if self.status == 303:
+            return self._send("GET", self.headers["Location"])
+        text = document.get("text", "") or json.dumps(document)
+        self.page = html.fromstring(text) if text else None
+        assert "default-src 'none'" in self.headers.get("Content-Security-Policy", "default-src 'none'")
+        return text
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    with running_controller(tmp_path / "controller") as one:
+        password = tmp_path / "password"
+        password.write_text(PASSWORD)
+        for name in ("ada", "eve"):
+            assert one.run("ensure-person", name).returncode == 0
+            assert one.run("set-password", name, "--password-file", str(password)).returncode == 0
+        yield one
+
+
+def signed_in(controller: Controller, name: str = "ada") -> Browser:
+    browser = Browser(controller)
+    browser.open("/")
+    browser.press("Sign in", user=name, password=PASSWORD)
+    return browser
+
+
+def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent: RunningAgent, tmp_path: Path) -> None:
+    run, data = controller.run, controller.data
+    assert run("add-host", "gpu01", f"agent:{agent.path}").returncode == 0
+    assert run("ensure-image", "office", "--path", IMAGE).returncode == 0
+    spec = tmp_path / "office.json"
+    spec.write_text(json.dumps(SPEC))
+    assert run("ensure-pool", "office", "-f", str(spec)).returncode == 0
+    ada = signed_in(controller)
+    assert "There is no desktop for you" in ada.text
+    assert [one.text for one in ada.page.xpath("//header//nav//a")] == ["My desktops"], "nothing of the fleet"
+    assert run("entitle", "everybody", "use", "--pool", "office").returncode == 0
+    wait_until(lambda: data("show-pool", "office")["ready"] == 2, "two desktops")
+    ada.open("/")
+    ada.press("Take a desktop office")
+    assert (ada.status, "office-001" in ada.text) == (200, True)
+    assert "Take a desktop" not in ada.text, "she has as many as the pool allows"
+    assert data("show-desktop", "office-001")["user"] == "ada"
+    eve = signed_in(controller, "eve")
+    assert "office-001" not in eve.text
+    token = eve.page.xpath("//form//input[@name='token']/@value")[0]
+    for action in ("start", "stop", "release"):
+        eve.post(f"/my/{action}", {"token": token, "name": "office-001"})
+        assert (eve.status, "there is no desktop office-001" in eve.text) == (404, True), action
+    ada.press("Shut down office-001")
+    wait_until(lambda: data("show-desktop", "office-001")["phase"] == "off", "it is off")
+    ada.open("/my")
+    ada.press("Start office-001")
+    wait_until(lambda: data("show-desktop", "office-001")["address"] is not None, "its address")
+    assert data("show-desktop", "office-001")["address"] in ada.open("/my")
+    assert "gpu01" not in ada.text, "nothing of its host"
+    ada.press("Give back office-001")
+    assert data("show-desktop", "office-001")["user"] is None
+    assert "Take a desktop" in ada.text
+    run("pause-pool", "office", "--reason", "new storage")
+    ada.open("/my")
+    assert "It gives no desktops just now: new storage" in ada.text
+    ada.press("Sign out")
+    assert "Password" in ada.text
+    ada.open("/my")
+    assert (ada.status, "Password" in ada.text) == (401, True)
+
+
+def test_signing_in(controller: Controller) -> None:
+    browser = Browser(controller)
+    browser.open("/desktops?user=x")
+    assert browser.status == 401
+    browser.press("Sign in", user="ada", password="wrong")
+    assert browser.status == 401
+    assert "the name or the password is wrong" in browser.text
+    assert browser.page.xpath("//input[@name='user']/@value") == ["ada"], "what was typed stays"
+    assert browser.page.xpath("//input[@name='path']/@value") == ["/desktops?user=x"]
+    assert PASSWORD not in browser.press("Sign in", user="ada", password=PASSWORD)
+    assert browser.status == 403, "she is signed in, and sees no pools"
+    assert "signed in as ada" in browser.text.replace("  ", " ")
+    other = Browser(controller)
+    for _ in range(6):
+        other.post("/sign-in", {"user": "ada", "password": "wrong"})
+    assert (other.status, "the next try is heard in" in other.text) == (429, True)
+    assert controller.run("entitle", "eve", "viewer").returncode == 0
+    eve = Browser(controller)
+    eve.post("/sign-in", {"user": "eve", "password": PASSWORD, "path": "//evil.example/"})
+    assert (eve.status, "This fleet has no host yet" in eve.text) == (200, True)
+    assert "My desktops" in eve.text
+
+
+def test_forms_that_nobody_pressed(controller: Controller) -> None:
+    ada = signed_in(controller)
+    token = ada.page.xpath("//form//input[@name='token']/@value")[0]
+    good = {"token": token, "pool": "office"}
+    for fields, headers in (
+        ({"pool": "office"}, {}), ({**good, "token": "x"}, {}), (good, {"Sec_Fetch_Site": "cross-site"}),
+        (good, {"Sec_Fetch_Site": "same-site"}), (good, {"Sec_Fetch_Site": "none"}),
+    ):  # fmt: skip
+        ada.post("/my/take", fields, **headers)
+        assert ada.status == 403, (fields, headers)
+        ada.post("/sign-out", fields, **headers)
+        assert ada.status == 403, (fields, headers)
+    ada.post("/my/take", good)
+    assert (ada.status, "there is no pool office" in ada.text) == (404, True)
+    ada.post("/my/take", good, Content_Type="application/json")
+    assert ada.status == 400
+    for body, status in (
+        (b"token=a&token=b", 400), (b"\xff=%ff", 400), (b"a=" + b"x" * MAX_FORM_BYTES, 413),
+        (b"&".join(b"f%d=1" % number for number in range(30)), 400), (b"", 403),
+    ):  # fmt: skip
+        ada._send("POST", "/my/take", body, Content_Type=FORM, Sec_Fetch_Site="same-origin")
+        assert ada.status == status, body[:40]
+    ada.open("/my")
+    assert ada.status == 200, "she is still signed in"
+
+
+@pytest.mark.parametrize(
+    "text", ["//evil.example", "/\\evil.example", "https://evil.example/", "", "x", "/a\r\nb", "/sign-out", "/" * 3000]
+)
+def test_where_nobody_is_sent(text: str) -> None:
+    assert local_path(text) == "/"
+
+
+def test_what_is_typed_or_named_is_text() -> None:
+    pool = MyPoolResult(HOSTILE, "floating", "paused", HOSTILE, 0, 1)
+    desktop = MyDesktopResult(HOSTILE, HOSTILE, "assigned", None, "on", HOSTILE, None, "2026-11-29T00:00:00Z")
+    page = render_page(portal_view([pool], [desktop], "token"), Visitor(HOSTILE, (), "token"), None)
+    for text in (
+        page,
+        render_sign_in(HOSTILE, HOSTILE, HOSTILE),
+        render_password(HOSTILE, HOSTILE, HOSTILE, Visitor()),
+    ):
+        assert "<script>alert" not in text
+        assert "\u202e" not in text
+        assert "‹U+202E›" in text or "&lt;script&gt;" in text
+    assert "2026-11-29" in page
+
+
+def test_each_button_is_a_call() -> None:
+    desktop = MyDesktopResult("d-1", "office", "off", None, "off", None, None, None)
+    running = MyDesktopResult("d-2", "office", "assigned", None, "on", None, None, None)
+    pool = MyPoolResult("office", "dedicated", "active", None, 2, 3)
+    page = html.fromstring(render_page(portal_view([pool], [desktop, running], "token"), Visitor(), None))
+    assert {form.action for form in page.forms} == {f"/my/{action}" for action in ACTIONS}

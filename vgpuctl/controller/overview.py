@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls that the web page needs besides the others; `FleetService` has them with all other calls.
+
+They cost the same number of queries however large the fleet is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vgpuctl.controller.model import Desktop, FleetCaller, FleetHost, Pool
+from vgpuctl.controller.planning.gpu_use import GpuContents, gpus_of
+from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key
+from vgpuctl.controller.planning.phase import SILENT_SECONDS, phase_of
+from vgpuctl.controller.planning.schedules import wanted_spare
+from vgpuctl.controller.times import time_text
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.results.fleet import (
+    FleetEventResult,
+    FleetGpuResult,
+    FleetOverviewResult,
+    GpuSliceResult,
+    OverviewHostResult,
+    OverviewPoolResult,
+)
+
+if TYPE_CHECKING:
+    from vgpuctl.controller.database.store import Store
+
+MOST_DESKTOPS = 1_000_000
+MOST_HOSTS = 1000
+
+
+class OverviewCalls:
+    """The calls. `FleetService` says which store they are about."""
+
+    _store: Store
+
+    def show_overview(
+        self, caller: FleetCaller, after: str | None = None, host: str | None = None, limit: int = 100
+    ) -> QueryResult[FleetOverviewResult]:
+        """Return pools, hosts and each GPU of at most `limit` hosts: those `after` a name, or one `host`."""
+        if not 1 <= limit <= MOST_HOSTS:
+            raise InvalidInput(f"limit: {limit} is not a number from 1 to {MOST_HOSTS}")
+        store = self._store
+        pools, hosts = store.pools.list(), sorted(store.hosts.list(), key=lambda one: one.name)
+        desktops, rooms = store.desktops.list(limit=MOST_DESKTOPS), store.rooms.list()[0]
+        phases = _phases(desktops, pools, hosts, store)
+        on_host: dict[str | None, list[Desktop]] = defaultdict(list)
+        of_pool: dict[str, Counter[str]] = defaultdict(Counter)
+        for one in desktops:
+            on_host[one.host_id].append(one)
+            of_pool[one.pool_id][phases.get(one.id, "unknown")] += 1
+        gpus = {h.id: gpus_of(rooms[h.id].room if h.id in rooms else None, on_host[h.id]) for h in hosts}
+        flat = [gpu for each in gpus.values() for gpu in each if gpu.framebuffer_mib is not None]
+        names, now = {one.id: one.name for one in pools}, store.now()
+        shown = [one for one in hosts if (after is None or one.name > after) and host in (None, one.name)]
+        return QueryResult(
+            FleetOverviewResult(
+                len(hosts), sum(map(len, gpus.values())), sum(one.framebuffer_mib or 0 for one in flat),
+                sum(one.taken_mib for one in flat), dict(sorted(Counter(phases.values()).items())),
+                tuple(_pool_result(one, of_pool[one.id], now) for one in pools),
+                tuple(
+                    OverviewHostResult(
+                        one.name, str(one.state), one.held, one.problem,
+                        one.seen_at is None or now - one.seen_at >= SILENT_SECONDS, len(on_host[one.id]),
+                        tuple(_gpu_result(gpu, names, phases) for gpu in gpus[one.id]),
+                    )
+                    for one in shown[:limit]
+                ),
+                shown[limit - 1].name if len(shown) > limit else None,
+            )
+        )  # fmt: skip
+
+    def find_events(
+        self,
+        caller: FleetCaller,
+        kind: str | None = None,
+        person: str | None = None,
+        pool: str | None = None,
+        host: str | None = None,
+        desktop: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> QueryResult[tuple[FleetEventResult, ...]]:
+        """Return the last entries of the journal, the newest first: of a kind, by or about a person, and so on.
+
+        `before`: only those that are older than the entry with this id.
+        """
+        if not 1 <= limit <= 1000:
+            raise InvalidInput(f"limit: {limit} is not a number from 1 to 1000")
+        rows = self._store.journal.find(
+            kind=kind, person=person, pool=pool, host=host, desktop=desktop, before=before, limit=limit
+        )
+        return QueryResult(
+            tuple(
+                FleetEventResult(
+                    one.id, time_text(one.at) or "", one.kind, one.text, one.actor,
+                    one.pool, one.desktop, one.host, one.user,
+                )
+                for one in rows
+            )
+        )  # fmt: skip
+
+
+def _phases(
+    desktops: tuple[Desktop, ...], pools: tuple[Pool, ...], hosts: list[FleetHost], store: Store
+) -> dict[str, str]:
+    """Return the phase of each desktop by its id."""
+    by_pool, by_host = {one.id: one for one in pools}, {one.id: one for one in hosts}
+    rows, now = rows_by_key(store.host_images.list()), store.now()
+    phases: dict[str, str] = {}
+    for one in desktops:
+        host = None if one.host_id is None else by_host.get(one.host_id)
+        if one.pool_id in by_pool:
+            wait = "" if host is None else image_wait(one, rows, host.name)
+            phases[one.id] = str(phase_of(one, by_pool[one.pool_id], host, now, wait).word)
+    return phases
+
+
+def _pool_result(pool: Pool, counts: Mapping[str, int], now: float) -> OverviewPoolResult:
+    spec = pool.spec
+    return OverviewPoolResult(
+        pool.name, str(spec.kind), str(pool.state), pool.reason, spec.image, spec.profiles, spec.maximum,
+        wanted_spare(spec, now), dict(sorted(counts.items())),
+    )  # fmt: skip
+
+
+def _gpu_result(gpu: GpuContents, pools: Mapping[str, str], phases: Mapping[str, str]) -> FleetGpuResult:
+    slices = []
+    for one in gpu.slices:
+        own, vgpu = one.desktop, one.vgpu
+        slices.append(
+            GpuSliceResult(
+                None if own is None else own.name, None if own is None else pools.get(own.pool_id),
+                None if own is None else phases.get(own.id), None if own is None else own.user,
+                vgpu.profile, vgpu.framebuffer_mib, vgpu.placement,
+            )
+        )  # fmt: skip
+    return FleetGpuResult(gpu.address, gpu.model, gpu.framebuffer_mib, gpu.taken_mib, tuple(slices))

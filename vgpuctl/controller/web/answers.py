@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pages and forms answer with: HTML with the headers that keep it safe, errors as pages, who looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from vgpuctl.controller.model import CallerKind, FleetCaller
+from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide
+from vgpuctl.controller.routes import CALLS
+from vgpuctl.controller.web import render
+from vgpuctl.controller.web.pages import PAGES
+from vgpuctl.controller.web.parts import PageView, Visitor
+from vgpuctl.errors import VgpuctlError
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+NO_STORE = "no-store"
+_STATUSES = {"not-found": 404, "not-allowed": 403, "not-signed-in": 401}
+_STATUSES_OF_EXITS = {2: 400, 75: 503}
+_TITLES = {
+    400: "This address is wrong", 401: "You are not signed in", 403: "You may not see this",
+    404: "There is no such page", 503: "It does not work just now",
+}  # fmt: skip
+
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+def visitor_of(caller: FleetCaller, token: str) -> Visitor:
+    """Return who looks at a page, with the entries of the menu whose calls he may make."""
+    calls = {page.path: page.calls for page in PAGES}
+    nav = tuple(
+        entry
+        for entry in render.NAV
+        if all(decide(caller, CALLS[name].access, FleetTarget()) is FleetDecision.ALLOW for name in calls[entry[2]])
+    )
+    return Visitor(caller.name, nav, token if caller.kind is CallerKind.PERSON else "")
+
+
+def own_path(request: Request) -> str:
+    """Return the path of a request with its query."""
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+
+
+def fragment(view: PageView, name: str) -> Response:
+    """Answer with one section of a page."""
+    for section in view.sections:
+        if section.name == name:
+            return html(render.render_section(section))
+    return html("", 404)
+
+
+def html(text: str, status: int = 200) -> Response:
+    """Answer with a page, which nobody keeps."""
+    return HTMLResponse(text.encode(errors="replace"), status, {**HEADERS, "Cache-Control": NO_STORE})
+
+
+def error_page(error: VgpuctlError, who: str | None, path: str = "/") -> Response:
+    """Answer with what failed; who has not signed in can do so, and gets to `path` then."""
+    status = _STATUSES.get(error.code) or _STATUSES_OF_EXITS.get(error.status, 500)
+    title = _TITLES.get(status, "This failed")
+    if error.code == "not-signed-in":
+        return html(render.render_sign_in("", path, None), 401)
+    response = html(render.render_error(title, error.message, error.hint, Visitor(who or "")), status)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if status == 503:
+        response.headers["Retry-After"] = "5"
+    return response

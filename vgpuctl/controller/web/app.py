@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers browsers: pages, their sections, the stream that keeps a page live, and the files of the look.
+
+    web = WebPages(fleet, callers, in_thread, store.changes)
+    Starlette(routes=[*routes, *web.routes()])
+
+`routes()` ends with one for all paths that are no page and not below /api/, so it is the last one of an application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Match, Route
+
+from vgpuctl.controller.callers import Callers
+from vgpuctl.controller.database.rows import Changes
+from vgpuctl.controller.fleet import FleetService
+from vgpuctl.controller.model import CallerKind, FleetCaller
+from vgpuctl.controller.web import render
+from vgpuctl.controller.web.answers import HEADERS, InThread, error_page, fragment, html, own_path, visitor_of
+from vgpuctl.controller.web.forms import MINE, WebForms
+from vgpuctl.controller.web.live import Digests, LiveStreams, LiveTimes
+from vgpuctl.controller.web.pages import PAGES, Ask, PageKind
+from vgpuctl.controller.web.parts import PageView
+from vgpuctl.errors import InvalidInput, NotFound, VgpuctlError, explain_exception
+
+FOR_A_YEAR = "public, max-age=31536000, immutable"
+STREAM, SECTION = "/web/stream", "section"
+MAX_PAGE_CHARACTERS = 2000
+
+
+class WebPages:
+    """The pages. `callers`: says who asks; `in_thread`: has something done that waits for the database."""
+
+    def __init__(
+        self,
+        fleet: FleetService,
+        callers: Callers,
+        in_thread: InThread,
+        changes: Changes,
+        times: LiveTimes = LiveTimes(),  # noqa: B008 - values do not change
+    ) -> None:
+        self._fleet = fleet
+        self._callers = callers
+        self._in_thread = in_thread
+        self.live = LiveStreams(changes, times)
+
+    def close(self) -> None:
+        """End the streams."""
+        self.live.close()
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all pages, and what belongs to them."""
+        pages = [Route(page.path, self._answer(page), methods=["GET"]) for page in PAGES]
+        return [
+            *pages,
+            *WebForms(self._fleet, self._callers, self._in_thread).routes(),
+            Route(STREAM, self._stream, methods=["GET"]),
+            Route("/web/static/{digest}/{name}", _static, methods=["GET"]),
+            _Rest("/{path:path}", self._missing, methods=["GET"]),
+        ]
+
+    def _answer(self, page: PageKind) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            given = dict(request.query_params)
+            section = given.pop(SECTION, None)
+            count = len(request.query_params.multi_items()) - (section is not None)
+            who: list[str] = []
+
+            def make() -> Response:
+                caller = self._callers.find(request, changes=False)
+                who.append(caller.name)
+                if page.path == "/" and caller.kind is CallerKind.PERSON and caller.role is None:
+                    return RedirectResponse(MINE, 303)  # he sees nothing of the fleet
+                token = self._callers.token(request)
+                view = self._view(page, caller, token, request.path_params, page.read_query(given, count))
+                if section is not None:
+                    return fragment(view, section)
+                path = own_path(request)
+                stream = f"{STREAM}?page={quote(path, safe='')}" if page.is_live else None
+                return html(render.render_page(view, visitor_of(caller, token), stream))
+
+            try:
+                response: Response = await self._in_thread(make)
+                return response
+            except Exception as exc:
+                error = explain_exception(exc)
+                if isinstance(error, VgpuctlError):
+                    return error_page(error, who[0] if who else None, own_path(request))
+                raise
+
+        return answer
+
+    def _view(
+        self, page: PageKind, caller: FleetCaller, token: str, in_path: Mapping[str, str], query: Mapping[str, str]
+    ) -> PageView:
+        return page.build(Ask(self._fleet, caller, page.calls, token), {**query, **in_path})
+
+    async def _stream(self, request: Request) -> Response:
+        """Answer with the stream of a page."""
+        try:
+            caller: FleetCaller = await self._in_thread(lambda: self._callers.find(request, changes=False))
+            address = request.query_params.get("page", "")
+            page, in_path, query = _page_at(address)
+        except Exception as exc:
+            error = explain_exception(exc)
+            if isinstance(error, VgpuctlError):
+                return error_page(error, None)
+            raise
+
+        def read() -> Digests:
+            now = self._callers.find(request, changes=False)  # who lost his right sees nothing any more
+            return render.section_digests(self._view(page, now, self._callers.token(request), in_path, query))
+
+        response = self.live.open(caller.name, (address, repr(caller)), read)
+        response.headers.update(HEADERS)
+        return response
+
+    async def _missing(self, request: Request) -> Response:
+        """Answer who asks for a page that is none."""
+        return error_page(NotFound("Nothing is at this address."), None)
+
+
+class _Rest(Route):
+    """All other paths, but not those of the API."""
+
+    def matches(self, scope: Any) -> tuple[Match, Any]:
+        """Return whether it is one."""
+        if scope.get("path", "").startswith("/api/") or scope.get("method") not in ("GET", "HEAD"):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+def _page_at(address: str) -> tuple[PageKind, Mapping[str, str], dict[str, str]]:
+    """Return the page at a path with a query, what is in its path, and the query.
+
+    Raises:
+        NotFound: there is none. InvalidInput: the query is wrong.
+    """
+    if not 0 < len(address) <= MAX_PAGE_CHARACTERS or not address.startswith("/"):
+        raise InvalidInput("page: the path of a page, with its query")
+    try:
+        parts = urlsplit(address)
+        pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=20)
+    except ValueError as error:
+        raise InvalidInput(f"page: {error}") from error
+    for page in PAGES:
+        in_path = page.match(unquote(parts.path))
+        if in_path is not None:
+            return page, in_path, page.read_query(dict(pairs), len(pairs))
+    raise NotFound("Nothing is at this address.")
+
+
+async def _static(request: Request) -> Response:
+    """Answer with a file of the look; its URL has a digest of it."""
+    digest, data = render.static_files().get(request.path_params["name"], ("", b""))
+    if not digest or digest != request.path_params["digest"]:
+        return error_page(NotFound("Nothing is at this address."), None)
+    kind = render.STATIC_TYPES["." + request.path_params["name"].rpartition(".")[2]]
+    return Response(data, 200, {**HEADERS, "Cache-Control": FOR_A_YEAR}, kind)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people do on pages: they sign in and out, and take, start, stop and give back desktops of their own.
+
+Each form carries the text that the header of a change has elsewhere, so that no other site's page can send it. After
+a change the browser is sent to a page: reloading that changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from vgpuctl.controller.callers import Callers, set_cookie
+from vgpuctl.controller.fleet import FleetService
+from vgpuctl.controller.routes import CALLS
+from vgpuctl.controller.sessions import TooManyTries, WrongPassword
+from vgpuctl.controller.web import render
+from vgpuctl.controller.web.answers import InThread, error_page, html, visitor_of
+from vgpuctl.errors import InvalidInput, VgpuctlError, explain_exception
+
+SIGN_IN, SIGN_OUT, MINE = "/sign-in", "/sign-out", "/my"
+MAX_FORM_BYTES, MAX_FIELDS = 16 << 10, 20
+FORM_SECONDS = 30.0
+FORM_TYPE = "application/x-www-form-urlencoded"
+ACTIONS: Mapping[str, str] = {
+    "take": "take-desktop", "start": "start-desktop", "stop": "stop-desktop", "release": "release",
+}  # fmt: skip
+"""What a button of the page of one's own desktops does -> the call that does it."""
+
+
+class WebForms:
+    """The routes of forms. `callers`: says who sends them; `in_thread`: has what waits for the database done."""
+
+    def __init__(self, fleet: FleetService, callers: Callers, in_thread: InThread) -> None:
+        self._fleet = fleet
+        self._callers = callers
+        self._in_thread = in_thread
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            Route(SIGN_IN, self._guarded(self._show_sign_in), methods=["GET"]),
+            Route(SIGN_IN, self._guarded(self._sign_in), methods=["POST"]),
+            Route(SIGN_OUT, self._guarded(self._sign_out), methods=["POST"]),
+            *(Route(f"{MINE}/{action}", self._guarded(self._change(action)), methods=["POST"]) for action in ACTIONS),
+        ]
+
+    def _guarded(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def guarded(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except HTTPException:
+                raise
+            except Exception as exc:
+                error = explain_exception(exc)
+                if isinstance(error, VgpuctlError):
+                    return error_page(error, None, MINE)
+                raise
+
+        return guarded
+
+    async def _show_sign_in(self, request: Request) -> Response:
+        return html(render.render_sign_in("", local_path(request.query_params.get("path", "/")), None))
+
+    async def _sign_in(self, request: Request) -> Response:
+        """Begin a session; what was typed as the name stays when something is wrong."""
+        form = await read_form(request)
+        name, path = form.get("user", ""), local_path(form.get("path", "/"))
+        given = {"user": name, "password": form.get("password", "")}
+        try:
+            session = await self._in_thread(lambda: self._callers.sign_in(request, given))
+        except (WrongPassword, TooManyTries) as error:
+            text = error.message if error.hint is None else f"{error.message}: {error.hint}"
+            status = 429 if isinstance(error, TooManyTries) else 401
+            return html(render.render_sign_in(name, path, text), status)
+        response = RedirectResponse(path, 303)
+        set_cookie(request, response, session.secret)
+        return response
+
+    async def _sign_out(self, request: Request) -> Response:
+        form = await read_form(request)
+
+        def sign_out() -> None:
+            self._callers.find(request, changes=True, token=form.get("token", ""))
+            self._callers.sign_out(request)
+
+        await self._in_thread(sign_out)
+        response = RedirectResponse(SIGN_IN, 303)
+        set_cookie(request, response, None)
+        return response
+
+    def _change(self, action: str) -> Callable[[Request], Awaitable[Response]]:
+        """Return what a button does: its call, as the one who presses it."""
+
+        async def change(request: Request) -> Response:
+            form = await read_form(request)
+            token = form.pop("token", "")
+
+            def make() -> Response:
+                caller = self._callers.find(request, changes=True, token=token)
+                call = CALLS[ACTIONS[action]]
+                arguments: dict[str, Any] = {name: form[name] for name in call.in_path if name in form}
+                if call.name == "take-desktop" and form.get("new_password"):
+                    arguments["new_password"] = True
+                result = call.on(self._fleet, caller, arguments)
+                password = getattr(result.data, "password", None)
+                if password is None:
+                    return RedirectResponse(MINE, 303)
+                name = str(getattr(result.data, "name", ""))
+                return html(render.render_password(name, caller.name, password, visitor_of(caller, token)))
+
+            response: Response = await self._in_thread(make)
+            return response
+
+        return change
+
+
+def local_path(text: str) -> str:
+    """Return a path of this site to go to; of another site's address its first page."""
+    is_local = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2000
+    return text if is_local and not text.startswith((SIGN_IN, SIGN_OUT)) else "/"
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form that a browser sent.
+
+    Raises:
+        InvalidInput: it is none, or a field is there twice. HTTPException: it is too large, or does not arrive.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
+        raise InvalidInput("this is not what a form sends")
+    data = bytearray()
+    try:
+        async with asyncio.timeout(FORM_SECONDS):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > MAX_FORM_BYTES:
+                    raise HTTPException(413, f"the form is larger than {MAX_FORM_BYTES} bytes")
+    except ClientDisconnect:
+        raise HTTPException(400, "the browser went away before its form was complete") from None
+    except TimeoutError:
+        raise HTTPException(408, f"the form did not arrive within {FORM_SECONDS:g} seconds") from None
+    try:
+        pairs = parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
+    except ValueError as error:
+        raise InvalidInput(f"this is not what a form sends: {error}") from error
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise InvalidInput("a field of the form is there twice")
+    return fields

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages: for each its path, the calls that it makes, what of the query it takes, and how it is made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vgpuctl.controller.fleet import FleetService
+from vgpuctl.controller.model import FleetCaller
+from vgpuctl.controller.routes import CALLS
+from vgpuctl.controller.web import desktop_views, fleet_views, host_views, portal_views
+from vgpuctl.controller.web.bars import TEXTS, state_of_phase
+from vgpuctl.controller.web.cells import PAGE_DESKTOPS
+from vgpuctl.controller.web.parts import PageView
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.results.fleet import DesktopResult
+from vgpuctl.value import Value
+
+MAX_TEXT = 255
+MOST_READ = 5
+"""So many times desktops are read for one page with a filter by state; then a link goes on from there."""
+PAGE_HOSTS = 40
+_READ_AT_A_TIME = 1000
+_IN_PATH = re.compile(r"\{([a-z]+)\}")
+
+
+class Ask:
+    """Makes the calls of one page for its caller, and no others."""
+
+    def __init__(self, fleet: FleetService, caller: FleetCaller, calls: tuple[str, ...], token: str = "") -> None:
+        self.token = token
+        """What the forms of the page carry."""
+        self._fleet = fleet
+        self._caller = caller
+        self._calls = calls
+
+    def __call__(self, name: str, /, **arguments: Any) -> Any:
+        """Return the data of a call; arguments that are None are left out."""
+        assert name in self._calls, f"the page does not say that it calls {name}"
+        given = {key: value for key, value in arguments.items() if value is not None}
+        return CALLS[name].on(self._fleet, self._caller, given).data
+
+
+class PageKind(Value):
+    """A page. `calls`: those that it makes. `takes`: keys of the query. `is_live`: it changes by itself.
+
+    `build`: makes it of the answers, from the query and what is in the path.
+    """
+
+    path: str
+    calls: tuple[str, ...]
+    takes: tuple[str, ...]
+    build: Callable[[Ask, Mapping[str, str]], PageView]
+    is_live: bool = True
+
+    def read_query(self, given: Mapping[str, str], count: int) -> dict[str, str]:
+        """Return the query, checked. `count`: how many keys and values it had.
+
+        Raises:
+            InvalidInput: a key is unknown or is there twice, or a value is too long or no text.
+        """
+        if count > len(given):
+            raise InvalidInput("the address has an argument twice", hint=f"open {self.path}")
+        if unknown := sorted(given.keys() - set(self.takes)):
+            raise InvalidInput(f"the address has an unknown argument: {unknown[0][:60]!a}", hint=f"open {self.path}")
+        for name, value in given.items():
+            if len(value) > MAX_TEXT or "\0" in value or not value.isprintable():
+                raise InvalidInput(f"{name}: at most {MAX_TEXT} printable characters")
+        return {name: value for name, value in given.items() if value}
+
+    def match(self, path: str) -> dict[str, str] | None:
+        """Return what is in a path of this page; None: it is of another one."""
+        pattern = _IN_PATH.sub(r"(?P<\1>[^/]+)", self.path)
+        result = re.fullmatch(pattern, path)
+        return None if result is None else result.groupdict()
+
+
+def _fleet(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return fleet_views.fleet_view(ask("show-overview", after=query.get("after"), limit=PAGE_HOSTS), query)
+
+
+def _pools(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return fleet_views.pools_view(ask("show-overview", limit=1), query)
+
+
+def _pool(ask: Ask, query: Mapping[str, str]) -> PageView:
+    name = query["name"]
+    pool = ask("show-pool", name=name)
+    return fleet_views.pool_view(pool, ask("list-desktops", pool=name, limit=PAGE_DESKTOPS), query)
+
+
+def _desktops(ask: Ask, query: Mapping[str, str]) -> PageView:
+    state = query.get("state")
+    if state is not None and state not in TEXTS:
+        raise InvalidInput(f"state: one of {', '.join(TEXTS)}")
+    rows, after = _read_desktops(ask, query, state)
+    overview = ask("show-overview", limit=_READ_AT_A_TIME)
+    pools, hosts = [one.name for one in overview.pools], [one.name for one in overview.hosts]
+    return desktop_views.desktops_view(rows, after, pools, hosts, query)
+
+
+def _read_desktops(ask: Ask, query: Mapping[str, str], state: str | None) -> tuple[list[DesktopResult], str | None]:
+    """Return the desktops of a page, and after which one the next page begins; None: there is none."""
+    limit = PAGE_DESKTOPS + 1 if state is None else _READ_AT_A_TIME
+    after, rows = query.get("after"), []
+    for _ in range(1 if state is None else MOST_READ):
+        part: tuple[DesktopResult, ...] = ask(
+            "list-desktops", pool=query.get("pool"), host=query.get("host"), user=query.get("user"), after=after,
+            limit=limit,
+        )  # fmt: skip
+        rows += [one for one in part if state is None or state_of_phase(one.phase) == state]
+        if len(rows) > PAGE_DESKTOPS:
+            return rows[:PAGE_DESKTOPS], rows[PAGE_DESKTOPS - 1].name
+        if len(part) < limit:
+            return rows, None
+        after = part[-1].name
+    return rows, after
+
+
+def _desktop(ask: Ask, query: Mapping[str, str]) -> PageView:
+    one = ask("show-desktop", name=query["name"])
+    return desktop_views.desktop_view(one, ask("find-events", desktop=one.name, limit=20), query)
+
+
+def _hosts(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return host_views.hosts_view(ask("show-overview", after=query.get("after"), limit=200), query)
+
+
+def _host(ask: Ask, query: Mapping[str, str]) -> PageView:
+    host = ask("show-host", name=query["name"])
+    return host_views.host_view(host, ask("show-overview", host=host.name), query)
+
+
+def _images(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return host_views.images_view(ask("list-images"), query)
+
+
+def _image(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return host_views.image_view(ask("show-image", name=query["name"]), query)
+
+
+def _journal(ask: Ask, query: Mapping[str, str]) -> PageView:
+    before = query.get("before")
+    if before is not None and not (before.isascii() and before.isdigit() and len(before) <= 18):
+        raise InvalidInput("before: the number of an entry")
+    filters = {name: query.get(name) for name in desktop_views.JOURNAL_FILTERS}
+    number = None if before is None else int(before)
+    return desktop_views.journal_view(
+        ask("find-events", before=number, limit=desktop_views.PAGE_EVENTS, **filters), query
+    )
+
+
+def _mine(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return portal_views.portal_view(ask("list-my-pools"), ask("list-my-desktops"), ask.token)
+
+
+PAGES = (
+    PageKind("/", ("show-overview",), ("after",), _fleet),
+    PageKind("/pools", ("show-overview",), (), _pools),
+    PageKind("/pools/{name}", ("show-pool", "list-desktops"), (), _pool),
+    PageKind("/desktops", ("list-desktops", "show-overview"), ("pool", "host", "state", "user", "after"), _desktops),
+    PageKind("/desktops/{name}", ("show-desktop", "find-events"), (), _desktop),
+    PageKind("/hosts", ("show-overview",), ("after",), _hosts),
+    PageKind("/hosts/{name}", ("show-host", "show-overview"), (), _host),
+    PageKind("/images", ("list-images",), (), _images),
+    PageKind("/images/{name}", ("show-image",), (), _image),
+    PageKind("/my", ("list-my-pools", "list-my-desktops"), (), _mine),
+    PageKind("/journal", ("find-events",), (*desktop_views.JOURNAL_FILTERS, "before"), _journal),
+)
+"""Every page."""

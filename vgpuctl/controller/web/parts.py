@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pages are made of: values that templates show as they are. What they hold is text, never HTML."""
+
+from __future__ import annotations
+
+from vgpuctl.value import Value
+
+POOL_COLORS = 8
+
+
+class Segment(Value):
+    """A part of a bar: from `x` for `width`, both in percent of it. `color`: of a pool, None for none.
+
+    `fill`: the id of a pattern; empty: the style sheet decides by `state`.
+    """
+
+    x: str
+    width: str
+    state: str
+    label: str
+    color: int | None = None
+    fill: str = ""
+
+
+class Bar(Value):
+    """A bar of segments. `label`: all that it says, for who does not see it. `amount`: beside it."""
+
+    name: str
+    label: str
+    amount: str
+    segments: tuple[Segment, ...]
+    href: str | None = None
+
+
+class Cell(Value):
+    """A cell of a table. `style`: words of the style sheet. `time`: RFC 3339. `color`: of a pool, as a dot."""
+
+    text: str = ""
+    href: str | None = None
+    style: str = ""
+    badge: str = ""
+    color: int | None = None
+    time: str | None = None
+    bar: Bar | None = None
+
+
+class TableView(Value):
+    """A table. `columns`: the headings; the first cell of a row is its heading. `empty`: what stands there instead."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    empty: str
+    numeric: frozenset[int] = frozenset()
+
+
+class Fact(Value):
+    """A line of a list of facts."""
+
+    name: str
+    cell: Cell
+
+
+class NumberTile(Value):
+    """A large number with its name."""
+
+    name: str
+    text: str
+    unit: str = ""
+    style: str = ""
+
+
+class HostBars(Value):
+    """A host, and a bar for each of its GPUs."""
+
+    name: str
+    href: str
+    model: str
+    badges: tuple[Cell, ...]
+    bars: tuple[Bar, ...]
+
+
+class Legend(Value):
+    """What a pattern means. `state`: of the style sheet."""
+
+    state: str
+    text: str
+
+
+class GpuMap(Value):
+    """The GPUs of hosts. `is_wide`: a bar stands for a host."""
+
+    hosts: tuple[HostBars, ...]
+    legend: tuple[Legend, ...]
+    is_wide: bool
+
+
+class Filter(Value):
+    """A field of a form that filters. `options`: None: any text."""
+
+    name: str
+    label: str
+    value: str
+    options: tuple[tuple[str, str], ...] | None = None
+
+
+class Filters(Value):
+    """A form that filters; its fields go into the query. `is_set`: some of them have a value."""
+
+    path: str
+    fields: tuple[Filter, ...]
+    is_set: bool
+
+
+class Steps(Value):
+    """What to do next, with commands that run as pasted."""
+
+    text: str
+    steps: tuple[tuple[str, str], ...]
+
+
+class Link(Value):
+    """A link below a section."""
+
+    text: str
+    href: str
+
+
+class Section(Value):
+    """A part of a page, which is replaced when it changes. `template`: shows `view`. `title`: empty for none."""
+
+    name: str
+    title: str
+    template: str
+    view: object
+    links: tuple[Link, ...] = ()
+
+
+class Visitor(Value):
+    """Who looks at a page. `nav`: key, text and path of each entry of his menu. `token`: for forms; empty: he has none.
+
+    Without a name nobody has signed in.
+    """
+
+    name: str = ""
+    nav: tuple[tuple[str, str, str], ...] = ()
+    token: str = ""
+
+
+class PageView(Value):
+    """A page. `trail`: where it is. `nav`: which entry of the menu it belongs to. `summary`: a line below the title."""
+
+    title: str
+    nav: str
+    summary: str
+    sections: tuple[Section, ...]
+    trail: tuple[Link, ...] = ()

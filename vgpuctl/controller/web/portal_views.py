@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of somebody's own desktops, from the results of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpuctl.controller.web.bars import badge_of, pool_colors
+from vgpuctl.controller.web.cells import plural, time_cell
+from vgpuctl.controller.web.parts import Cell, PageView, Section
+from vgpuctl.model.results.fleet import MyDesktopResult, MyPoolResult
+from vgpuctl.value import Value
+
+STARTED, STOPPED = ("start", "Start"), ("stop", "Shut down")
+RELEASE = ("release", "Give back")
+_TEXTS = {
+    "assigned": "It is yours. When its address is shown here, open it with your remote desktop program.",
+    "connected": "You are logged on.",
+    "off": "It is off.",
+    "starting": "It starts. That takes a minute or two.",
+    "making": "It is being made.",
+    "preparing": "It sets itself up, once.",
+    "waiting": "It waits for its host.",
+    "failed": "It does not start. Tell an admin its name, or give it back and take another one.",
+    "unknown": "Its host does not answer just now. What you do in it is not lost.",
+    "lost": "Its VM is gone. Tell an admin its name.",
+}
+_KINDS = {
+    "floating": "A fresh desktop each time: what you leave in it is deleted when you log off.",
+    "dedicated": "Yours alone: what you save stays.",
+}
+
+
+class PortalCard(Value):
+    """A pool of which somebody may have a desktop, or a desktop that he has.
+
+    `facts`: names and cells. `actions`: word and text of each button. `field`, `value`: what a button sends besides.
+    """
+
+    title: str
+    text: str
+    color: int
+    field: str
+    value: str
+    badge: Cell | None = None
+    facts: tuple[tuple[str, Cell], ...] = ()
+    actions: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+
+class Portal(Value):
+    """The cards. `token`: what their forms carry."""
+
+    cards: tuple[PortalCard, ...]
+    token: str
+
+
+def portal_view(pools: Sequence[MyPoolResult], desktops: Sequence[MyDesktopResult], token: str) -> PageView:
+    """Return the page of somebody's desktops, and of the pools that he may take one from."""
+    colors = pool_colors([*(one.name for one in pools), *(one.pool for one in desktops)])
+    kinds = {one.name: one.kind for one in pools}
+    own = tuple(_desktop_card(one, colors[one.pool], kinds.get(one.pool, "")) for one in desktops)
+    others = tuple(_pool_card(one, colors[one.name]) for one in pools if one.desktops < one.per_user)
+    sections = []
+    if own or not others:
+        sections.append(Section("desktops", "Your desktops", "portal", Portal(own, token)))
+    if others:
+        sections.append(Section("pools", "Take a desktop", "portal", Portal(others, token)))
+    return PageView("My desktops", "my", plural(len(own), "desktop"), tuple(sections))
+
+
+def _desktop_card(one: MyDesktopResult, color: int, kind: str) -> PortalCard:
+    facts = []
+    if one.address is not None:
+        facts.append(("Address", Cell(one.address, style="code")))
+    if one.lease_until is not None:
+        facts.append(("Yours until", time_cell(one.lease_until)))
+    power = STARTED if one.power == "off" or one.phase == "off" else STOPPED
+    text = _TEXTS.get(one.phase, "")
+    if one.phase == "assigned" and one.address is not None:
+        text = "It is ready: open its address with your remote desktop program."
+    return PortalCard(
+        one.name, text, color, "name", one.name, badge_of(one.phase), tuple(facts), (power, RELEASE),
+        _KINDS.get(kind, ""),
+    )  # fmt: skip
+
+
+def _pool_card(one: MyPoolResult, color: int) -> PortalCard:
+    text = _KINDS.get(one.kind, "")
+    if one.state != "active":
+        reason = f": {one.reason}" if one.reason else ""
+        return PortalCard(one.name, text, color, "pool", one.name, note=f"It gives no desktops just now{reason}")
+    return PortalCard(one.name, text, color, "pool", one.name, actions=(("take", "Take a desktop"),))

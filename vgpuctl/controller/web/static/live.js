@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps the sections of this page as the controller has them. Without this file the page is the same, but not live.
+
+const FIRST_WAIT = 1000, LONGEST_WAIT = 30000;
+const note = document.getElementById("live");
+const pending = new Set();
+let source = null, wait = FIRST_WAIT, timer = 0;
+
+function say(state, text) {
+  if (note.dataset.state === state) return; // a screen reader says each change once
+  note.hidden = false;
+  note.dataset.state = state;
+  note.textContent = text;
+}
+
+// Remembers where the reader is in a section, and goes back there in the new one.
+function place(section) {
+  const focus = section.contains(document.activeElement) ? document.activeElement : null;
+  const all = focus ? [...section.querySelectorAll("a, [tabindex]")] : [];
+  const href = focus?.getAttribute("href"), number = all.indexOf(focus);
+  const lefts = [...section.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  return (next) => {
+    [...next.querySelectorAll(".scroll")].forEach((one, index) => { one.scrollLeft = lefts[index] ?? 0; });
+    if (!focus) return;
+    const others = [...next.querySelectorAll("a, [tabindex]")];
+    (others.find((one) => href && one.getAttribute("href") === href) ?? others[number])?.focus({ preventScroll: true });
+  };
+}
+
+async function refresh(name) {
+  if (pending.has(name)) return;
+  pending.add(name);
+  try {
+    const address = new URL(location.href);
+    address.hash = "";
+    address.searchParams.set("section", name);
+    const answer = await fetch(address, { cache: "no-store", redirect: "error" });
+    if (!answer.ok) throw new Error(String(answer.status));
+    const next = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(name);
+    const old = document.getElementById(name);
+    const goBack = place(old);
+    old.replaceWith(document.adoptNode(next));
+    goBack(next);
+  } catch {
+    say("away", "not live: a part of this page could not be read");
+  } finally {
+    pending.delete(name);
+  }
+}
+
+function compare(digests) {
+  const shown = [...document.querySelectorAll("section[data-digest]")];
+  const names = Object.keys(digests);
+  if (names.length !== shown.length || shown.some((one) => !(one.id in digests))) {
+    location.reload(); // another set of sections: the first host, a pool that is paused, a right that is gone
+    return;
+  }
+  say("live", "live");
+  for (const one of shown) {
+    if (one.dataset.digest === digests[one.id]) continue;
+    if (one.querySelector("form")?.contains(document.activeElement)) continue; // somebody types there
+    refresh(one.id);
+  }
+}
+
+function later(first) {
+  source?.close();
+  source = null;
+  clearTimeout(timer);
+  if (!first) {
+    timer = setTimeout(begin, 0);
+    return;
+  }
+  say("away", "not live: connecting again");
+  timer = setTimeout(begin, wait * (0.75 + Math.random() / 2));
+  wait = Math.min(wait * 2, LONGEST_WAIT);
+}
+
+function begin() {
+  source = new EventSource(document.body.dataset.stream);
+  source.onmessage = (event) => {
+    wait = FIRST_WAIT;
+    compare(JSON.parse(event.data));
+  };
+  source.addEventListener("away", () => say("away", "not live: the database does not answer"));
+  source.addEventListener("again", () => later(false));
+  source.onerror = () => later(true);
+}
+
+addEventListener("pagehide", () => { source?.close(); source = null; clearTimeout(timer); });
+addEventListener("pageshow", (event) => { if (event.persisted) begin(); });
+addEventListener("online", () => { if (!source) { clearTimeout(timer); begin(); } });
+begin();
