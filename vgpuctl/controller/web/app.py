@@ -155,7 +155,7 @@ def _page_at(address: str) -> tuple[PageKind, Mapping[str, str], dict[str, str]]
     Raises:
         NotFound: there is none. InvalidInput: the query is wrong.
     """
-    if not 0 < len(address) <= MAX_PAGE_CHARACTERS or not address.startswith("/"):
+    if not 0 < len(address) <= MAX_PAGE_CHARACTERS or not address.startswith("/") or address.startswith("//"):
         raise InvalidInput("page: the path of a page, with its query")
     try:
         parts = urlsplit(address)
@@ -170,6 +170,8 @@ def _page_at(address: str) -> tuple[PageKind, Mapping[str, str], dict[str, str]]
 
 
 def _fragment(view: PageView, name: str) -> Response:
+    if name == render.SUMMARY:
+        return _html(render.render_summary(view))
     for section in view.sections:
         if section.name == name:
             return _html(render.render_section(section))
