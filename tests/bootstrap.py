@@ -69,6 +69,7 @@ TEST_PACKAGES = (
     "graphviz",
     "systemd",
     "postgresql",
+    "chromium",
 )
 NO_CLUSTER = Path("/etc/postgresql-common/createcluster.conf")
 """Debian's postgresql starts a cluster as a service unless this file says otherwise; the tests run one of their own."""
@@ -291,6 +292,7 @@ def phases(everything: bool) -> list[tuple[str, list[str]]]:
     on_lab = ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "tests/lab"]
     every_change = [
         ("lint, types, unit, simulator", [*IN_PARALLEL, *UNIT]),
+        ("web page", ["-n", "2", "--dist", "loadfile", "tests/web"]),
         ("monitoring", ["-n", "2", "--dist", "loadfile", "tests/monitoring"]),
         ("other hosts", [*IN_PARALLEL, "tests/remote"]),
         ("ansible", ["-n", "3", "--dist", "worksteal", "tests/ansible"]),  # a play spends half of its time waiting

@@ -13,6 +13,7 @@ import pytest
 from tests.agent.conftest import RunningAgent
 from tests.controller.conftest import IMAGE
 from tests.controller.thin_host import PROFILE, VGPUS_PER_GPU, ThinHosts, ThinLink
+from vgpuctl.controller.hosts.guests import vm_of
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.planning.fleet_room import FleetRoom
 from vgpuctl.errors import VgpuctlError
@@ -40,9 +41,17 @@ class Site:
 
     def picture(self) -> list[tuple[object, ...]]:
         """Return what the controller reads of each VM, and how many more have room."""
-        vms = [(vm.name, vm.uuid, str(vm.state), vm.desktop, vm.image) for vm in self.link.host().list_vms().data]
-        room = FleetRoom({"h": self.link.host().read_room()})
+        rows, reported = self.link.host().list_vms().data, self.link.host().read_room()
+        vms = [(vm.name, vm.uuid, str(vm.state), vm.desktop, vm.image, self.vgpus(vm)) for vm in rows]
+        room = FleetRoom({"h": reported})
+        assert {vgpu.gpu for vm in rows for vgpu in vm.vgpus} <= {gpu.address for gpu in reported.gpus}
         return [*sorted(vms), (room.profiles("h")[PROFILE],)]
+
+    @staticmethod
+    def vgpus(vm: Any) -> list[tuple[object, ...]]:
+        """Return what the controller shows of a VM's vGPUs."""
+        rows = vm_of(vm).vgpus
+        return [(one.profile, one.framebuffer_mib, one.placement) for one in rows]
 
     def make(self, number: int, *, start: bool = False) -> str:
         fields = {"profile": (PROFILE,), "memory": "1GiB"}

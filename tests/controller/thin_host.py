@@ -150,6 +150,9 @@ class ThinCalls:
     def show_address(self, name: str) -> QueryResult[Any]:
         raise NotFound(f"{name} has no address")
 
+    def show_vm(self, name: str) -> QueryResult[Any]:
+        raise NotFound(f"the disks of {name} are no files")
+
     def wait(self, name: str, **_: object) -> None:
         with self._host.lock:
             vm = self._host.vms.get(name)

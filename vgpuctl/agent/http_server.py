@@ -29,6 +29,8 @@ _PEER = struct.Struct("3i")
 class LimitedProtocol(H11Protocol):
     """HTTP/1.1 with a limit of time for a header, and of connections for each peer."""
 
+    max_connections: ClassVar[int] = MAX_CONNECTIONS
+    """So many a peer has at once."""
     keep_seconds: ClassVar[int] = 5
     """A connection without a request is closed after this time."""
     _header_timer: asyncio.TimerHandle | None = None
@@ -47,7 +49,7 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         self._peer = self.find_peer(transport)
         self._connections[self._peer] += 1
-        if self._peer is not None and self._connections[self._peer] > MAX_CONNECTIONS:
+        if self._peer is not None and self._connections[self._peer] > self.max_connections:
             transport.abort()
             return
         self._header_timer = self.loop.call_later(HEADER_SECONDS, transport.close)
@@ -106,6 +108,35 @@ class PortProtocol(LimitedProtocol):
         self._answer_timer = None
         if not self.cycle.response_complete or self.transport.get_write_buffer_size():
             self.transport.abort()
+
+
+class StreamProtocol(LimitedProtocol):
+    """HTTP with answers that go on for a long time: who does not read what waits for him is cut off."""
+
+    max_connections: ClassVar[int] = 512
+    unread_seconds: ClassVar[float] = 30.0
+    """So long a peer may leave what is sent to it unread, once no more of it can wait."""
+    _unread_timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """Begin to count the time: no more can wait."""
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(self.unread_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stop to count: the peer has read."""
+        super().resume_writing()
+        self._stop_unread_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer."""
+        self._stop_unread_timer()
+        super().connection_lost(exc)
+
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
 
 class PeerProtocol(LimitedProtocol):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpuctl.agent import systemd
-from vgpuctl.agent.http_server import LimitedProtocol, make_server
+from vgpuctl.agent.http_server import StreamProtocol, make_server
 from vgpuctl.controller.api import ControllerApi
 from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.engine import Engine, connect_host
@@ -162,7 +162,7 @@ def make_directory(directory: Path) -> None:
         ) from error
 
 
-class _OwnProtocol(LimitedProtocol):
+class _OwnProtocol(StreamProtocol):
     """HTTP on the Unix socket, which only its owner and root can use."""
 
     def find_peer(self, transport: Any) -> None:
@@ -179,7 +179,7 @@ async def _serve(store: Store, listening: socket.socket, listen: Listen | None, 
     sockets = [listening]
     if listen is not None:
         tls = {} if listen.certificate is None else {"ssl_certfile": listen.certificate, "ssl_keyfile": listen.key}
-        servers.append(make_server(api.app, LimitedProtocol, **tls))
+        servers.append(make_server(api.app, StreamProtocol, **tls))
         sockets.append(_bind_port(listen))
     engine.start()
     serving = [asyncio.create_task(s.serve(sockets=[one])) for s, one in zip(servers, sockets, strict=True)]

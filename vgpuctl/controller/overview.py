@@ -48,7 +48,8 @@ class OverviewCalls:
         store = self._store
         pools, hosts = store.pools.list(), sorted(store.hosts.list(), key=lambda one: one.name)
         desktops, rooms = store.desktops.list(limit=MOST_DESKTOPS), store.rooms.list()[0]
-        phases = _phases(desktops, pools, hosts, store)
+        now = store.now()
+        phases = _phases(desktops, pools, hosts, store, now)
         on_host: dict[str | None, list[Desktop]] = defaultdict(list)
         of_pool: dict[str, Counter[str]] = defaultdict(Counter)
         for one in desktops:
@@ -56,7 +57,7 @@ class OverviewCalls:
             of_pool[one.pool_id][phases.get(one.id, "unknown")] += 1
         gpus = {h.id: gpus_of(rooms[h.id].room if h.id in rooms else None, on_host[h.id]) for h in hosts}
         flat = [gpu for each in gpus.values() for gpu in each if gpu.framebuffer_mib is not None]
-        names, now = {one.id: one.name for one in pools}, store.now()
+        names = {one.id: one.name for one in pools}
         shown = [one for one in hosts if (after is None or one.name > after) and host in (None, one.name)]
         return QueryResult(
             FleetOverviewResult(
@@ -107,11 +108,11 @@ class OverviewCalls:
 
 
 def _phases(
-    desktops: tuple[Desktop, ...], pools: tuple[Pool, ...], hosts: list[FleetHost], store: Store
+    desktops: tuple[Desktop, ...], pools: tuple[Pool, ...], hosts: list[FleetHost], store: Store, now: float
 ) -> dict[str, str]:
     """Return the phase of each desktop by its id."""
     by_pool, by_host = {one.id: one for one in pools}, {one.id: one for one in hosts}
-    rows, now = rows_by_key(store.host_images.list()), store.now()
+    rows = rows_by_key(store.host_images.list())
     phases: dict[str, str] = {}
     for one in desktops:
         host = None if one.host_id is None else by_host.get(one.host_id)

@@ -20,7 +20,7 @@ from vgpuctl.model.host_room import MUCH_MIB, HostRoom
 from vgpuctl.model.numbers import parse_meminfo_mib
 from vgpuctl.model.result_reader import read_value
 from vgpuctl.operations.host_room import _in_steps, read_room
-from vgpuctl.operations.queries import list_profiles
+from vgpuctl.operations.queries import list_gpus, list_profiles
 from vgpuctl.value import replace
 
 SCENARIOS = sorted(path.stem for path in (Path(vgpuctl.sim.__file__).parent / "scenarios").glob("*.yaml"))
@@ -44,6 +44,14 @@ def test_the_numbers_are_those_of_list_profiles(tmp_path, scenario):
     others = counts.keys() - rows.keys()
     assert others <= {PLAIN_VF, WHOLE_GPU}
     assert {name: counts.get(name, 0) for name in rows} == {name: row.free_at_least for name, row in rows.items()}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_each_gpu_has_its_address(tmp_path, scenario):
+    host = open_sim_host(tmp_path, scenario)
+    addresses = [gpu.address for gpu in room_of(host).gpus]
+    assert set(addresses) <= {row.address for row in list_gpus(host.ports).data}
+    assert len(set(addresses)) == len(addresses)
 
 
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in ("empty", "hgx-h100", "h100-pcie-x8")])

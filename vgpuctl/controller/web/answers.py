@@ -57,6 +57,8 @@ def own_path(request: Request) -> str:
 
 def fragment(view: PageView, name: str) -> Response:
     """Answer with one section of a page."""
+    if name == render.SUMMARY:
+        return html(render.render_summary(view))
     for section in view.sections:
         if section.name == name:
             return html(render.render_section(section))

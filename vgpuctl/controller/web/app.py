@@ -142,7 +142,7 @@ def _page_at(address: str) -> tuple[PageKind, Mapping[str, str], dict[str, str]]
     Raises:
         NotFound: there is none. InvalidInput: the query is wrong.
     """
-    if not 0 < len(address) <= MAX_PAGE_CHARACTERS or not address.startswith("/"):
+    if not 0 < len(address) <= MAX_PAGE_CHARACTERS or not address.startswith("/") or address.startswith("//"):
         raise InvalidInput("page: the path of a page, with its query")
     try:
         parts = urlsplit(address)

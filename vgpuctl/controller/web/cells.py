@@ -24,13 +24,13 @@ FIRST_HOST = Steps(
 
 def path_of(kind: str, name: str) -> str:
     """Return the path of a page about something of this name."""
-    return f"/{kind}/{quote(name, safe='')}"
+    return f"/{kind}/{quote(name, safe='', errors='replace')}"
 
 
 def with_query(path: str, query: Mapping[str, object]) -> str:
     """Return a path with those values that are not empty."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given)}" if given else path
+    return f"{path}?{urlencode(given, errors='replace')}" if given else path
 
 
 def desktops_table(desktops: Sequence[DesktopResult], empty: str) -> TableView:

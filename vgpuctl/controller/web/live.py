@@ -102,10 +102,9 @@ class LiveStreams:
             if not self._of_person[stream.person]:
                 del self._of_person[stream.person]
 
-    async def serve(self, stream: _Stream, receive: Any, send: Any) -> None:
+    async def serve(self, stream: _Stream, headers: list[tuple[bytes, bytes]], receive: Any, send: Any) -> None:
         """Send a stream until its reader leaves, it has lasted long enough, or the controller stops."""
         self._closed = self._closed or asyncio.Event()
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._watch())
@@ -161,13 +160,14 @@ class _Answer(Response):
     """The answer that goes on."""
 
     def __init__(self, streams: LiveStreams, stream: _Stream) -> None:
-        super().__init__()
+        super().__init__(headers={"Cache-Control": "no-store"}, media_type="text/event-stream")
         self._streams = streams
         self._stream = stream
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         try:
-            await self._streams.serve(self._stream, receive, send)
+            await self._streams.serve(self._stream, headers, receive, send)
         finally:
             self._streams.leave(self._stream)
 

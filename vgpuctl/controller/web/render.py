@@ -23,6 +23,8 @@ MOST_CHARACTERS = 20_000
 """So much of one text is shown."""
 _SHOWN = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
 """Categories of characters that no name needs: controls, right-to-left marks, joiners, tags, line separators."""
+SUMMARY = "summary"
+"""Is replaced like a section."""
 NAV = (
     ("fleet", "Fleet", "/"),
     ("pools", "Pools", "/pools"),
@@ -67,19 +69,26 @@ def render_section(section: Section) -> str:
     return _environment().get_template("section.html").render(values | {"inner": inner, "digest": digest_of(inner)})
 
 
+def render_summary(page: PageView) -> str:
+    """Return the line below a page's title, with its digest."""
+    return _environment().get_template("summary.html").render(text=page.summary, digest=digest_of(page.summary))
+
+
 def section_digests(page: PageView) -> dict[str, str]:
-    """Return the digest of each section by its name."""
+    """Return the digest of each section by its name, and of the line below the title."""
     template = _environment().get_template
-    return {
+    parts = {
         one.name: digest_of(template(f"{one.template}.html").render(section=one, view=one.view))
         for one in page.sections
     }
+    return {SUMMARY: digest_of(page.summary), **parts}
 
 
 def render_page(page: PageView, visitor: Visitor, stream: str | None) -> str:
     """Return a page. `stream`: the URL of what tells it of changes."""
     sections = [render_section(one) for one in page.sections]
-    return _environment().get_template("page.html").render(page=page, sections=sections, visitor=visitor, stream=stream)
+    values = {"page": page, "sections": sections, "summary": render_summary(page), "visitor": visitor, "stream": stream}
+    return _environment().get_template("page.html").render(values)
 
 
 def render_error(title: str, text: str, hint: str | None, visitor: Visitor) -> str:

@@ -49,7 +49,7 @@ async function refresh(name) {
 }
 
 function compare(digests) {
-  const shown = [...document.querySelectorAll("section[data-digest]")];
+  const shown = [...document.querySelectorAll("[data-digest]")];
   const names = Object.keys(digests);
   if (names.length !== shown.length || shown.some((one) => !(one.id in digests))) {
     location.reload(); // another set of sections: the first host, a pool that is paused, a right that is gone

@@ -1,0 +1,1 @@
+"""The controller's web page: its views, its answers, and a real browser."""

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A controller with four hosts and three pools; and a browser."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.web.browser import running_browser
+from tests.web.site import Site, running_site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A fleet that is as it is: nothing happens by itself once it is filled."""
+    with running_site(tmp_path_factory.mktemp("site"), hosts=4, maximum=12, spare=4) as result:
+        result.wait_until(lambda: result.ready() == 12, "twelve desktops")
+        yield result
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with (
+        tempfile.TemporaryDirectory(prefix="vgpuctl-browser-", ignore_cleanup_errors=True) as directory,
+        running_browser(Path(directory)) as result,
+    ):
+        yield result

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What browsers get: each page, its headers, its errors, how large it is and what it costs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.web.site import ADMIN, Site, running_site
+from vgpuctl.controller.model import Role
+from vgpuctl.controller.routes import CALLS
+from vgpuctl.controller.web.answers import POLICY
+from vgpuctl.controller.web.pages import PAGES
+
+PATHS = (
+    "/", "/pools", "/pools/office", "/desktops", "/desktops/office-001", "/hosts", "/hosts/gpu01", "/images",
+    "/images/office", "/journal",
+)  # fmt: skip
+MOST_QUERIES, MOST_QUERIES_OF_A_HOST, MOST_BYTES = 12, 16, 300_000
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_page_is_strict_and_within_its_costs(site: Site, path: str) -> None:
+    answer, queries = site.counted(path)
+    assert (answer.status, answer.headers["Content-Security-Policy"]) == (200, POLICY)
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    assert answer.headers["Cache-Control"] == "no-store"
+    tree = answer.tree
+    assert tree.xpath("count(//h1)") == tree.xpath("count(//main)") == 1
+    assert not tree.xpath("//@style | //style | //script[not(@src)] | //@*[starts-with(name(), 'on')]")
+    assert tree.xpath("//thead//th[not(@scope='col')] | //tbody//th[not(@scope='row')]") == []
+    assert tree.xpath("//svg[contains(@class,'bar')][not(@aria-label)]") == []
+    shown = tree.xpath("//nav[@aria-label='Main']//a[@aria-current='page']/@href")
+    assert shown == ["/" + path.split("/")[1]]
+    print(f"{path}: {len(answer.body)} bytes, {queries} queries, {len(tree.xpath('//*'))} nodes")
+
+
+def test_every_page_is_tried_here_and_only_reads() -> None:
+    """But that of a person's own desktops, which a viewer's token has not."""
+    others = [one for one in PAGES if one.path != "/my"]
+    assert [one.path for one in others] == [re.sub(r"(?<=.)/[a-z]+(-001|01|)$", "/{name}", p) for p in PATHS]
+    calls = {name for one in others for name in one.calls}
+    assert {(CALLS[name].method, CALLS[name].access.role) for name in calls} == {("GET", Role.VIEWER)}
+
+
+def test_every_link_leads_to_a_page(site: Site) -> None:
+    seen: set[str] = set()
+    new = {"/"}
+    while new:
+        path = new.pop()
+        seen.add(path)
+        answer = site.get(path)
+        assert answer.status == 200, path
+        if answer.headers.get_content_type() == "text/html":
+            tree = answer.tree
+            links = {link for link in tree.xpath("//@href | //@src") if not link.startswith("#")}
+            assert all(link.startswith("/") for link in links), path
+            new |= {link for link in links if not link.startswith("/journal?")} - seen
+    assert len(seen) > 30
+
+
+def test_the_fleet_shows_each_slice_with_its_pool_and_state(site: Site) -> None:
+    tree = site.get("/").tree
+    assert tree.xpath("count(//*[@class='bars']/li)") == 16
+    titles = tree.xpath("//*[@class='bars']//rect/title/text()")
+    assert sorted(one for one in titles if one != "free") == sorted(
+        f"{pool}-00{number}, A100-4C, ready" for pool in ("design", "office", "training") for number in range(1, 5)
+    )
+    assert tree.xpath("//*[@class='counts']//*[@class='value']/text()")[:4] == ["0", "12", "0", "0"]
+    ready = 0
+    for label in tree.xpath("//*[@class='bars']//svg/@aria-label"):
+        words = re.fullmatch(r"GPU 0000:0[0-3]:00\.0: (\d+)/40 GiB taken; (?:(\d+) ready|none)", label)
+        assert words is not None, label
+        assert int(words[1]) == 4 * int(words[2] or 0)
+        ready += int(words[2] or 0)
+    assert ready == 12
+
+
+def test_filters_are_in_the_address(site: Site) -> None:
+    def names(query: str) -> list[str]:
+        return list(
+            map(str, site.get(f"/desktops?{query}").tree.xpath("//section[@id='desktops']//tbody/tr/th/a/text()"))
+        )
+
+    assert names("pool=office") == [f"office-00{number}" for number in range(1, 5)]
+    assert sorted(one for number in range(1, 5) for one in names(f"host=gpu0{number}")) == names("")
+    assert names("state=failed") == names("user=ada") == names("pool=none") == []
+    assert len(names("state=ready")) == 12
+    assert names("pool=&after=office-003")[0] == "office-004"
+    assert site.get("/desktops?pool=office").tree.xpath("string(//select[@name='pool']/option[@selected])") == "office"
+    kinds = site.get("/journal?kind=pool-created").tree.xpath("//tbody/tr/td[1]/a/text()")
+    assert set(kinds) <= {"pool-created"}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/nope", 404), ("/pools/none", 404), ("/desktops/none", 404), ("/hosts/none", 404), ("/images/none", 404),
+        ("/pools/%00", 404), ("/desktops?pool=%00", 400), ("/desktops?pool=a&pool=b", 400), ("/?x=1", 400),
+        ("/desktops?state=odd", 400), ("/journal?before=-1", 400), ("/journal?before=" + "9" * 30, 400),
+        ("/desktops?user=" + "a" * 300, 400), ("/web/static/0/web.css", 404), ("/web/static/x/..%2fapp.py", 404),
+        ("/desktops?user=%E2%80%AE", 400), ("/?section=nope", 404),
+    ],
+)  # fmt: skip
+def test_errors_are_pages_too(site: Site, path: str, status: int) -> None:
+    answer = site.get(path)
+    assert (answer.status, answer.headers["Content-Security-Policy"]) == (status, POLICY)
+    assert "Traceback" not in answer.text
+    assert "‮" not in answer.text
+
+
+def test_who_has_no_token_signs_in(site: Site) -> None:
+    for path in (*PATHS, "/my", "/web/stream?page=/"):
+        answer = site.get(path, {})
+        shown = answer.tree.xpath("string(//main)") + "".join(answer.tree.xpath("//nav//text()"))
+        assert (answer.status, "office" in shown, "gpu01" in shown) == (401, False, False), path
+        (form,) = answer.tree.forms
+        assert [field.name for field in form.inputs] == ["path", "user", "password"]
+
+
+def test_the_api_and_changes_are_not_answered_with_pages(site: Site) -> None:
+    assert site.get("/api/v1/none").headers.get_content_type() == "application/json"
+    assert site.get("/api/v1/fits").status == 405
+    assert site.get("/", method="POST").status == 405
+    assert site.get("/", method="HEAD").body == b""
+
+
+def test_files_are_kept_for_long_under_the_digest_of_what_is_in_them(site: Site) -> None:
+    for url in site.get("/").tree.xpath("//link/@href | //script/@src"):
+        answer = site.get(url, {})
+        assert (answer.status, answer.headers["Cache-Control"]) == (200, "public, max-age=31536000, immutable")
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_an_empty_fleet_says_what_to_do_next(tmp_path: Path) -> None:
+    with running_site(tmp_path, engine=False) as empty:
+        commands = empty.get("/").tree.xpath("//pre/code/text()")
+        assert [one.split()[2] for one in commands] == ["add-host", "ensure-pool"]
+        for path in ("/pools", "/desktops", "/hosts", "/images", "/journal"):
+            assert empty.get(path).status == 200, path
+        empty.hosts.add("gpu01")
+        empty.fleet.add_host(ADMIN, "gpu01", "agent:/gpu01")
+        assert "ensure-image" in empty.get("/").text
+        assert "not said yet" in empty.get("/").text
+
+
+def test_64_gpus_cost_few_queries_and_bytes_and_more_have_one_bar_for_each_host(tmp_path: Path) -> None:
+    with running_site(tmp_path, hosts=8, gpus=8, maximum=220, spare=200) as large:
+        large.wait_until(lambda: large.ready() == 600, "600 desktops")
+        for path in PATHS:
+            answer, queries = large.counted(path)
+            assert answer.status == 200
+            most = MOST_QUERIES_OF_A_HOST if path == "/hosts/gpu01" else MOST_QUERIES
+            assert (queries <= most, len(answer.body) <= MOST_BYTES) == (True, True), (path, queries)
+        tree = large.get("/").tree
+        assert tree.xpath("count(//*[@class='bars']/li)") == 64
+        assert tree.xpath("count(//*[@class='bars']//rect[title != 'free'])") == 600
+        large.hosts.add("gpu09")
+        large.fleet.add_host(ADMIN, "gpu09", "agent:/gpu09")
+        large.wait_until(lambda: "72 GPUs" in large.get("/").text, "the ninth host")
+        tree = large.get("/").tree
+        assert tree.xpath("count(//*[@class='bars']/li)") == 9
+        assert "office: " in tree.xpath("string((//*[@class='bars'])[1])")
