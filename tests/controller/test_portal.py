@@ -19,7 +19,7 @@ from vgpuctl.controller.web.forms import ACTIONS, MAX_FORM_BYTES, local_path
 from vgpuctl.controller.web.parts import Visitor
 from vgpuctl.controller.web.portal_views import portal_view
 from vgpuctl.controller.web.render import render_page, render_password, render_sign_in
-from vgpuctl.model.results.fleet import MyDesktopResult, MyPoolResult
+from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
 
 PASSWORD = "correct horse battery"
 FORM = "application/x-www-form-urlencoded"

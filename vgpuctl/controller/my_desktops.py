@@ -9,7 +9,8 @@ from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind
 from vgpuctl.controller.policy import sees_pool
 from vgpuctl.errors import NotAllowed
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.model.results.fleet import AssignedDesktopResult, DesktopResult, MyDesktopResult, MyPoolResult
+from vgpuctl.model.results.fleet import AssignedDesktopResult, DesktopResult
+from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from vgpuctl.controller.policy import has_role, sees_pool
 from vgpuctl.controller.times import time_text
 from vgpuctl.errors import InvalidInput, NotAllowed
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.model.results.fleet import ApiTokenResult, EntitlementResult, MyselfResult, PersonResult
+from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, MyselfResult, PersonResult
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from vgpuctl.cli.shown import Column, Listing, Page
 
 if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
-    from vgpuctl.model.results.fleet import ApiTokenResult, EntitlementResult, PersonResult
+    from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, PersonResult
 
 MAX_PASSWORD_BYTES = 1024
 PEOPLE = Listing(

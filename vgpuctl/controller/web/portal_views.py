@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from vgpuctl.controller.web.bars import badge_of, pool_colors
 from vgpuctl.controller.web.cells import plural, time_cell
 from vgpuctl.controller.web.parts import Cell, PageView, Section
-from vgpuctl.model.results.fleet import MyDesktopResult, MyPoolResult
+from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
 from vgpuctl.value import Value
 
 STARTED, STOPPED = ("start", "Start"), ("stop", "Shut down")
