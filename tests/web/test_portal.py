@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A person in chromium: signs in, takes a desktop, sees it change without reloading, and gives it back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.web.site import ADMIN, running_site
+from tests.web.test_browser import RULES, SIZES
+
+PASSWORD = "correct horse battery"
+
+
+def looked_at(page: Page, name: str) -> None:
+    """Check a page as axe does, in each size and colour; keep pictures where SHOTS says."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert Axe().run(page, options=RULES).response["violations"] == [], (name, scheme)
+        for size, (width, height) in SIZES.items():
+            page.set_viewport_size({"width": width, "height": height})
+            assert page.evaluate("document.documentElement.scrollWidth") == width, (name, size)
+            if "SHOTS" in os.environ:
+                page.screenshot(path=f"{os.environ['SHOTS']}/{name}-{scheme}-{size}.png")
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["with JavaScript", "without"])
+def test_a_person_and_a_desktop(browser: Browser, tmp_path: Path, scripts: bool) -> None:
+    with running_site(tmp_path, hosts=1, maximum=6, spare=2) as site:
+        site.wait_until(lambda: site.ready() == 6, "six desktops")
+        site.fleet.ensure_person(ADMIN, "ada")
+        site.fleet.set_password(ADMIN, "ada", PASSWORD)
+        for pool in ("office", "design"):
+            site.fleet.entitle(ADMIN, "everybody", "use", pool)
+        context = browser.new_context(base_url=site.url, java_script_enabled=scripts)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.goto("/")
+        if scripts:
+            looked_at(page, "sign-in")
+        page.get_by_label("Name").fill("ada")
+        page.get_by_label("Password").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_have_text("the name or the password is wrong")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("button", name="Take a desktop office").click()
+        expect(page.locator("#desktops")).to_contain_text("office-001")
+        assert page.url == f"{site.url}/my"
+        page.reload()
+        expect(page.locator("#desktops")).to_contain_text("office-001")
+        if scripts:
+            looked_at(page, "my-desktops")
+            expect(page.locator("#live")).to_have_text("live")
+            page.evaluate("window.mark = 1")
+        badge = page.locator("#desktops li", has_text="office-001").locator(".badge")
+        page.get_by_role("button", name="Shut down office-001").click()
+        if not scripts:
+            site.wait_until(lambda: site.fleet.show_desktop(ADMIN, "office-001").data.phase == "off", "it is off")
+            page.reload()
+        expect(badge).to_have_text("off")
+        page.get_by_role("button", name="Give back office-001").click()
+        expect(page.get_by_role("button", name="Take a desktop office")).to_be_visible()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Password")).to_be_visible()
+        page.go_back()
+        expect(page.get_by_label("Password")).to_be_visible()
+        context.close()
+
+
+def test_a_page_ends_with_its_session(browser: Browser, tmp_path: Path) -> None:
+    """Who is disabled sees on his open page, without reloading it, that he is no longer signed in."""
+    with running_site(tmp_path, hosts=1, maximum=6, spare=2) as site:
+        site.fleet.ensure_person(ADMIN, "ada")
+        site.fleet.set_password(ADMIN, "ada", PASSWORD)
+        site.fleet.entitle(ADMIN, "ada", "viewer")
+        context = browser.new_context(base_url=site.url)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.goto("/hosts")
+        page.get_by_label("Name").fill("ada")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("#live")).to_have_text("live")
+        expect(page.get_by_role("link", name="gpu01")).to_be_visible()
+        site.fleet.ensure_person(ADMIN, "ada", disabled=True)
+        expect(page.get_by_label("Password")).to_be_visible()
+        expect(page.get_by_role("link", name="gpu01")).to_have_count(0)
+        context.close()
