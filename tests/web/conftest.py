@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+from tests.controller.conftest import Server
 from tests.web.browser import running_browser
 from tests.web.site import Site, running_site
 
@@ -20,6 +21,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with running_site(tmp_path_factory.mktemp("site"), hosts=4, maximum=12, spare=4) as result:
         result.wait_until(lambda: result.ready() == 12, "twelve desktops")
         yield result
+
+
+@pytest.fixture
+def postgresql() -> Iterator[Server]:
+    """A PostgreSQL of its own, which a test may stop."""
+    with tempfile.TemporaryDirectory(prefix="vgpuctl-pg-") as directory:
+        Path(directory).chmod(0o755)
+        server = Server(Path(directory))
+        server.start()
+        server.run("CREATE DATABASE fleet")
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 @pytest.fixture(scope="session")

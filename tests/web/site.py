@@ -110,6 +110,14 @@ class Site:
         return int(self.fleet.show_overview(ADMIN).data.counts.get("ready", 0))
 
 
+async def _serve(server: Any, listening: socket.socket) -> None:
+    await server.serve(sockets=[listening])
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 def _end_connections(server: Any) -> None:
     for connection in list(server.server_state.connections):
         connection.transport.abort()
@@ -117,10 +125,17 @@ def _end_connections(server: Any) -> None:
 
 @contextmanager
 def running_site(
-    directory: Path, *, hosts: int = 0, gpus: int = 4, times: LiveTimes = TIMES, engine: bool = True, **more: int
+    directory: Path,
+    *,
+    hosts: int = 0,
+    gpus: int = 4,
+    times: LiveTimes = TIMES,
+    engine: bool = True,
+    url: str | None = None,
+    **more: int,
 ) -> Iterator[Site]:
-    """Yield a controller with so many hosts. `engine`: whether it does anything by itself."""
-    url = f"sqlite:///{directory}/fleet.db"
+    """Yield a controller with so many hosts. `engine`: whether it does anything by itself; `url`: of its database."""
+    url = url or f"sqlite:///{directory}/fleet.db"
     upgrade(url)
     store = open_store(url)
     thin = ThinHosts(directory / "hosts", gpus=gpus)
@@ -131,7 +146,7 @@ def running_site(
         api.web.live = site.live = LiveStreams(store.changes, times)
         server = make_server(api.app, StreamProtocol)
         loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=lambda: loop.run_until_complete(server.serve(sockets=[listening])))
+        thread = threading.Thread(target=lambda: loop.run_until_complete(_serve(server, listening)))
         thread.start()
         try:
             if hosts:

@@ -12,8 +12,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from tests.controller.conftest import Server
 from tests.web.site import ADMIN, Site, running_site
-from tests.web.test_pages import PATHS
+from tests.web.test_pages import MOST_QUERIES, PATHS
 
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 SIZES = {"phone": (360, 740), "laptop": (1440, 900), "4k": (3840, 2160)}
@@ -117,6 +118,32 @@ def test_after_the_stream_broke_the_page_says_so_and_becomes_live_again(browser:
         site.fleet.pause_pool(ADMIN, "office", None)
         page.unroute("**/web/stream*")
         expect(live).to_have_text("live", timeout=30_000)
+        expect(page.locator("#pools")).to_contain_text("paused")
+        context.close()
+
+
+def test_a_database_that_is_away_and_back(browser: Browser, tmp_path: Path, postgresql: Server) -> None:
+    """Also a page costs no more queries than with SQLite, plus the database's time."""
+    with running_site(tmp_path, hosts=2, maximum=4, spare=2, engine=False, url=postgresql.url("fleet")) as site:
+        for path in ("/", "/pools", "/pools/office", "/hosts", "/images", "/journal", "/desktops"):
+            answer, queries = site.counted(path)
+            assert (answer.status, queries <= MOST_QUERIES + 4) == (200, True), (path, queries)
+        assert site.counted("/")[1] <= MOST_QUERIES
+        context = browser.new_context(extra_http_headers=site.headers, base_url=site.url)
+        page = context.new_page()
+        page.goto("/pools")
+        expect(page.locator("#live")).to_have_text("live")
+        postgresql.stop()
+        expect(page.locator("#live")).to_have_text("not live: the database does not answer", timeout=30_000)
+        away = context.new_page()
+        answer = away.goto("/pools")
+        assert answer is not None
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        assert "database" in away.inner_text("main")
+        assert _violations(away) == []
+        postgresql.start()
+        site.fleet.pause_pool(ADMIN, "office", None)
+        expect(page.locator("#live")).to_have_text("live", timeout=30_000)
         expect(page.locator("#pools")).to_contain_text("paused")
         context.close()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.controller.controllers import running_controller
 from tests.web.site import ADMIN, Site, running_site
 from vgpuctl.agent.http_server import StreamProtocol
 from vgpuctl.controller.web.live import MAX_OF_A_PERSON, MAX_STREAMS, LiveTimes
@@ -90,7 +91,7 @@ def test_a_person_has_four_streams_and_all_have_two_hundred(quiet: Site) -> None
     assert (MAX_OF_A_PERSON, MAX_STREAMS) == (4, 200)
     with ExitStack() as stack:
 
-        def opened(secret: str | None = None) -> Reader:
+        def opened(secret: str = "") -> Reader:
             reader = Reader(quiet, "/pools", secret)
             stack.callback(reader.close)
             return reader
@@ -144,6 +145,20 @@ def test_a_stream_does_not_keep_the_controller_from_its_end(tmp_path: Path) -> N
     while reader.line():
         pass
     reader.close()
+
+
+def test_a_controller_that_stops_ends_its_streams_in_order(tmp_path: Path) -> None:
+    with running_controller(tmp_path / "controller") as controller:
+        secret = controller.run("add-token", "ada", "--role", "viewer").stdout.strip()
+        reader = Reader(controller, "/", secret)
+        assert reader.data()
+        assert controller.stop() == 0
+        lines = []
+        while line := reader.line():
+            lines.append(line)
+        assert "event: again" in lines
+        assert "Traceback" not in controller.log
+        reader.close()
 
 
 def test_a_reader_that_never_reads_is_cut_off(quiet: Site, monkeypatch: pytest.MonkeyPatch) -> None:

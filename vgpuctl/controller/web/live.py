@@ -92,6 +92,8 @@ class LiveStreams:
         self._closing = True
         if self._closed is not None:
             self._closed.set()
+        if self._task is not None:
+            self._task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def leave(self, stream: _Stream) -> None:
