@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from threading import Event, Timer
 from urllib.parse import urlsplit
@@ -63,12 +63,11 @@ class WebClient:
             else HTTPConnection(host, parts.port, timeout=self._seconds)
         )
         late = Event()
-        timer = Timer(self._seconds, _cut, (connection, late))
-        timer.daemon = True
-        timer.start()
         target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
         try:
-            answer = _exchange(connection, target, headers, body)
+            connection.connect()
+            with _cut_after(self._seconds, connection.sock, late):
+                answer = _exchange(connection, target, headers, body)
         except ssl.SSLCertVerificationError as error:
             raise SignInUnavailable(
                 f"the certificate of {host} is not trusted: {server_text(error.verify_message)}",
@@ -77,7 +76,6 @@ class WebClient:
         except (OSError, HTTPException, ValueError) as error:
             raise SignInUnavailable(f"{place}: {self._reason(error, late)}") from error
         finally:
-            timer.cancel()
             connection.close()
         if late.is_set():
             raise SignInUnavailable(f"{place}: it did not answer within {self._seconds:g} s")
@@ -129,8 +127,19 @@ def _exchange(connection: HTTPConnection, path: str, headers: Mapping[str, str],
     return WebAnswer(answer.status, answer.read(MAX_ANSWER_BYTES + 1))
 
 
-def _cut(connection: HTTPConnection, late: Event) -> None:
-    """End a connection on which bytes come, but too slowly."""
-    late.set()
-    with suppress(OSError, AttributeError):
-        connection.sock.shutdown(socket.SHUT_RDWR)
+@contextmanager
+def _cut_after(seconds: float, connected: socket.socket, late: Event) -> Iterator[None]:
+    """End a connection after this time, also one on which a byte comes now and then; `late` is set then."""
+
+    def cut() -> None:
+        late.set()
+        with suppress(OSError):
+            connected.shutdown(socket.SHUT_RDWR)
+
+    timer = Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
