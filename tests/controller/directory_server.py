@@ -37,6 +37,7 @@ rootdn {root_dn}
 rootpw {root_password}
 directory {directory}/data
 maxsize 104857600
+dbnosync
 overlay memberof
 limits dn.exact="{reader}" size=unlimited
 access to attrs=userPassword by anonymous auth by * none

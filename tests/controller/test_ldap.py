@@ -13,6 +13,7 @@ from pathlib import Path
 
 import ldap.filter
 import pytest
+from ldap.controls.simple import ManageDSAITControl
 
 from tests.controller.certificates import Authority
 from tests.controller.directory_server import (
@@ -257,15 +258,20 @@ def test_a_server_that_is_none(settings: LdapSettings) -> None:
 def test_nothing_is_left_open(settings: LdapSettings, server: DirectoryServer, authority: Authority) -> None:
     directory = Ldap(replace(settings, url=server.tls_url, ca_file=str(authority.path)))
     directory.sign_in("ada", PASSWORD)
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(20):
+    before = _open_files()
+    for _ in range(5):
         directory.sign_in("ada", PASSWORD)
         _problem(settings, "ada", "incorrect pony")
+    assert _open_files() <= before
+
+
+def _open_files() -> int:
+    """Return how many files are open once the threads of closed connections have ended."""
     for thread in threading.enumerate():
         if thread.name == "ldap-tls":
             thread.join(10)
             assert not thread.is_alive()
-    assert len(os.listdir("/proc/self/fd")) == before
+    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize(
@@ -309,6 +315,29 @@ def test_the_file_with_a_password(settings: LdapSettings) -> None:
 def test_a_referral_is_not_followed(settings: LdapSettings) -> None:
     with pytest.raises(SignInUnavailable, match="refers to another server, which is not followed"):
         Ldap(replace(settings, base_dn="dc=elsewhere,dc=org")).sign_in("ada", PASSWORD)
+
+
+@pytest.mark.parametrize("is_base", [False, True])
+def test_no_other_server_is_asked(settings: LdapSettings, server: DirectoryServer, is_base: bool) -> None:
+    """Neither if the server refers to one below the base, as Active Directory does, nor for the base itself."""
+    moved = f"ou=moved,{SUFFIX}"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        target = f"ldap://127.0.0.1:{other.getsockname()[1]}/{SUFFIX}"
+        server.add(moved, objectClass=["referral", "extensibleObject"], ou="moved", ref=target)
+        try:
+            if is_base:
+                with pytest.raises(SignInUnavailable, match="refers to another server"):
+                    Ldap(replace(settings, base_dn=moved), seconds=1).sign_in("ada", PASSWORD)
+            else:
+                assert Ldap(settings, seconds=1).sign_in("ada", PASSWORD).name == "ada"
+                assert _problem(settings, "nobody", PASSWORD)[1] == "password"
+            other.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                other.accept()
+        finally:
+            connection = server.admin()
+            connection.delete_ext_s(moved, serverctrls=[ManageDSAITControl()])
+            connection.unbind_s()
 
 
 def test_a_base_that_vanished(settings: LdapSettings) -> None:
