@@ -110,7 +110,7 @@ def test_wrong_password_and_unknown_user_are_one_error(settings: LdapSettings) -
     assert _problem(settings, "nobody", PASSWORD) == wrong
 
 
-@pytest.mark.parametrize("password", ["", "\0", "\0correct horse", "correct horse\0", "x" * 1025])
+@pytest.mark.parametrize("password", ["", "\0", "\0correct horse", "correct horse\0", "x" * 1025, "\ud800"])
 def test_some_passwords_are_refused_before_anything_is_sent(settings: LdapSettings, password: str) -> None:
     """A server takes a bind with an empty password as one of anybody, and says yes (RFC 4513, 5.1.2)."""
     nowhere = replace(settings, url=f"ldap://127.0.0.1:{free_port()}")
@@ -124,7 +124,21 @@ def test_an_empty_password_would_have_succeeded(server: DirectoryServer) -> None
 
 @pytest.mark.parametrize(
     "user",
-    ["*", "a*", "ada)(uid=*", "ada)(|(uid=*", "ad\\61", "*)(objectClass=*", "{dn}", "(", "", " ", "a\nb", "a" * 129],
+    [
+        "*",
+        "a*",
+        "ada)(uid=*",
+        "ada)(|(uid=*",
+        "ad\\61",
+        "*)(objectClass=*",
+        "{dn}",
+        "(",
+        "",
+        " ",
+        "a\nb",
+        "a" * 129,
+        "\ud800",
+    ],
 )
 def test_no_text_of_a_user_changes_the_search(settings: LdapSettings, user: str) -> None:
     assert _problem(settings, user, PASSWORD)[1] == "password"
@@ -294,6 +308,24 @@ def test_the_searching_account_is_refused(settings: LdapSettings, tmp_path: Path
     with pytest.raises(SignInUnavailable, match="refuses the account that searches, cn=reader") as caught:
         Ldap(settings).sign_in("ada", PASSWORD)
     assert "no-such-secret" not in f"{caught.value!r}{caught.value.hint}{caught.value.facts}"
+
+
+def test_an_account_without_a_password(settings: LdapSettings, server: DirectoryServer) -> None:
+    nobody = f"ou=people,{SUFFIX}"
+    with pytest.raises(SignInUnavailable, match="refuses the account that searches, ou=people"):
+        Ldap(replace(settings, bind_dn=nobody)).sign_in("ada", PASSWORD)
+    dn = f"cn=bare,{PEOPLE}"
+    server.add(dn, objectClass="inetOrgPerson", sn="x", uid="bare")
+    try:
+        assert _problem(settings, "bare", PASSWORD)[1] == "password"
+    finally:
+        server.delete(dn)
+
+
+def test_what_a_server_refuses_to_do(settings: LdapSettings) -> None:
+    for broken in (replace(settings, user_filter="((uid={user})"), replace(settings, base_dn="not a DN")):
+        with pytest.raises(SignInUnavailable, match="refuses to search"):
+            Ldap(broken).sign_in("ada", PASSWORD)
 
 
 def test_the_file_with_a_password(settings: LdapSettings) -> None:

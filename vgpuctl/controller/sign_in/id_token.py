@@ -155,7 +155,7 @@ def _check_times(claims: Mapping[str, Any], now: float) -> None:
 
 def _check_bindings(claims: Mapping[str, Any], access_token: object, algorithm: str, expected: Expected) -> None:
     nonce, subject = claims.get("nonce"), claims.get("sub")
-    if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), expected.nonce.encode()):
+    if not isinstance(nonce, str) or not _is_same(nonce, expected.nonce):
         raise _refused("nonce", "it belongs to another sign-in: its nonce is not the one that was sent")
     if not isinstance(subject, str) or not subject:
         raise _refused("subject", "it says nothing about whom it is for")
@@ -165,9 +165,13 @@ def _check_bindings(claims: Mapping[str, Any], access_token: object, algorithm: 
 
 def _is_half_hash(given: object, access_token: object, algorithm: str) -> bool:
     name = "EdDSA" if algorithm == "Ed25519" else algorithm
-    if not isinstance(given, str) or not isinstance(access_token, str):
+    if not isinstance(given, str) or not isinstance(access_token, str) or not access_token.isascii():
         return False
-    return hmac.compare_digest(given.encode(), create_half_hash(access_token, name))
+    return _is_same(given, create_half_hash(access_token, name).decode())
+
+
+def _is_same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float:

@@ -45,6 +45,11 @@ _AD_REASONS = {
     "533": "account disabled", "701": "account expired", "773": "password must be changed", "775": "account locked",
 }  # fmt: skip
 """Microsoft's system error codes in hexadecimal, as Active Directory has them in its answer to a bind."""
+_NOT_BOUND = (
+    ldap.INVALID_CREDENTIALS, ldap.INAPPROPRIATE_AUTH, ldap.INVALID_DN_SYNTAX, ldap.NO_SUCH_OBJECT,
+    ldap.UNWILLING_TO_PERFORM, ldap.CONSTRAINT_VIOLATION, ldap.INSUFFICIENT_ACCESS,
+)  # fmt: skip
+"""How servers refuse a bind: a wrong password, no password, a locked or disabled account, an entry that vanished."""
 Entry = tuple[str, Mapping[str, list[bytes]]]
 
 
@@ -63,7 +68,7 @@ class Ldap:
                 should. Refused, FileFailed: the file with the searching account's password cannot be used.
         """
         # A bind with an empty password succeeds as anybody (RFC 4513, section 5.1.2); some servers end one at a NUL.
-        if not password or "\0" in password or len(password) > MAX_PASSWORD:
+        if not password or "\0" in password or len(password) > MAX_PASSWORD or not _is_unicode(password):
             raise _not_let_in()
         if not user.strip() or len(user) > MAX_USER or not user.isprintable():
             raise _not_let_in()
@@ -98,8 +103,8 @@ class Ldap:
             if settings.bind_dn is not None:
                 password = read_secret(str(settings.bind_password_file))
                 try:
-                    self._ask(lambda: connection.simple_bind_s(settings.bind_dn, password))
-                except (ldap.INVALID_CREDENTIALS, ldap.INVALID_DN_SYNTAX) as error:
+                    self._ask(partial(connection.simple_bind_s, settings.bind_dn, password), *_NOT_BOUND)
+                except _NOT_BOUND as error:
                     raise SignInUnavailable(
                         f"{settings.url} refuses the account that searches, {settings.bind_dn}{_ad_reason(error)}",
                         hint="compare bind_dn and bind_password_file in sign-in.yaml with the server's",
@@ -114,7 +119,6 @@ class Ldap:
         connection = ldap.initialize("ldap://" + url.partition("://")[2], fileno=channel.fileno())
         channel.detach()  # it is the connection's, which closes it
         try:
-            connection.timeout = self._seconds
             options = {
                 ldap.OPT_PROTOCOL_VERSION: 3,
                 ldap.OPT_REFERRALS: 0,
@@ -133,7 +137,9 @@ class Ldap:
         text = _filled(settings.user_filter, {"{user}": user})
         names = [settings.name_attribute, "displayName", "cn", *([] if settings.group_filter else ["memberOf"])]
         try:
-            entries = self._ask(lambda: self._search(connection, settings.base_dn, text, names, limit=2))
+            entries = self._ask(
+                partial(self._search, connection, settings.base_dn, text, names, limit=2), ldap.SIZELIMIT_EXCEEDED
+            )
         except ldap.SIZELIMIT_EXCEEDED:
             entries = [("", {}), ("", {})]
         if len(entries) > 1:
@@ -149,12 +155,10 @@ class Ldap:
             raise _not_let_in()
         with self._connected() as connection:
             try:
-                self._ask(lambda: connection.simple_bind_s(dn, password))
-            except (ldap.INVALID_CREDENTIALS, ldap.NO_SUCH_OBJECT, ldap.INAPPROPRIATE_AUTH) as error:
-                log.info("%s is not let in by %s%s", server_text(user), self._settings.url, _ad_reason(error))
-                raise _not_let_in() from None
-            except (ldap.UNWILLING_TO_PERFORM, ldap.CONSTRAINT_VIOLATION, ldap.INSUFFICIENT_ACCESS) as error:
-                log.info("%s is not let in by %s: %s", server_text(user), self._settings.url, type(error).__name__)
+                self._ask(partial(connection.simple_bind_s, dn, password), *_NOT_BOUND)
+            except _NOT_BOUND as error:
+                reason = _ad_reason(error) or f" ({type(error).__name__})"
+                log.info("%s is not let in by %s%s", server_text(user), self._settings.url, reason)
                 raise _not_let_in() from None
 
     def _find_groups(
@@ -173,7 +177,9 @@ class Ldap:
         paging = SimplePagedResultsControl(criticality=False, size=PAGE, cookie="")
         while len(groups) <= MAX_GROUPS:
             try:
-                entries, cookie = self._ask(partial(self._page, connection, base, text, paging))
+                entries, cookie = self._ask(
+                    partial(self._page, connection, base, text, paging), ldap.SIZELIMIT_EXCEEDED
+                )
             except ldap.SIZELIMIT_EXCEEDED:
                 return groups, (f"{settings.url} shows the searching account no more than {len(groups)} groups",)
             groups += [_only_value(one, "cn") or _first_part(group) for group, one in entries]
@@ -194,34 +200,36 @@ class Ldap:
         message = connection.search_ext(base, scope, text, names, sizelimit=limit)
         return _entries(connection.result3(message, timeout=self._seconds)[1])
 
-    def _ask(self, request: Callable[[], Any]) -> Any:
-        """Return what a request returns; an error about the server and not about a user becomes its message."""
-        url = self._settings.url
+    def _ask(self, request: Callable[[], Any], *expected: type[ldap.LDAPError]) -> Any:
+        """Return what a request returns; an error that is not `expected` is about the server, and says so."""
         try:
             return request()
-        except (ldap.TIMEOUT, ldap.TIMELIMIT_EXCEEDED):
-            raise SignInUnavailable(f"{url} did not answer within {self._seconds:g} s") from None
-        except (ldap.SERVER_DOWN, ldap.CONNECT_ERROR, ldap.LOCAL_ERROR) as error:
-            raise SignInUnavailable(f"{url} ended the connection: {_says(error)}") from None
-        except (ldap.BUSY, ldap.UNAVAILABLE, ldap.ADMINLIMIT_EXCEEDED, ldap.OPERATIONS_ERROR) as error:
-            raise SignInUnavailable(f"{url} does not do it now: {_says(error)}") from None
-        except (ldap.REFERRAL, ldap.PARTIAL_RESULTS) as error:
-            raise SignInUnavailable(
-                f"{url} refers to another server, which is not followed: {_says(error)}",
-                hint="write a base_dn and a group_base in sign-in.yaml that this server has, or the url of the other",
-            ) from None
-        except ldap.NO_SUCH_OBJECT:
-            bases = " or ".join(dict.fromkeys((self._settings.base_dn, self._settings.group_base or "")))
-            raise SignInUnavailable(
-                f"{url} has no entry {bases.removesuffix(' or ')}, or does not show it",
-                hint="compare base_dn and group_base in sign-in.yaml with the server's",
-            ) from None
-        except (ldap.STRONG_AUTH_REQUIRED, ldap.CONFIDENTIALITY_REQUIRED):
-            raise SignInUnavailable(
-                f"{url} takes passwords with TLS alone", hint="write ldaps:// in sign-in.yaml, or start_tls: true"
-            ) from None
-        except (ldap.FILTER_ERROR, ldap.INVALID_SYNTAX, ldap.PROTOCOL_ERROR, ldap.DECODING_ERROR) as error:
-            raise SignInUnavailable(f"{url} and this program do not understand each other: {_says(error)}") from None
+        except expected:
+            raise
+        except (ldap.LDAPError, UnicodeError) as error:
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: Exception) -> SignInUnavailable:
+        settings, says = self._settings, _says(error)
+        url, hint = settings.url, None
+        if isinstance(error, ldap.TIMEOUT | ldap.TIMELIMIT_EXCEEDED):
+            text = f"{url} did not answer within {self._seconds:g} s"
+        elif isinstance(error, ldap.SERVER_DOWN | ldap.CONNECT_ERROR):
+            text = f"{url} ended the connection: {says}"
+        elif isinstance(error, ldap.REFERRAL | ldap.PARTIAL_RESULTS):
+            text = f"{url} refers to another server, which is not followed: {says}"
+            hint = "write a base_dn and a group_base in sign-in.yaml that this server has, or the url of the other"
+        elif isinstance(error, ldap.NO_SUCH_OBJECT):
+            bases = [base for base in dict.fromkeys((settings.base_dn, settings.group_base)) if base]
+            text = f"{url} has no entry {' or '.join(bases)}, or does not show it"
+            hint = "compare base_dn and group_base in sign-in.yaml with the server's"
+        elif isinstance(error, ldap.STRONG_AUTH_REQUIRED | ldap.CONFIDENTIALITY_REQUIRED):
+            text, hint = f"{url} takes passwords with TLS alone", "write ldaps:// in sign-in.yaml, or start_tls: true"
+        else:
+            text = f"{url} refuses to search: {says}"
+            if settings.bind_dn is None:
+                hint = "set bind_dn and bind_password_file in sign-in.yaml: not everybody may search everywhere"
+        return SignInUnavailable(text, hint=hint)
 
 
 def _not_let_in() -> SignInRefused:
@@ -229,7 +237,12 @@ def _not_let_in() -> SignInRefused:
     return SignInRefused(NOT_LET_IN, problem="password")
 
 
-def _says(error: ldap.LDAPError) -> str:
+def _is_unicode(text: str) -> bool:
+    """Return whether a text can be sent: JSON has halves of characters."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _says(error: Exception) -> str:
     facts = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
     texts = dict.fromkeys(str(facts[key]).replace("\n", " ").strip() for key in ("desc", "info") if facts.get(key))
     return server_text(": ".join(texts) or type(error).__name__)

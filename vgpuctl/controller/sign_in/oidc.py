@@ -173,7 +173,7 @@ class Oidc:
         if "error" in query:
             raise SignInRefused(f"the issuer lets nobody in: {_error_code(query['error'])}", problem="denied")
         code = query.get("code", "")
-        if not code or len(code) > MAX_CODE:
+        if not code or len(code) > MAX_CODE or not code.isascii() or not code.isprintable():
             raise SignInRefused("the issuer's answer has no code", problem="code")
         return code
 
