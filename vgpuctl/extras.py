@@ -18,10 +18,13 @@ EXTRAS = {
     "ssh": ("paramiko", "bcrypt", "cryptography", "invoke", "nacl"),
     "solver": ("highspy",),
     "top": ("textual", "rich"),
+    "ldap": ("ldap",),
+    "oidc": ("authlib", "joserfc"),
     "controller": ("sqlalchemy", "alembic", "psycopg", "mako", "starlette", "uvicorn", "paramiko", "argon2"),
 }
 """Extra -> import names of its libraries, the one that it is for first."""
 _PIP_NAMES = {
+    "ldap": "python-ldap",
     "libvirt": "libvirt-python",
     "libvirtmod": "libvirt-python",
     "nacl": "PyNaCl",
@@ -35,7 +38,8 @@ _LIBVIRT_MODULES = ("libvirt", "libvirtmod")
 _SEE_SYSTEM_PACKAGES = "sed -i 's/^include-system-site-packages.*/include-system-site-packages = true/'"
 """pip would compile libvirt's module, and not for the host's libvirt. An environment of the distribution's Python can
 use the distribution's module instead."""
-_NOT_IN_DEBIAN = ("pynvml", "textual", "rich")
+_NOT_IN_DEBIAN = ("pynvml", "textual", "rich", "authlib", "joserfc")
+"""Debian 12 has Authlib 1.2, which is older than joserfc: signing in needs 1.9."""
 _FIRST_PYTHON_WITH_HIGHSPY = (3, 13)
 """Debian 13 has highspy, Debian 12 (Python 3.11) does not."""
 _DEBIAN_PACKAGES_PATH = "/usr/lib/python3/dist-packages"

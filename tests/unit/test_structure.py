@@ -75,6 +75,9 @@ def _imports(tree: ast.Module) -> Iterator[str]:
         ),
         ("pycdlib", {"vgpuctl/domain/cloud_init_seed.py", "vgpuctl/host/driver_discs.py"}),
         ("paramiko", {"vgpuctl/remote/ssh.py"}),
+        ("ldap", {"vgpuctl/controller/sign_in/ldap.py"}),
+        ("authlib", {"vgpuctl/controller/sign_in/id_token.py", "vgpuctl/controller/sign_in/oidc.py"}),
+        ("joserfc", {"vgpuctl/controller/sign_in/id_token.py"}),
     ],
 )
 def test_each_outside_library_has_one_importer(library, allowed):
