@@ -229,7 +229,7 @@ def test_what_is_wrong_is_an_error_of_the_task(site: FleetSite, controller: Cont
         ({POOL: {"name": "lab", "spec": {**SPEC, "image": "none"}}}, "not-found"),
         ({POOL: {"name": "lab", "spec": {**SPEC, "maximum": 1, "spare": 2}}}, "invalid-input"),
         ({PERSON: {"name": "a b"}}, "invalid-input"),
-        ({PERSON: {"name": "ada", "groups": ["a,b"]}}, "invalid-input"),
+        ({PERSON: {"name": "ada", "groups": ["@b"]}}, "invalid-input"),
         ({ENTITLEMENT: {"who": "ada"}}, None),
         ({ENTITLEMENT: {"who": "ada", "right": "use"}}, "invalid-input"),
         ({ENTITLEMENT: {"who": "ada", "right": "use", "pool": "none"}}, "not-found"),

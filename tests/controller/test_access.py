@@ -256,7 +256,7 @@ def test_people_as_an_admin_makes_them(controller: Controller) -> None:
         ("everyone", "--group", "x" * 201), ("everyone", "--group", ""),
     ):  # fmt: skip
         assert run("ensure-person", *words).returncode == 2, words
-    for words in (("@", "use"), ("@a,b", "use"), ("ada", "admin"), ("ada", "USE")):
+    for words in (("@", "use"), ("@ a", "use"), ("@@a", "use"), ("ada", "admin"), ("ada", "USE")):
         assert run("entitle", *words, "--pool", "lab").returncode == 2, words
     assert run("entitle", "ada", "use").returncode == 2, "no role"
     assert run("add-token", "x", "--right", "operate").returncode == 2

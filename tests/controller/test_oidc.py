@@ -67,7 +67,7 @@ def settings(issuer: LyingIssuer, tmp_path: Path) -> OidcSettings:
     secret = tmp_path / "secret"
     secret.touch(0o600)
     secret.write_text(SECRET)
-    return OidcSettings(issuer.url, CLIENT, str(secret))
+    return OidcSettings(issuer.url, CLIENT, "https://fleet.example.org", str(secret))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from pathlib import Path
 
@@ -360,3 +361,29 @@ def test_users_of_a_spec_become_entitlements(url: str) -> None:
         assert token is not None
         assert (token.role, token.right) == (Role.VIEWER, None)
         assert store.people.find("ada") == Person("ada")
+
+
+def test_a_sign_in_elsewhere_ends_once(timed: Store, clock: SteppedClock) -> None:
+    timed.people.keep_begun(digest_of("a"), "state", 600.0)
+    timed.people.keep_begun(digest_of("b"), "late", 600.0)
+    assert timed.people.take_begun(digest_of("x")) is None
+    assert timed.people.take_begun(digest_of("a")) == "state"
+    assert timed.people.take_begun(digest_of("a")) is None
+    clock.seconds += 601
+    assert timed.people.take_begun(digest_of("b")) is None
+
+
+def test_a_backup_has_no_password(timed: Store, tmp_path: Path) -> None:
+    from vgpuctl.controller.database.backup import restore_backup, write_backup
+
+    with_password(timed)
+    timed.people.put("ada", "test", groups=("staff",))
+    entitle(timed, "@staff", Role.VIEWER)
+    path = tmp_path / "backup"
+    write_backup(f"sqlite:///{tmp_path}/timed.db", path)
+    assert b"argon2" not in gzip.decompress(path.read_bytes())
+    url = f"sqlite:///{tmp_path}/other.db"
+    restore_backup(url, path, replace=False)
+    with opened(url) as other:
+        assert other.people.find("ada") == Person("ada", Realm.LOCAL, ("staff",), generation=3)
+        assert other.entitlements.list() == (Entitlement("@staff", Role.VIEWER),)

@@ -31,7 +31,7 @@ class Browser:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self.cookie = ""
+        self.cookies: dict[str, str] = {}
         self.status = 0
         self.page: Any = None
         self.headers: Any = None
@@ -56,14 +56,21 @@ class Browser:
         """What the page says."""
         return " ".join(self.page.text_content().split())
 
-    def _send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> str:
-        if self.cookie:
-            headers["Cookie"] = self.cookie
-        self.status, document, self.headers = self._controller.request(method, path, body, **headers)
-        for line in self.headers.get_all("Set-Cookie", []):
+    def keep(self, headers: Any) -> None:
+        """Keep the cookies of an answer."""
+        for line in headers.get_all("Set-Cookie", []):
             assert "HttpOnly" in line
             assert "SameSite=lax" in line
-            self.cookie = line.partition(";")[0]
+            name, _, value = line.partition(";")[0].partition("=")
+            self.cookies[name] = value
+            if "Max-Age=0" in line:
+                del self.cookies[name]
+
+    def _send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> str:
+        if self.cookies:
+            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        self.status, document, self.headers = self._controller.request(method, path, body, **headers)
+        self.keep(self.headers)
         if self.status == 303:
             return self._send("GET", self.headers["Location"])
         text = document.get("text", "") or json.dumps(document)

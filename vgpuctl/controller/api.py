@@ -32,6 +32,7 @@ from vgpuctl.controller.metrics import metrics_text
 from vgpuctl.controller.model import FleetCaller, Role
 from vgpuctl.controller.policy import Access, FleetDecision, FleetTarget, decide, not_allowed
 from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
+from vgpuctl.controller.sign_in.ways import SignInWays
 from vgpuctl.controller.web.app import WebPages
 from vgpuctl.errors import InvalidInput, NotFound, VgpuctlError, explain_exception
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
@@ -46,7 +47,7 @@ MAX_KEY_CHARACTERS = 200
 _STATUSES = {1: 500, 2: 400, 3: 409, 4: 409, 5: 500, 6: 501, 7: 409, 75: 503}
 _STATUSES_OF_CODES = {
     "not-found": 404, "not-allowed": 403, "unknown-fields": 422, "not-signed-in": 401, "stale": 412,
-    "wrong-password": 401, "too-many-tries": 429,
+    "wrong-password": 401, "sign-in-refused": 401, "too-many-tries": 429,
 }  # fmt: skip
 
 
@@ -57,13 +58,13 @@ def _without_secret(result: AnyResult) -> AnyResult:
 
 
 class ControllerApi:
-    """The application, and what it answers with."""
+    """The application, and what it answers with. `ways`: to sign in, besides accounts of the controller's own."""
 
-    def __init__(self, store: Store, fleet: FleetService, engine: Engine) -> None:
+    def __init__(self, store: Store, fleet: FleetService, engine: Engine, ways: SignInWays | None = None) -> None:
         self._store = store
         self._fleet = fleet
         self._engine = engine
-        self._callers = Callers(store)
+        self._callers = Callers(store, ways)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
         routes = [
             self._route("/healthz", self._health, None),

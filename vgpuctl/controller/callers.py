@@ -15,11 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vgpuctl.controller.model import CallerKind, FleetCaller, Role
-from vgpuctl.controller.sessions import PasswordSignIn, SignedIn, digest_of, header_token, is_header_token
+from vgpuctl.controller.oidc_sign_in import OidcSignIn
+from vgpuctl.controller.sessions import BegunSession, PasswordSignIn, digest_of, header_token, is_header_token
 from vgpuctl.errors import InvalidInput, NotAllowed
 
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
+    from vgpuctl.controller.sign_in.ways import SignInWays
 
 HEADER = "x-vgpuctl-token"
 SAFE_COOKIE = "__Host-vgpuctl"
@@ -35,12 +37,18 @@ class NotSignedIn(NotAllowed):
 
 
 class Callers:
-    """Says who asks."""
+    """Says who asks. `ways`: to sign in besides passwords of the controller's own; `oidc`: None without an issuer."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, ways: SignInWays | None = None) -> None:
         self._store = store
         self._owner = getpass.getuser()
-        self.passwords = PasswordSignIn(store)
+        self.passwords = PasswordSignIn(store, None if ways is None else ways.ldap)
+        self.oidc = None if ways is None or ways.oidc is None else OidcSignIn(store, ways.oidc, self.passwords)
+
+    @property
+    def issuer(self) -> str | None:
+        """The name of the issuer where people can sign in; None: there is none."""
+        return None if self.oidc is None else self.oidc.name
 
     def find(self, request: Request, *, changes: bool, token: str | None = None) -> FleetCaller:
         """Return who asks. `changes`: the request is to change something. `token`: of a form, instead of the header.
@@ -73,7 +81,7 @@ class Callers:
         secret = session_secret(request)
         return "" if secret is None else header_token(secret)
 
-    def sign_in(self, request: Request, given: Mapping[str, object]) -> SignedIn:
+    def sign_in(self, request: Request, given: Mapping[str, object]) -> BegunSession:
         """Begin a session with a name and a password.
 
         Raises:
@@ -90,15 +98,15 @@ class Callers:
         self.passwords.sign_out(session_secret(request) or "")
 
 
-def session_secret(request: Request) -> str | None:
-    """Return the secret in a request's cookie; None: it has none."""
-    return request.cookies.get(SAFE_COOKIE if request.url.scheme == "https" else PLAIN_COOKIE)
+def session_secret(request: Request, more: str = "") -> str | None:
+    """Return the secret in a request's cookie; None: it has none. `more`: the end of another cookie's name."""
+    return request.cookies.get((SAFE_COOKIE if request.url.scheme == "https" else PLAIN_COOKIE) + more)
 
 
-def set_cookie(request: Request, response: Response, secret: str | None) -> None:
-    """Have a browser keep a session's secret, or forget it."""
+def set_cookie(request: Request, response: Response, secret: str | None, more: str = "") -> None:
+    """Have a browser keep a session's secret, or forget it. `more`: the end of another cookie's name."""
     is_safe = request.url.scheme == "https"
-    name = SAFE_COOKIE if is_safe else PLAIN_COOKIE
+    name = (SAFE_COOKIE if is_safe else PLAIN_COOKIE) + more
     if secret is None:
         response.delete_cookie(name, path="/", secure=is_safe, httponly=True, samesite="lax")
     else:

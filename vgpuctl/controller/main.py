@@ -25,6 +25,8 @@ from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.engine import Engine, connect_host
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import JournalLimits
+from vgpuctl.controller.sign_in.settings import read_settings
+from vgpuctl.controller.sign_in.ways import SignInWays, open_ways
 from vgpuctl.errors import FileFailed, InvalidInput, Refused
 from vgpuctl.model.controller_service import DATABASE_FILE, SOCKET_PATH, STATE_DIRECTORY
 from vgpuctl.regular_file import read_regular_file
@@ -92,8 +94,9 @@ def run(
     path: str | None,
     listen: Listen | None,
     limits: JournalLimits = JournalLimits(),  # noqa: B008 - values do not change
+    sign_in: str | None = None,
 ) -> str:
-    """Run until SIGTERM or SIGINT; return the socket's path.
+    """Run until SIGTERM or SIGINT; return the socket's path. `sign_in`: the file that says how people sign in, too.
 
     Raises:
         VgpuctlError: it cannot begin: the database, the socket or the port cannot be used.
@@ -107,11 +110,12 @@ def run(
         with contextlib.suppress(FileExistsError):
             make_directory(directory)
         upgrade(url)  # a database of one's own needs no command to begin
+    ways = None if sign_in is None else open_ways(read_settings(sign_in))
     store = open_store(url, alone=True)
     try:
         with bind(path or SOCKET_PATH) as listening:
             socket_path = str(listening.getsockname())
-            asyncio.run(_serve(store, listening, listen, limits))
+            asyncio.run(_serve(store, listening, listen, limits, ways))
         return socket_path
     finally:
         store.close()
@@ -169,12 +173,14 @@ class _OwnProtocol(StreamProtocol):
         """Return None: its owner has no limit."""
 
 
-async def _serve(store: Store, listening: socket.socket, listen: Listen | None, limits: JournalLimits) -> None:
+async def _serve(
+    store: Store, listening: socket.socket, listen: Listen | None, limits: JournalLimits, ways: SignInWays | None
+) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     engine = Engine(store, on_failure=lambda: loop.call_soon_threadsafe(stop.set), limits=limits)
-    api = ControllerApi(store, FleetService(store, connect_host), engine)
+    api = ControllerApi(store, FleetService(store, connect_host), engine, ways)
     servers = [make_server(_through_socket(api.app), _OwnProtocol)]
     sockets = [listening]
     if listen is not None:

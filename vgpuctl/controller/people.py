@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DAY_SECONDS = 86400.0
 MAX_GROUPS, MAX_GROUP_CHARACTERS = 2000, 200
-_GROUP = re.compile(r"[^\s@,][^@,\x00-\x1f\x7f]*", re.ASCII)
+_GROUP = re.compile(r"[^\s@].*")
 
 
 class PeopleCalls:
@@ -203,8 +203,8 @@ def _check_groups(groups: Sequence[str]) -> tuple[str, ...]:
     for group in groups:
         if len(group) > MAX_GROUP_CHARACTERS or _GROUP.fullmatch(group) is None or not group.isprintable():
             raise InvalidInput(
-                f"{group[:60]!a} is not the name of a group: 1 to {MAX_GROUP_CHARACTERS} printable characters without "
-                "@ and commas"
+                f"{group[:60]!a} is not the name of a group: 1 to {MAX_GROUP_CHARACTERS} printable characters, the "
+                "first one neither a space nor @"
             )
     return tuple(groups)
 

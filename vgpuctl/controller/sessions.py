@@ -20,6 +20,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from vgpuctl.controller.model import FleetCaller, Realm
+from vgpuctl.controller.sign_in.signed_in import WRONG, SignedIn, SignInRefused
 from vgpuctl.errors import InvalidInput, NotAllowed, Temporary
 from vgpuctl.value import Value
 
@@ -28,12 +29,15 @@ Answer = TypeVar("Answer")
 if TYPE_CHECKING:
     from vgpuctl.controller.clock import ControllerClock
     from vgpuctl.controller.database.store import Store
+    from vgpuctl.controller.sign_in.ldap import Ldap
 
 SESSION_SECONDS = 12 * 3600.0
 IDLE_SECONDS = 2 * 3600.0
 HASHES_AT_ONCE = 3
 """Each takes 64 MiB of memory and a quarter of a second of CPU."""
 HASH_WAIT_SECONDS = 10.0
+AT_SERVER_AT_ONCE = 6
+"""So many ask the LDAP server at a time: the others of the API's threads go on."""
 LEAST_CHARACTERS, MOST_CHARACTERS = 12, 200
 MAX_BUCKETS = 20_000
 
@@ -50,7 +54,7 @@ class TooManyTries(Temporary):
     code = "too-many-tries"
 
 
-class SignedIn(Value):
+class BegunSession(Value):
     """A session that has begun. `secret`: for the cookie; `token`: what changes must carry in a header."""
 
     name: str
@@ -95,38 +99,62 @@ class Limit:
 
 
 class PasswordSignIn:
-    """Checks passwords of local accounts, begins sessions, and says whose they are."""
+    """Checks passwords, begins sessions, and says whose they are. `ldap`: the server that knows others' passwords."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, ldap: Ldap | None = None) -> None:
         self._store = store
+        self._ldap = ldap
+        self._at_server = threading.BoundedSemaphore(AT_SERVER_AT_ONCE)
         self._nobody: str | None = None
         self._of_address = Limit(30, 20.0, store.clock)
         self._of_both = Limit(5, 30.0, store.clock)
         self._of_account = Limit(20, 30.0, store.clock)
 
-    def sign_in(self, name: str, password: str, address: str) -> SignedIn:
+    def sign_in(self, name: str, password: str, address: str) -> BegunSession:
         """Begin a session.
 
         Raises:
             WrongPassword: the name or the password is wrong. TooManyTries: too many were.
-            NotAllowed: the account is disabled. Temporary: too many sign in at once.
+            NotAllowed: the account is disabled. SignInRefused: the server's answer about him cannot be used.
+            Temporary: too many sign in at once, or the server does not answer.
         """
         network = network_of(address)
         both = f"{name} {network}"
         self._refuse_many(name, network, both)
+        if self._ldap is not None and self._store.people.realm(name) is not Realm.LOCAL:
+            person = self._ask_server(self._ldap, name, password)
+            if person is not None:
+                return self.begin(person.name, Realm.LDAP, address, person.groups, person.shown)
+        elif self._is_password(name, password):
+            return self.begin(name, Realm.LOCAL, address)
+        for limit, key in ((self._of_address, network), (self._of_both, both), (self._of_account, name)):
+            limit.count(key)
+        raise WrongPassword("the name or the password is wrong")
+
+    def _ask_server(self, ldap: Ldap, name: str, password: str) -> SignedIn | None:
+        """Return who the server says that this is; None: the name or the password is wrong."""
+        if not self._at_server.acquire(timeout=HASH_WAIT_SECONDS):
+            raise Temporary("too many people sign in at once", hint="try again in a few seconds")
+        try:
+            return ldap.sign_in(name, password)
+        except SignInRefused as error:
+            if error.facts.get("problem") == WRONG:
+                return None
+            raise
+        finally:
+            self._at_server.release()
+
+    def _is_password(self, name: str, password: str) -> bool:
+        """Return whether a local person has this password; it takes as long for a name that nobody has."""
         digest = self._store.people.password(name)
         is_right = self._verify(digest or self._digest_of_nobody(), password) and digest is not None
-        if not is_right:
-            for limit, key in ((self._of_address, network), (self._of_both, both), (self._of_account, name)):
-                limit.count(key)
-            raise WrongPassword("the name or the password is wrong")
-        if digest is not None and _hasher.check_needs_rehash(digest):
+        if is_right and digest is not None and _hasher.check_needs_rehash(digest):
             self._store.people.rehash(name, digest, hash_password(password))
-        return self.begin(name, Realm.LOCAL, address)
+        return is_right
 
     def begin(
         self, name: str, realm: Realm, address: str, groups: tuple[str, ...] | None = None, shown: str | None = None
-    ) -> SignedIn:
+    ) -> BegunSession:
         """Begin a session of somebody who has shown who he is. `groups`: of his directory.
 
         Raises:
@@ -136,7 +164,7 @@ class PasswordSignIn:
         session = self._store.people.sign_in(
             name, realm, digest_of(secret), SESSION_SECONDS, network_of(address), groups=groups, shown=shown
         )
-        return SignedIn(name, secret, header_token(secret), session.expires_at)
+        return BegunSession(name, secret, header_token(secret), session.expires_at)
 
     def caller(self, secret: str) -> FleetCaller | None:
         """Return whose session this is, with what he may do now; None: nobody's."""
@@ -230,12 +258,12 @@ def is_header_token(secret: str, given: str) -> bool:
     return hmac.compare_digest(header_token(secret).encode(), given.encode())
 
 
-def network_of(address: str) -> str:
+def network_of(client: str) -> str:
     """Return the address whose tries count together: of IPv6 the network of 64 bits that one customer has."""
     try:
-        ip = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(client)
     except ValueError:
-        return address[:100]
+        return client[:100]
     if isinstance(ip, ipaddress.IPv6Address):
         return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))
     return str(ip)

@@ -306,6 +306,7 @@ def changes_at_controller(function: _Command) -> _Command:
 @click.option("--listen", metavar="ADDRESS:PORT", help="Serve the API there, too; other than loopback with TLS.")
 @click.option("--tls-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
 @click.option("--tls-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
+@click.option("--sign-in", metavar="FILE", type=click.Path(dir_okay=False), help="sign-in.yaml: OIDC and LDAP.")
 @click.option("--event-days", metavar="N", type=click.IntRange(1, 3650), help="Events are kept so long. [90]")
 @click.option("--events", metavar="N", type=click.IntRange(1000), help="So many events are kept at most. [1000000]")
 @click.pass_obj
@@ -317,6 +318,7 @@ def run_controller(
     listen: str | None,
     tls_certificate: str | None,
     tls_key: str | None,
+    sign_in: str | None,
     event_days: int | None,
     events: int | None,
 ) -> int:
@@ -337,7 +339,7 @@ def run_controller(
             raise InvalidInput("--tls-certificate and --tls-key need --listen")
         port = None if listen is None else main.parse_listen(listen, tls_certificate, tls_key)
         limits = JournalLimits(event_days or JournalLimits.days, events or JournalLimits.entries)
-        ended = main.run(database=database, state=state, path=path, listen=port, limits=limits)
+        ended = main.run(database=database, state=state, path=path, listen=port, limits=limits, sign_in=sign_in)
         return run.CommandOutput(QueryResult(AgentResult(ended)))
 
     return run.perform(settings, "controller-run", work)

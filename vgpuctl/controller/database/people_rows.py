@@ -190,6 +190,29 @@ class PeopleRows(Rows):
             self._note(connection, "signed-in", f"{name} from {address}", name, About(user=name))
             return session
 
+    def keep_begun(self, digest: str, state: str, seconds: float) -> None:
+        """Keep what a sign-in elsewhere needs when its browser comes back, for so long."""
+        table = schema.begun_sign_in
+        with self._database.write() as connection:
+            now = self._database.now(connection)
+            connection.execute(delete(table).where(table.c.expires_at <= now))
+            connection.execute(insert(table).values(digest=digest, state=state, expires_at=now + seconds))
+
+    def take_begun(self, digest: str) -> str | None:
+        """Return what `keep_begun` kept, once; None: there is nothing, or it is too old."""
+        table = schema.begun_sign_in
+        with self._database.write() as connection:
+            now = self._database.now(connection)
+            own = table.c.digest == digest
+            row = connection.execute(delete(table).where(own).returning(table.c.state, table.c.expires_at)).first()
+            return None if row is None or row.expires_at <= now else str(row.state)
+
+    def realm(self, name: str) -> Realm | None:
+        """Return who checks somebody's password; None: nobody yet."""
+        with self._database.read() as connection:
+            text = connection.execute(select(schema.person.c.realm).where(schema.person.c.name == name)).scalar()
+        return None if text is None else Realm(text)
+
     def sign_out(self, digest: str) -> None:
         """End a session, if there is one."""
         table = schema.web_session

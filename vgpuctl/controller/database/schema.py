@@ -194,6 +194,15 @@ desktop = Table(
     Index("ix_desktop_takeable", "pool_id", "can_take", "user"),
 )
 
+begun_sign_in = Table(
+    "begun_sign_in",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("expires_at", Float, nullable=False),
+)
+"""Who was sent to an OIDC issuer and is to come back, perhaps to another controller; `digest`: of a cookie's secret."""
+
 token = Table(
     "token",
     metadata,

@@ -26,6 +26,7 @@ from vgpuctl.controller.sign_in.secret_file import read_secret
 from vgpuctl.controller.sign_in.settings import LdapSettings
 from vgpuctl.controller.sign_in.signed_in import (
     MAX_GROUPS,
+    WRONG,
     SignedIn,
     SignInRefused,
     SignInUnavailable,
@@ -234,7 +235,7 @@ class Ldap:
 
 def _not_let_in() -> SignInRefused:
     """Return the one error for a wrong password and for a user who does not exist."""
-    return SignInRefused(NOT_LET_IN, problem="password")
+    return SignInRefused(NOT_LET_IN, problem=WRONG)
 
 
 def _is_unicode(text: str) -> bool:

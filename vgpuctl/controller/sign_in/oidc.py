@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from authlib.oauth2.auth import ClientAuth
 from authlib.oauth2.client import OAuth2Client
@@ -83,6 +83,16 @@ class Oidc:
         self._lock = threading.Lock()
         self._issuer: tuple[float, Issuer] | None = None
         self._failed: tuple[float, SignInUnavailable] | None = None
+
+    @property
+    def name(self) -> str:
+        """The issuer's host."""
+        return urlsplit(self._settings.issuer).hostname or self._settings.issuer
+
+    @property
+    def address(self) -> str:
+        """Where browsers reach the controller."""
+        return self._settings.address
 
     def begin(self, redirect_uri: str) -> tuple[str, Pending]:
         """Return the address at the issuer to which the browser goes, and what `finish` needs.

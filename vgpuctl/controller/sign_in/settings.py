@@ -45,10 +45,14 @@ _PATH_SCHEMA: JsonSchema = {"pattern": "^/", "type": "string"}
 
 
 class OidcSettings(Value):
-    """An OpenID Connect issuer. `client_secret_file`: None for a public client; `ca_file`: None for the system's."""
+    """An OpenID Connect issuer. `address`: where browsers reach the controller, without a path.
+
+    `client_secret_file`: None for a public client; `ca_file`: None for the system's.
+    """
 
     issuer: str
     client_id: str
+    address: str
     client_secret_file: str | None = None
     name_claim: str = "preferred_username"
     groups_claim: str = "groups"
@@ -139,6 +143,13 @@ def _issuer(value: object) -> str:
     if "?" in text:
         raise ValueError(f"{text[:99]!a} has a query, and no issuer has one")
     return text
+
+
+def _address(value: object) -> str:
+    text = web_address(value)
+    if urlsplit(text).path not in ("", "/"):
+        raise ValueError("the address of the controller has no path")
+    return text.removesuffix("/")
 
 
 def _read_text(path: str) -> str:
@@ -285,6 +296,7 @@ OIDC_SHAPE = Shape(
     (
         Key("issuer", _issuer, "its https address, exactly as it writes it", _TEXT_SCHEMA, required=True),
         Key("client_id", _client_id, "the id of this client at the issuer", _TEXT_SCHEMA, required=True),
+        Key("address", _address, "where browsers reach it: https://NAME[:PORT]", _TEXT_SCHEMA, required=True),
         Key("client_secret_file", rules.secret_path, "a file of mode 0600; a public client has none", _PATH_SCHEMA),
         Key("name_claim", _name_claim, "the claim with the user's name", pattern_schema(_CLAIM)),
         Key("groups_claim", _matching(_CLAIM, "the name of a claim"), "the claim with groups", pattern_schema(_CLAIM)),

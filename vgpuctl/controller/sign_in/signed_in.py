@@ -18,6 +18,10 @@ MAX_SHOWN_LENGTH = 200
 _MAX_SERVER_TEXT = 200
 
 
+WRONG = "password"
+"""The problem of a name or a password that is wrong."""
+
+
 class SignInRefused(Refused):
     """Nobody is let in: the password, the token or the answer of the browser is wrong; `facts.problem` says which."""
 

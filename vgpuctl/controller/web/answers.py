@@ -70,12 +70,15 @@ def html(text: str, status: int = 200) -> Response:
     return HTMLResponse(text.encode(errors="replace"), status, {**HEADERS, "Cache-Control": NO_STORE})
 
 
-def error_page(error: VgpuctlError, who: str | None, path: str = "/") -> Response:
-    """Answer with what failed; who has not signed in can do so, and gets to `path` then."""
+def error_page(error: VgpuctlError, who: str | None, path: str = "/", issuer: str | None = None) -> Response:
+    """Answer with what failed; who has not signed in can do so, and gets to `path` then.
+
+    `issuer`: where he can sign in, too.
+    """
     status = _STATUSES.get(error.code) or _STATUSES_OF_EXITS.get(error.status, 500)
     title = _TITLES.get(status, "This failed")
     if error.code == "not-signed-in":
-        return html(render.render_sign_in("", path, None), 401)
+        return html(render.render_sign_in("", path, None, issuer), 401)
     response = html(render.render_error(title, error.message, error.hint, Visitor(who or "")), status)
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"

@@ -91,7 +91,7 @@ class WebPages:
             except Exception as exc:
                 error = explain_exception(exc)
                 if isinstance(error, VgpuctlError):
-                    return error_page(error, who[0] if who else None, own_path(request))
+                    return error_page(error, who[0] if who else None, own_path(request), self._callers.issuer)
                 raise
 
         return answer

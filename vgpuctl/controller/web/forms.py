@@ -17,15 +17,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from vgpuctl.controller.callers import Callers, set_cookie
+from vgpuctl.controller.callers import Callers, address_of, session_secret, set_cookie
 from vgpuctl.controller.fleet import FleetService
+from vgpuctl.controller.oidc_sign_in import RETURN_PATH
 from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.sessions import TooManyTries, WrongPassword
+from vgpuctl.controller.sign_in.signed_in import SignInRefused, SignInUnavailable
 from vgpuctl.controller.web import render
 from vgpuctl.controller.web.answers import InThread, error_page, html, visitor_of
-from vgpuctl.errors import InvalidInput, VgpuctlError, explain_exception
+from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, Temporary, VgpuctlError, explain_exception
 
 SIGN_IN, SIGN_OUT, MINE = "/sign-in", "/sign-out", "/my"
+OIDC, OIDC_COOKIE = "/sign-in/oidc", "-oidc"
 MAX_FORM_BYTES, MAX_FIELDS = 16 << 10, 20
 FORM_SECONDS = 30.0
 FORM_TYPE = "application/x-www-form-urlencoded"
@@ -48,6 +51,8 @@ class WebForms:
         return [
             Route(SIGN_IN, self._guarded(self._show_sign_in), methods=["GET"]),
             Route(SIGN_IN, self._guarded(self._sign_in), methods=["POST"]),
+            Route(OIDC, self._guarded(self._go_to_issuer), methods=["GET"]),
+            Route(RETURN_PATH, self._guarded(self._come_back), methods=["GET"]),
             Route(SIGN_OUT, self._guarded(self._sign_out), methods=["POST"]),
             *(Route(f"{MINE}/{action}", self._guarded(self._change(action)), methods=["POST"]) for action in ACTIONS),
         ]
@@ -61,13 +66,46 @@ class WebForms:
             except Exception as exc:
                 error = explain_exception(exc)
                 if isinstance(error, VgpuctlError):
-                    return error_page(error, None, MINE)
+                    return error_page(error, None, MINE, self._callers.issuer)
                 raise
 
         return guarded
 
     async def _show_sign_in(self, request: Request) -> Response:
-        return html(render.render_sign_in("", local_path(request.query_params.get("path", "/")), None))
+        return html(self._sign_in_page("", local_path(request.query_params.get("path", "/")), None))
+
+    def _sign_in_page(self, name: str, path: str, problem: str | None) -> str:
+        return render.render_sign_in(name, path, problem, self._callers.issuer)
+
+    async def _go_to_issuer(self, request: Request) -> Response:
+        """Send a browser to the issuer, where its user signs in."""
+        oidc, path = self._callers.oidc, local_path(request.query_params.get("path", "/"))
+        if oidc is None:
+            raise NotFound("Nothing is at this address.")
+        try:
+            url, secret = await self._in_thread(lambda: oidc.begin(path))
+        except SignInUnavailable as error:
+            return html(self._sign_in_page("", path, error.message), 503)
+        response = RedirectResponse(url, 303, {"Cache-Control": "no-store"})
+        set_cookie(request, response, secret, OIDC_COOKIE)
+        return response
+
+    async def _come_back(self, request: Request) -> Response:
+        """Begin the session of who comes back from the issuer."""
+        oidc = self._callers.oidc
+        if oidc is None:
+            raise NotFound("Nothing is at this address.")
+        secret, query, address = session_secret(request, OIDC_COOKIE), request.query_params, address_of(request)
+        try:
+            session, path = await self._in_thread(lambda: oidc.finish(secret, dict(query), address))
+        except (SignInRefused, SignInUnavailable, NotAllowed) as error:
+            status = 503 if isinstance(error, SignInUnavailable) else 403
+            response: Response = html(self._sign_in_page("", "/", error.message), status)
+        else:
+            response = RedirectResponse(local_path(path), 303)
+            set_cookie(request, response, session.secret)
+        set_cookie(request, response, None, OIDC_COOKIE)
+        return response
 
     async def _sign_in(self, request: Request) -> Response:
         """Begin a session; what was typed as the name stays when something is wrong."""
@@ -76,10 +114,10 @@ class WebForms:
         given = {"user": name, "password": form.get("password", "")}
         try:
             session = await self._in_thread(lambda: self._callers.sign_in(request, given))
-        except (WrongPassword, TooManyTries) as error:
+        except (WrongPassword, Temporary, NotAllowed, SignInRefused) as error:
             text = error.message if error.hint is None else f"{error.message}: {error.hint}"
-            status = 429 if isinstance(error, TooManyTries) else 401
-            return html(render.render_sign_in(name, path, text), status)
+            status = 429 if isinstance(error, TooManyTries) else 503 if isinstance(error, Temporary) else 401
+            return html(self._sign_in_page(name, path, text), status)
         response = RedirectResponse(path, 303)
         set_cookie(request, response, session.secret)
         return response

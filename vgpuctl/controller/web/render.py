@@ -8,6 +8,7 @@ import hashlib
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from vgpuctl.controller.web.parts import POOL_COLORS, PageView, Section, Visitor
 from vgpuctl.domain.text_templates import read_template
@@ -97,10 +98,16 @@ def render_error(title: str, text: str, hint: str | None, visitor: Visitor) -> s
     return template.render(title=title, text=text, hint=hint, visitor=visitor, stream=None)
 
 
-def render_sign_in(name: str, path: str, problem: str | None) -> str:
-    """Return the page on which people sign in. `name`: as it was typed; `path`: where they go then."""
+def render_sign_in(name: str, path: str, problem: str | None, issuer: str | None = None) -> str:
+    """Return the page on which people sign in. `name`: as it was typed; `path`: where they go then.
+
+    `issuer`: where they can sign in, too.
+    """
     template = _environment().get_template("sign_in.html")
-    return template.render(name=name, path=path, problem=problem, visitor=Visitor(), stream=None)
+    oidc = None if issuer is None else f"/sign-in/oidc?{urlencode({'path': path})}"
+    return template.render(
+        name=name, path=path, problem=problem, issuer=issuer, oidc=oidc, visitor=Visitor(), stream=None
+    )
 
 
 def render_password(desktop: str, user: str, password: str, visitor: Visitor) -> str:

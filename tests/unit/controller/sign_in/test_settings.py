@@ -24,7 +24,9 @@ from vgpuctl.controller.sign_in.signed_in import SignInRefused, person_of, serve
 from vgpuctl.errors import FileFailed, InvalidInput, Refused
 
 HOW_TO = Path(__file__).resolve().parents[4] / "docs/howto/sign-in.md"
-OIDC = "oidc:\n  issuer: https://sso.example.org/realms/office\n  client_id: fleet\n"
+OIDC = (
+    "oidc:\n  issuer: https://sso.example.org/realms/office\n  client_id: fleet\n  address: https://fleet.example.org\n"
+)
 LDAP = "ldap:\n  url: ldaps://dc1.example.org\n  base_dn: dc=example,dc=org\n"
 
 
@@ -37,7 +39,7 @@ def _refusal(text: str) -> str:
 
 def test_the_shortest_file_has_the_documented_defaults() -> None:
     assert parse_settings(OIDC + LDAP, "sign-in.yaml") == SignInSettings(
-        OidcSettings("https://sso.example.org/realms/office", "fleet"),
+        OidcSettings("https://sso.example.org/realms/office", "fleet", "https://fleet.example.org"),
         LdapSettings("ldaps://dc1.example.org", "dc=example,dc=org", user_filter=AD_USER_FILTER),
     )
 

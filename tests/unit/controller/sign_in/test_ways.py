@@ -19,7 +19,7 @@ given = settings.parse_settings(sys.argv[1], "sign-in.yaml")
 problems = (*checks.check_oidc(given), *checks.check_ldap(given))
 print(json.dumps([[problem.section, problem.text, problem.fix] for problem in problems]))
 """
-OIDC = "oidc: {issuer: 'http://127.0.0.1:1', client_id: x}"
+OIDC = "oidc: {issuer: 'http://127.0.0.1:1', client_id: x, address: 'http://127.0.0.1:2'}"
 LDAP = "ldap: {url: 'ldap://127.0.0.1:1', base_dn: dc=x}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records: each is described, is made of types that JSON has, and is part of some command's result."""
+"""The records: each is described, is made of types that JSON has, and is part of some command's or call's result."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Generic
 import pytest
 
 from vgpuctl.cli.schemas import all_kinds, result_type
+from vgpuctl.controller.routes import CALLS
 from vgpuctl.model import json_schema, results
 from vgpuctl.model.results.vms import VmResult
 from vgpuctl.value import Value
@@ -38,6 +39,8 @@ def test_every_record_is_part_of_a_result() -> None:
     definitions: dict[str, Any] = {}
     for kind in all_kinds():
         json_schema.schema_of(result_type(kind), definitions)
+    for call in CALLS.values():  # some are made by pages alone
+        json_schema.schema_of(call.result_type, definitions)
     described = {record.__name__.removesuffix("Result") for record in RECORDS}
     bases = {base.__name__.removesuffix("Result") for record in RECORDS for base in record.__mro__[1:]}
     assert described - set(definitions) - bases <= FACTS

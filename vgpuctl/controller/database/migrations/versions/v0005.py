@@ -53,6 +53,13 @@ def _add_of_people() -> None:
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_web_session")),
     )
     op.create_index(op.f("ix_web_session_person"), "web_session", ["person"])
+    op.create_table(
+        "begun_sign_in",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("expires_at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_begun_sign_in")),
+    )
 
 
 def _add_of_pools() -> None:
