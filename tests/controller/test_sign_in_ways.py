@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -172,8 +173,21 @@ def test_by_ldap_beside_local_accounts(controller: Controller, server: Directory
 
 
 def test_servers_that_are_away(controller: Controller, issuer: LyingIssuer, server: DirectoryServer) -> None:
-    """This is the last one: the servers stay away."""
+    """This is the last one: the server stays away."""
+    issuer.reset()
+    words = ("doctor", "sign-in", "secrets", "--state", str(controller.directory / "state"), "--json", "--sign-in")
+    file = str(controller.directory.parent / "sign-in.yaml")
+
+    def doctor() -> dict[str, Any]:
+        return {one["id"]: one for one in json.loads(controller.run(*words, file).stdout)["data"]["checks"]}
+
+    assert doctor()["sign-in"]["verdict"] == "ok"
+    assert server.url in doctor()["sign-in"]["evidence"][0]
+    (controller.directory.parent / "ldap").chmod(0o644)
+    assert doctor()["sign-in"]["verdict"] == "fail", "others may read a secret"
+    (controller.directory.parent / "ldap").chmod(0o600)
     server.stop()
+    assert (doctor()["sign-in"]["verdict"], doctor()["secrets"]["verdict"]) == ("fail", "ok")
     grace = Browser(controller)
     grace.post("/sign-in", {"user": "grace", "password": PASSWORD})
     assert grace.status == 503

@@ -256,6 +256,15 @@ def _check_certificate(one: Installation) -> Finding:
     return ok(text) if days >= CERTIFICATE_DAYS else warn(text, fix=fix)
 
 
+def _check_sign_in(one: Installation) -> Finding:
+    if one.sign_in is None:
+        return not_applicable("--sign-in FILE names the one of controller run")
+    if one.sign_in.problems:
+        fix = next((fix for _, fix in one.sign_in.problems if fix), f"ls -l {shlex.quote(one.sign_in.path)}")
+        return fail(*(text for text, _ in one.sign_in.problems), fix=fix)
+    return ok(f"{' and '.join(one.sign_in.asked)} let people sign in")
+
+
 CHECKS: tuple[FleetCheck, ...] = (
     FleetCheck("database", "the database and its tables", "the database", _check_database),
     FleetCheck("database-clock", "the clocks of database and machine", "the time of both", _of_database(_check_clock)),
@@ -269,6 +278,7 @@ CHECKS: tuple[FleetCheck, ...] = (
     FleetCheck("versions", "versions of controller and agents", "the agents' answers", _of_database(_check_versions)),
     FleetCheck("open-files", "how many files the controller may open", "/proc/PID/limits", _check_open_files),
     FleetCheck("disk", "the room for the state directory", "its file system", _check_disk),
+    FleetCheck("sign-in", "the servers where people sign in", "sign-in.yaml, the servers", _check_sign_in),
     FleetCheck("certificate", "the end of TLS' certificate", "the file of --tls-certificate", _check_certificate),
 )  # fmt: skip
 """All checks in the order in which people read them."""

@@ -26,6 +26,8 @@ from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.main import database_url
 from vgpuctl.controller.model import FleetHost, HostLease
 from vgpuctl.controller.planning.phase import is_silent
+from vgpuctl.controller.sign_in.checks import check_ldap, check_oidc
+from vgpuctl.controller.sign_in.settings import read_settings, secret_files
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.controller_service import SOCKET_PATH, STATE_DIRECTORY, TOKEN_VARIABLE
 from vgpuctl.regular_file import read_regular_file
@@ -49,6 +51,7 @@ class Options(Value):
     socket: str | None = None
     certificate: str | None = None
     key: str | None = None
+    sign_in: str | None = None
 
 
 class DatabaseFacts(Value):
@@ -97,6 +100,15 @@ class CertificateFacts(Value):
     problem: str | None = None
 
 
+class SignInFacts(Value):
+    """The file that says how people sign in. `asked`: the servers that it names. `problems`: with what helps."""
+
+    path: str
+    asked: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    problems: tuple[tuple[str, str | None], ...] = ()
+
+
 class Installation(Value):
     """What the checks look at. `machine_now`: this machine's time. `user`: who runs the controller, with his SSH keys.
 
@@ -118,6 +130,7 @@ class Installation(Value):
     leases: Mapping[str, HostLease] = EMPTY_MAPPING
     tried: Mapping[str, str | None] = EMPTY_MAPPING
     certificate: CertificateFacts | None = None
+    sign_in: SignInFacts | None = None
 
 
 def read_installation(options: Options) -> Installation:
@@ -126,6 +139,7 @@ def read_installation(options: Options) -> Installation:
     user = _owner(state)
     home = Path(user.pw_dir)
     database, hosts, leases = _read_database(options.database, state)
+    sign_in = None if options.sign_in is None else _read_sign_in(options.sign_in)
     tried = _try_hosts([host for host in hosts if is_silent(host, database.now)])
     return Installation(
         machine_now=time.time(),
@@ -134,13 +148,14 @@ def read_installation(options: Options) -> Installation:
         state=state,
         user=user.pw_name,
         free_bytes=_free_bytes(state),
-        secrets=tuple(_secrets(options, state, home)),
+        secrets=tuple(_secrets(options, state, home, sign_in)),
         known_hosts=tuple(_known_hosts(home)),
         lock_pid=None if database.path is None else _lock_pid(f"{database.path}.lock"),
         hosts=hosts,
         leases=leases,
         tried=tried,
         certificate=None if options.certificate is None else _certificate(options.certificate),
+        sign_in=sign_in,
     )
 
 
@@ -219,17 +234,31 @@ def _free_bytes(state: str) -> int | None:
         return None
 
 
-def _secrets(options: Options, state: str, home: Path) -> Iterator[SecretFile]:
+def _read_sign_in(path: str) -> SignInFacts:
+    """Read the file, and ask the servers that it names."""
+    try:
+        settings = read_settings(path)
+    except VgpuctlError as error:
+        return SignInFacts(path, problems=((error.message, error.hint),))
+    asked = [settings.oidc.issuer] if settings.oidc is not None else []
+    asked += [settings.ldap.url] if settings.ldap is not None else []
+    problems = tuple((one.text, one.fix) for one in (*check_oidc(settings), *check_ldap(settings)))
+    return SignInFacts(path, tuple(asked), secret_files(settings), problems)
+
+
+def _secrets(options: Options, state: str, home: Path, sign_in: SignInFacts | None) -> Iterator[SecretFile]:
     yield _secret(state, "the state directory")
     if options.database is not None and options.database.startswith("@"):
         yield _secret(options.database.removeprefix("@"), "the database's URL", group_may_read=True)
     if options.key is not None:
         yield _secret(options.key, "the key for TLS", group_may_read=True)
+    for path in () if sign_in is None else sign_in.secrets:
+        yield _secret(path, "a secret of sign-in.yaml")
     token = os.environ.get(TOKEN_VARIABLE)
     if token:
         yield _secret(token, "an API token")
-    for path in _ssh_keys(home / ".ssh"):
-        yield _secret(str(path), "an SSH key")
+    for key in _ssh_keys(home / ".ssh"):
+        yield _secret(str(key), "an SSH key")
 
 
 def _ssh_keys(directory: Path) -> Iterator[Path]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--tls-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="As of controller run.")
 @click.option("--tls-key", metavar="FILE", type=click.Path(dir_okay=False), help="As of controller run.")
+@click.option("--sign-in", metavar="FILE", type=click.Path(dir_okay=False), help="As of controller run.")
 @click.pass_obj
 def doctor(
     settings: Settings,
@@ -44,6 +45,7 @@ def doctor(
     path: str | None,
     tls_certificate: str | None,
     tls_key: str | None,
+    sign_in: str | None,
 ) -> int:
     """Check a controller on its machine: database, hosts, leases, versions, secrets, limits. It changes nothing.
 
@@ -57,7 +59,7 @@ def doctor(
         from vgpuctl.model.outcome import Outcome
 
         checks = doctor.select(ids)
-        options = Options(database, state, path, tls_certificate, tls_key)
+        options = Options(database, state, path, tls_certificate, tls_key, sign_in)
         data = doctor.examine(read_installation(options), checks)
         return run.CommandOutput(Outcome(False, data), status=CHECK_FAILED_STATUS if data.verdict == "fail" else 0)
 
