@@ -280,6 +280,10 @@ def check_contents(packages: list[Path]) -> None:
     data = f"vgpuctl-{__version__}.data/data/share/man/man1/vgpuctl.1"
     wanted = {"LICENSE", "README.md", "CHANGELOG.md", "docs/index.md", "tests/bootstrap.py", "man/vgpuctl.1"} - names
     templates = {f"vgpuctl/_templates/{name}" for name in ("vm.xml.j2", "monitoring/rules.yml.j2", "guest/setup.sh.j2")}
-    wanted |= {"vgpuctl/py.typed", data, *templates} - wheel_names
+    page = {
+        "vgpuctl/_templates/web/page.html",
+        *(f"vgpuctl/controller/web/static/{name}" for name in ("web.css", "live.js")),
+    }
+    wanted |= {"vgpuctl/py.typed", data, *templates, *page} - wheel_names
     if wanted:
         raise RuntimeError(f"the packages lack {', '.join(sorted(wanted))}")
