@@ -470,6 +470,12 @@ class Person(Value):
     generation: int = 1
 
 
+EVERYBODY = "everybody"
+"""Each person who can sign in; no person has this name."""
+GROUP_MARK = "@"
+"""What a group's name begins with where people are named, too."""
+
+
 class Entitlement(Value):
     """Who may what. `who`: a person's name, `@GROUP` or `everybody`, which is each person who can sign in.
 

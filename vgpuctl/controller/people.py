@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config import rules
 from vgpuctl.controller.model import (
+    EVERYBODY,
+    GROUP_MARK,
     ApiToken,
     Entitlement,
     FleetCaller,
@@ -112,7 +114,9 @@ class PeopleCalls:
         entitlement = Entitlement(_check_who(who), given, pool)
         changed = self._store.entitlements.put(entitlement, caller.name)
         people = None if who == EVERYBODY else self._store.entitlements.count_members(who)
-        warnings = () if people != 0 else (f"nobody who is known here is in the group {who.removeprefix('@')} yet",)
+        warnings = (
+            () if people != 0 else (f"nobody who is known here is in the group {who.removeprefix(GROUP_MARK)} yet",)
+        )
         return Outcome(changed, EntitlementResult(who, str(given), pool, people), warnings=warnings)
 
     def revoke(self, caller: FleetCaller, who: str, pool: str | None = None) -> Outcome[EntitlementResult]:
@@ -175,9 +179,6 @@ class PeopleCalls:
             )
 
 
-EVERYBODY = "everybody"
-
-
 def _check_person(name: str) -> None:
     try:
         pool_rules.user(name)
@@ -190,8 +191,8 @@ def _check_person(name: str) -> None:
 def _check_who(who: str) -> str:
     if who == EVERYBODY:
         return who
-    if who.startswith("@"):
-        _check_groups([who.removeprefix("@")])
+    if who.startswith(GROUP_MARK):
+        _check_groups([who.removeprefix(GROUP_MARK)])
         return who
     _check_person(who)
     return who

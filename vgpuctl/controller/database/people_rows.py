@@ -9,27 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from vgpuctl.controller.database import schema
-from vgpuctl.controller.database.rows import About, Rows, check_generation, pool_ids
+from vgpuctl.controller.database.entitlement_rows import read_caller
+from vgpuctl.controller.database.rows import About, Rows, check_generation
 from vgpuctl.controller.model import (
-    CallerKind,
-    Entitlement,
     FleetCaller,
     Person,
     Realm,
-    Right,
-    Role,
     WebSession,
 )
-from vgpuctl.controller.policy import greatest, greatest_role
 from vgpuctl.errors import Exists, NotAllowed, NotFound
 from vgpuctl.value import replace
 
-EVERYBODY = "everybody"
-"""Each person who can sign in; no person or group has this name."""
-GROUP_MARK = "@"
 SEEN_SECONDS = 60.0
 """So often a session's last use is written."""
 
@@ -233,7 +226,7 @@ class PeopleRows(Rows):
             row = connection.execute(select(table).where(table.c.digest == digest)).mappings().first()
             if row is None or row["expires_at"] <= now or row["seen_at"] + idle_seconds <= now:
                 return None
-            caller = _caller(connection, row["person"])
+            caller = read_caller(connection, row["person"])
         if caller is not None and now >= row["seen_at"] + SEEN_SECONDS:
             with self._database.write() as connection:
                 connection.execute(update(table).where(table.c.digest == digest).values(seen_at=now))
@@ -245,104 +238,6 @@ class PeopleRows(Rows):
         with self._database.read() as connection:
             own = (table.c.person == name) & (table.c.address == address)
             return connection.execute(select(table.c.digest).where(own).limit(1)).first() is not None
-
-
-class EntitlementRows(Rows):
-    """Who may what."""
-
-    def count_members(self, who: str) -> int:
-        """Return how many people an entitlement is for; of a group those who signed in, or whom an admin put in."""
-        table = schema.membership
-        if not who.startswith(GROUP_MARK):
-            return 1
-        own = table.c.group_name == who.removeprefix(GROUP_MARK)
-        with self._database.read() as connection:
-            return int(connection.execute(select(func.count()).where(own)).scalar_one())
-
-    def list(self, pool: str | None = None) -> tuple[Entitlement, ...]:
-        """Return all entitlements, those in the fleet first; or those on a pool.
-
-        Raises:
-            NotFound: there is no such pool.
-        """
-        table = schema.entitlement
-        names = select(table, schema.pool.c.name.label("pool")).outerjoin(
-            schema.pool, schema.pool.c.id == table.c.pool_id
-        )
-        with self._database.read() as connection:
-            if pool is not None:
-                names = names.where(table.c.pool_id == pool_ids(connection, (pool,))[0])
-            rows = connection.execute(names).mappings().all()
-        rights = (_entitlement_of(row) for row in rows)
-        return tuple(sorted(rights, key=lambda one: (one.pool or "", one.who)))
-
-    def put(self, entitlement: Entitlement, actor: str) -> bool:
-        """Give somebody a right on a pool, or a role in the fleet, instead of his former one; return whether it is new.
-
-        Raises:
-            NotFound: there is no such pool.
-        """
-        table, who = schema.entitlement, entitlement.who
-        with self._write() as connection:
-            scope, pool_id = _scope(connection, entitlement.pool)
-            own = (table.c.who == who) & (table.c.scope == scope)
-            before = connection.execute(select(table.c.right).where(own)).scalar()
-            if before == entitlement.right.value:
-                return False
-            row = {"who": who, "scope": scope, "pool_id": pool_id, "right": entitlement.right.value}
-            self._database.insert_or_update(connection, table, ("who", "scope"), row)
-            text = f"{who}: {entitlement.right}{f', before {before}' if before else ''}"
-            self._note(connection, "entitled", text, actor, About(pool=entitlement.pool, user=who))
-            return True
-
-    def delete(self, who: str, pool: str | None, actor: str) -> Entitlement:
-        """Take somebody's right on a pool, or his role in the fleet; return what it was.
-
-        Raises:
-            NotFound: there is no such pool, or he has none.
-        """
-        table = schema.entitlement
-        with self._write() as connection:
-            scope, _ = _scope(connection, pool)
-            own = (table.c.who == who) & (table.c.scope == scope)
-            before = connection.execute(select(table.c.right).where(own)).scalar()
-            if before is None:
-                where = "in the fleet" if pool is None else f"on pool {pool}"
-                raise NotFound(f"{who} has no right of his own {where}", hint="vgpuctl controller list-entitlements")
-            connection.execute(delete(table).where(own))
-            self._note(connection, "entitlement-revoked", f"{who}: {before}", actor, About(pool=pool, user=who))
-            return Entitlement(who, Role(before) if pool is None else Right(before), pool)
-
-
-def _caller(connection: Connection, name: str) -> FleetCaller | None:
-    """Return a person with all that he may do: by himself, by his groups, and as everybody; None: he is disabled."""
-    person = connection.execute(select(schema.person).where(schema.person.c.name == name)).mappings().first()
-    if person is None or person["disabled"]:
-        return None
-    table, member = schema.entitlement, schema.membership
-    groups = select(GROUP_MARK + member.c.group_name).where(member.c.person == name)
-    own = or_(table.c.who == name, table.c.who == EVERYBODY, table.c.who.in_(groups))
-    names = select(table.c.right, schema.pool.c.name).outerjoin(schema.pool, schema.pool.c.id == table.c.pool_id)
-    role: Role | None = None
-    rights: dict[str, Right] = {}
-    for right, pool in connection.execute(names.where(own)):
-        if pool is None:
-            role = greatest_role(role, Role(right))
-        else:
-            rights[pool] = greatest(rights, pool, Right(right))
-    return FleetCaller(name, role, CallerKind.PERSON, rights)
-
-
-def _scope(connection: Connection, pool: str | None) -> tuple[str, str | None]:
-    if pool is None:
-        return schema.FLEET, None
-    (pool_id,) = pool_ids(connection, (pool,))
-    return pool_id, pool_id
-
-
-def _entitlement_of(row: RowMapping) -> Entitlement:
-    right = Role(row["right"]) if row["pool"] is None else Right(row["right"])
-    return Entitlement(row["who"], right, row["pool"])
 
 
 def _lock(connection: Connection, name: str) -> Person | None:

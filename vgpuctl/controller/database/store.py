@@ -24,12 +24,13 @@ from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.controller_rows import ControllerRows
 from vgpuctl.controller.database.desktop_rows import DesktopRows
 from vgpuctl.controller.database.engine import LOWEST_POSTGRESQL, Database
+from vgpuctl.controller.database.entitlement_rows import EntitlementRows
 from vgpuctl.controller.database.host_rows import HostRows
 from vgpuctl.controller.database.host_view import HostView, HostViews
 from vgpuctl.controller.database.image_rows import HostImageRows
 from vgpuctl.controller.database.journal_rows import AnswerRows, JournalRows
 from vgpuctl.controller.database.move_rows import MoveRows
-from vgpuctl.controller.database.people_rows import EntitlementRows, PeopleRows
+from vgpuctl.controller.database.people_rows import PeopleRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
 from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.room_rows import RoomRows
