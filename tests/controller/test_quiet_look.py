@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from tests.controller.conftest import IMAGE, add_host, add_image, add_pool, facts, opened, wait_until
 from tests.controller.test_scale import ready, working
-from tests.controller.thin_host import ThinCalls, ThinHosts, ThinVm
+from tests.controller.thin_host import ThinCalls, ThinHosts, ThinVgpu, ThinVm
 from vgpuctl.controller.clock import SteppedClock
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.host_rows import SEEN_SECONDS
@@ -305,7 +305,8 @@ def test_the_room_has_a_new_desktop_before_its_report_is_stored(store: Store, tm
     assert store.desktops.place(desktop.id, runner.host_id, "A100-4C", before.version)
     (host,) = runner._connect.__self__.hosts.values()
     mark = DesktopMark(desktop.id, "office", store.incarnation, 1)
-    host.vms[desktop.id] = ThinVm(desktop.name, desktop.id, "running", 1, mark, IMAGE)
+    vgpus = (ThinVgpu(next(iter(host.taken()))),)
+    host.vms[desktop.id] = ThinVm(desktop.name, desktop.id, "running", 1, mark, IMAGE, vgpus=vgpus)
     runner._turn()
     rooms, on_their_way = store.rooms.list()
     assert on_their_way == ()
