@@ -68,7 +68,7 @@ class DirectoryServer:
         )  # fmt: skip
         user = []
         if os.geteuid() == 0:
-            user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+            user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=TERM"]
             subprocess.run(["chown", "-R", "nobody:nogroup", directory], check=True)
         urls = f"{self.url} ldaps://127.0.0.1:{self._tls}"
         self._process = subprocess.Popen(

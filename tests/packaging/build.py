@@ -65,7 +65,7 @@ Priority: optional
 Depends: {depends}
 Recommends: {recommends}
 Suggests: ansible-core (>= 2.18), mdevctl, python3-alembic (>= 1.13), python3-argon2, python3-highspy,
- python3-psycopg (>= 3.1), python3-sqlalchemy (>= 2.0)
+ python3-ldap (>= 3.4), python3-psycopg (>= 3.1), python3-sqlalchemy (>= 2.0)
 Description: Give virtual machines on libvirt/KVM hosts a slice of a GPU
  vgpuctl gives virtual machines a slice of a GPU, or a whole GPU. One command
  chooses the GPU, creates the vGPU, the disk and the VM, and undoes everything
