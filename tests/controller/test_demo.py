@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import jsonschema
 import pytest
@@ -87,6 +89,8 @@ def test_its_controller_can_be_asked_until_it_is_ended(directory: Path, number: 
         assert process.stdout is not None
         assert process.stderr is not None
         shown = iter(process.stdout.readline, "")
+        page = next(line.strip() for line in shown if "http://127.0.0.1:" in line)
+        admin, ada = re.findall(r"as (\w+) with (\S+)", next(shown))
         socket = next(line.split("=", 1)[1].strip() for line in shown if "export VGPUCTL_CONTROLLER=" in line)
         assert "runs on" in process.stderr.readline()
         assert len(agents(directory)) == 4
@@ -97,6 +101,10 @@ def test_its_controller_can_be_asked_until_it_is_ended(directory: Path, number: 
             check=False,
         )
         assert done.stdout.split() == ["gpu01", "gpu02", "gpu03", "gpu04"], done.stderr
+        for (name, password), words in ((admin, "gpu04"), (ada, "Take a desktop")):
+            form = urlencode({"user": name, "password": password, "path": "/hosts" if name == "admin" else "/my"})
+            browser = build_opener(HTTPCookieProcessor())
+            assert words in browser.open(f"{page}sign-in", form.encode(), timeout=30).read().decode()
         process.send_signal(number)
         process.communicate(timeout=60)
         assert process.returncode == 0

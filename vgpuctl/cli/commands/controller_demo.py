@@ -33,8 +33,8 @@ def demo(settings: Settings, once: bool) -> int:
     """Run the real controller with the real agents of four simulated hosts, without root and without GPUs.
 
     With --once users come and go, a new image is rolled out and a host dies; time goes on faster while nothing is to
-    be done. Without it time is real, and the commands to try are printed. All of it is in a temporary directory, which
-    is removed at the end.
+    be done. Without it time is real, and the web page and commands to try are printed. All of it is in a temporary
+    directory, which is removed at the end.
     """
 
     def work(guard: SignalGuard) -> run.CommandOutput:

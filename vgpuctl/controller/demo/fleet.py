@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.demo.hosts import IMAGES, PROFILE, DemoHost, demo_hosts
 from vgpuctl.controller.engine import connect_host
 from vgpuctl.controller.fleet import FleetService
+from vgpuctl.controller.main import Listen
 from vgpuctl.controller.model import FleetCaller, Role
 from vgpuctl.model.controller_service import DATABASE_FILE, URL_VARIABLE
 
@@ -34,6 +36,21 @@ def add_fleet(store: Store, hosts: Iterable[DemoHost], **more: object) -> FleetS
     return service
 
 
+def add_people(service: FleetService) -> dict[str, str]:
+    """Add an admin, and ada, who may use the pool; return their passwords."""
+    passwords = {}
+    for name, right, pool in (("admin", "admin", None), ("ada", "use", POOL)):
+        service.ensure_person(CALLER, name)
+        passwords[name] = service.set_password(CALLER, name).data.password or ""
+        service.entitle(CALLER, name, right, pool)
+    return passwords
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
 def run_live(tell: Callable[[str], None]) -> None:
     """Run a controller with four hosts until SIGTERM or Ctrl-C; then nothing of them is left.
 
@@ -45,21 +62,27 @@ def run_live(tell: Callable[[str], None]) -> None:
         upgrade(url)
         store = open_store(url)
         try:
-            add_fleet(store, hosts.values())
+            passwords = add_people(add_fleet(store, hosts.values()))
         finally:
             store.close()
-        socket = f"{directory}/controller.sock"
+        own_socket = f"{directory}/controller.sock"
         address = shlex.quote(next(iter(hosts.values())).address)
-        tell(f"""Four simulated hosts and a controller run until Ctrl-C. In another terminal:
+        listen = Listen("127.0.0.1", _free_port())
+        tell(f"""Four simulated hosts and a controller run until Ctrl-C. In a browser:
 
-  export {URL_VARIABLE}={shlex.quote(socket)}
+  http://{listen.address}:{listen.port}/
+  sign in as admin with {passwords["admin"]} to see the fleet, as ada with {passwords["ada"]} to take a desktop
+
+In another terminal:
+
+  export {URL_VARIABLE}={shlex.quote(own_socket)}
   vgpuctl controller list-hosts
   vgpuctl controller list-desktops
   vgpuctl controller assign {POOL} ada            # again: her address
   vgpuctl controller release {POOL}-01 --yes      # it is refreshed for the next user
   vgpuctl controller drain-host gpu02
   vgpuctl controller list-events
-  vgpuctl controller doctor --state {shlex.quote(str(directory))} --socket {shlex.quote(socket)}
+  vgpuctl controller doctor --state {shlex.quote(str(directory))} --socket {shlex.quote(own_socket)}
   vgpuctl --host {address} list-vms
 """)
-        main.run(database=None, state=str(directory), path=socket, listen=None)
+        main.run(database=None, state=str(directory), path=own_socket, listen=listen)
