@@ -16,9 +16,11 @@ from tests.controller.conftest import IMAGE, SPEC, add_pool, opened, wait_until
 from tests.controller.controllers import Controller, running_controller
 from tests.controller.guests import DesktopGuests, quick_helpers
 from tests.controller.test_engine import ADMIN, is_ready, phase, vms, with_pool, working
+from tests.controller.test_portal import Browser
 from vgpuctl.agent.client import connect
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.model import Desktop, PoolState
+from vgpuctl.controller.routes import API
 from vgpuctl.errors import InvalidInput, Refused
 from vgpuctl.model.controller_service import DATABASE_FILE
 
@@ -180,6 +182,18 @@ def files_with(directory: Path, text: str) -> list[Path]:
     return [path for path in directory.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
+def as_ada(controller: Controller, directory: Path) -> Browser:
+    """Return the browser in which ada has signed in."""
+    password = directory / "password-of-ada"
+    password.write_text("correct horse battery")
+    assert controller.run("ensure-person", "ada").returncode == 0
+    assert controller.run("set-password", "ada", "--password-file", str(password)).returncode == 0
+    assert controller.run("entitle", "ada", "use", "--pool", "office").returncode == 0
+    browser = Browser(controller)
+    browser.post("/sign-in", {"user": "ada", "password": "correct horse battery", "path": "/my"})
+    return browser
+
+
 def assigned(controller: Controller, *words: str) -> tuple[str, str]:
     """Assign by the command line; return the password and what was written to stderr."""
     done = controller.run("assign", "office", "ada", *words)
@@ -219,6 +233,17 @@ def test_a_password_is_nowhere_but_in_its_answer(
                 assert (status, answer["changed"], len({first, second, third})) == (200, True, 3)
                 again = controller.request("POST", path, body, **asked)[1]
                 assert again["data"] == {**answer["data"], "password": None}, "the answer is kept without it"
+                mine = as_ada(controller, tmp_path)
+                path, more = f"{API}/me/pools/office/desktop", {**mine.asking, "Idempotency_Key": "k2"}
+                answer = controller.request("POST", path, {"new_password": True}, **more)[1]
+                fourth = answer["data"]["password"]
+                assert (answer["data"]["name"], fourth in (first, second, third, None)) == ("office-001", False)
+                again = controller.request("POST", path, {"new_password": True}, **more)[1]
+                assert again["data"] == {**answer["data"], "password": None}
+                mine.open("/my")
+                mine.press("New password office-001")
+                (fifth,) = mine.page.xpath("//main//pre/code/text()")
+                assert fifth not in mine.open("/my"), "it is shown once"
                 seen = [
                     controller.run("show-desktop", "office-001").stdout,
                     controller.run("list-desktops", "--json").stdout,
@@ -231,6 +256,6 @@ def test_a_password_is_nowhere_but_in_its_answer(
     assert "set-password" in seen[3]
     assert "password=***" in seen[4], "the host's audit journal has the request without it"
     assert files_with(tmp_path, "set-password"), "what these files are searched for is found there"
-    for password in (first, second, third):
+    for password in (first, second, third, fourth, fifth):
         assert not [text for text in (*seen, controller.log) if password in text]
         assert files_with(tmp_path, password) == []

@@ -15,6 +15,7 @@ from lxml import html
 from tests.agent.conftest import RunningAgent
 from tests.controller.conftest import IMAGE, SPEC, wait_until
 from tests.controller.controllers import Controller, running_controller
+from vgpuctl.controller.callers import HEADER
 from vgpuctl.controller.web.forms import ACTIONS, MAX_FORM_BYTES, local_path
 from vgpuctl.controller.web.parts import Visitor
 from vgpuctl.controller.web.portal_views import portal_view
@@ -50,6 +51,13 @@ class Browser:
     def post(self, path: str, fields: dict[str, str], **headers: str) -> str:
         body = urlencode(fields).encode()
         return self._send("POST", path, body, **{"Content_Type": FORM, "Sec_Fetch_Site": "same-origin", **headers})
+
+    @property
+    def asking(self) -> dict[str, str]:
+        """The headers with which its pages would ask the API."""
+        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        (token,) = set(self.page.xpath("//form//input[@name='token']/@value"))
+        return {"Cookie": cookie, "Sec_Fetch_Site": "same-origin", HEADER.replace("-", "_"): token}
 
     @property
     def text(self) -> str:
@@ -127,6 +135,10 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     wait_until(lambda: data("show-desktop", "office-001")["address"] is not None, "its address")
     assert data("show-desktop", "office-001")["address"] in ada.open("/my")
     assert "gpu01" not in ada.text, "nothing of its host"
+    token = ada.page.xpath("//form//input[@name='token']/@value")[0]
+    ada.post("/my/password", {"token": token, "pool": "office"})
+    assert (ada.status, "have no accounts in their desktops" in ada.text) == (400, True)
+    ada.open("/my")
     ada.press("Give back office-001")
     assert data("show-desktop", "office-001")["user"] is None
     assert "Take a desktop" in ada.text
@@ -213,6 +225,6 @@ def test_what_is_typed_or_named_is_text() -> None:
 def test_each_button_is_a_call() -> None:
     desktop = MyDesktopResult("d-1", "office", "off", None, "off", None, None, None)
     running = MyDesktopResult("d-2", "office", "assigned", None, "on", None, None, None)
-    pool = MyPoolResult("office", "dedicated", "active", None, 2, 3)
+    pool = MyPoolResult("office", "dedicated", "active", None, 2, 3, "local")
     page = html.fromstring(render_page(portal_view([pool], [desktop, running], "token"), Visitor(), None))
     assert {form.action for form in page.forms} == {f"/my/{action}" for action in ACTIONS}

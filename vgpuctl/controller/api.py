@@ -37,7 +37,6 @@ from vgpuctl.controller.web.app import WebPages
 from vgpuctl.errors import InvalidInput, NotFound, VgpuctlError, explain_exception
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import AnyResult
-from vgpuctl.model.results.fleet import AssignedDesktopResult
 from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.controller")
@@ -54,7 +53,8 @@ _STATUSES_OF_CODES = {
 def _without_secret(result: AnyResult) -> AnyResult:
     """Return a result as the database may keep it: a one-time password is answered once."""
     data = result.data
-    return replace(result, data=replace(data, password=None)) if isinstance(data, AssignedDesktopResult) else result
+    is_secret = getattr(data, "password", None) is not None
+    return replace(result, data=replace(data, password=None)) if is_secret else result
 
 
 class ControllerApi:

@@ -42,6 +42,7 @@ class MyDesktopCalls:
                 MyPoolResult(
                     pool.name, str(pool.spec.kind), str(pool.state), pool.reason,
                     sum(one.pool_id == pool.id for one in own), pool.spec.per_user,
+                    None if pool.spec.logon is None else str(pool.spec.logon),
                 )
                 for pool in self._store.pools.list()
                 if pool.name in caller.rights and pool.spec.kind is not PoolKind.FIXED

@@ -33,7 +33,8 @@ MAX_FORM_BYTES, MAX_FIELDS = 16 << 10, 20
 FORM_SECONDS = 30.0
 FORM_TYPE = "application/x-www-form-urlencoded"
 ACTIONS: Mapping[str, str] = {
-    "take": "take-desktop", "start": "start-desktop", "stop": "stop-desktop", "release": "release",
+    "take": "take-desktop", "password": "take-desktop", "start": "start-desktop", "stop": "stop-desktop",
+    "release": "release",
 }  # fmt: skip
 """What a button of the page of one's own desktops does -> the call that does it."""
 
@@ -145,7 +146,7 @@ class WebForms:
                 caller = self._callers.find(request, changes=True, token=token)
                 call = CALLS[ACTIONS[action]]
                 arguments: dict[str, Any] = {name: form[name] for name in call.in_path if name in form}
-                if call.name == "take-desktop" and form.get("new_password"):
+                if action == "password":
                     arguments["new_password"] = True
                 result = call.on(self._fleet, caller, arguments)
                 password = getattr(result.data, "password", None)

@@ -11,8 +11,6 @@ from vgpuctl.controller.web.parts import Cell, PageView, Section
 from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
 from vgpuctl.value import Value
 
-STARTED, STOPPED = ("start", "Start"), ("stop", "Shut down")
-RELEASE = ("release", "Give back")
 _TEXTS = {
     "assigned": "It is yours. When its address is shown here, open it with your remote desktop program.",
     "connected": "You are logged on.",
@@ -31,20 +29,24 @@ _KINDS = {
 }
 
 
-class PortalCard(Value):
-    """A pool of which somebody may have a desktop, or a desktop that he has.
+class PortalButton(Value):
+    """A button. `action`: of `forms.ACTIONS`; `field`, `value`: what it sends."""
 
-    `facts`: names and cells. `actions`: word and text of each button. `field`, `value`: what a button sends besides.
-    """
+    action: str
+    text: str
+    field: str
+    value: str
+
+
+class PortalCard(Value):
+    """A pool of which somebody may have a desktop, or a desktop that he has. `facts`: names and cells."""
 
     title: str
     text: str
     color: int
-    field: str
-    value: str
     badge: Cell | None = None
     facts: tuple[tuple[str, Cell], ...] = ()
-    actions: tuple[tuple[str, str], ...] = ()
+    buttons: tuple[PortalButton, ...] = ()
     note: str = ""
 
 
@@ -58,8 +60,8 @@ class Portal(Value):
 def portal_view(pools: Sequence[MyPoolResult], desktops: Sequence[MyDesktopResult], token: str) -> PageView:
     """Return the page of somebody's desktops, and of the pools that he may take one from."""
     colors = pool_colors([*(one.name for one in pools), *(one.pool for one in desktops)])
-    kinds = {one.name: one.kind for one in pools}
-    own = tuple(_desktop_card(one, colors[one.pool], kinds.get(one.pool, "")) for one in desktops)
+    by_name = {one.name: one for one in pools}
+    own = tuple(_desktop_card(one, colors[one.pool], by_name.get(one.pool)) for one in desktops)
     others = tuple(_pool_card(one, colors[one.name]) for one in pools if one.desktops < one.per_user)
     sections = []
     if own or not others:
@@ -69,25 +71,28 @@ def portal_view(pools: Sequence[MyPoolResult], desktops: Sequence[MyDesktopResul
     return PageView("My desktops", "my", plural(len(own), "desktop"), tuple(sections))
 
 
-def _desktop_card(one: MyDesktopResult, color: int, kind: str) -> PortalCard:
+def _desktop_card(one: MyDesktopResult, color: int, pool: MyPoolResult | None) -> PortalCard:
     facts = []
     if one.address is not None:
         facts.append(("Address", Cell(one.address, style="code")))
     if one.lease_until is not None:
         facts.append(("Yours until", time_cell(one.lease_until)))
-    power = STARTED if one.power == "off" or one.phase == "off" else STOPPED
+    is_off = one.power == "off" or one.phase == "off"
+    power = ("start", "Start") if is_off else ("stop", "Shut down")
+    buttons = [PortalButton(*power, "name", one.name)]
+    if pool is not None and pool.logon == "local" and not is_off:
+        buttons.append(PortalButton("password", "New password", "pool", one.pool))
+    buttons.append(PortalButton("release", "Give back", "name", one.name))
     text = _TEXTS.get(one.phase, "")
     if one.phase == "assigned" and one.address is not None:
         text = "It is ready: open its address with your remote desktop program."
-    return PortalCard(
-        one.name, text, color, "name", one.name, badge_of(one.phase), tuple(facts), (power, RELEASE),
-        _KINDS.get(kind, ""),
-    )  # fmt: skip
+    note = "" if pool is None else _KINDS.get(pool.kind, "")
+    return PortalCard(one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note)
 
 
 def _pool_card(one: MyPoolResult, color: int) -> PortalCard:
     text = _KINDS.get(one.kind, "")
     if one.state != "active":
         reason = f": {one.reason}" if one.reason else ""
-        return PortalCard(one.name, text, color, "pool", one.name, note=f"It gives no desktops just now{reason}")
-    return PortalCard(one.name, text, color, "pool", one.name, actions=(("take", "Take a desktop"),))
+        return PortalCard(one.name, text, color, note=f"It gives no desktops just now{reason}")
+    return PortalCard(one.name, text, color, buttons=(PortalButton("take", "Take a desktop", "pool", one.name),))

@@ -63,7 +63,10 @@ class MyselfResult(Value):
 
 
 class MyPoolResult(Value):
-    """A pool of which somebody may have a desktop. `reason`: why it gives none now."""
+    """A pool of which somebody may have a desktop. `reason`: why it gives none now.
+
+    `logon`: local: he has an account in each desktop, with one-time passwords; null: its guests let in whom they know.
+    """
 
     name: str
     kind: str
@@ -71,6 +74,7 @@ class MyPoolResult(Value):
     reason: str | None
     desktops: int
     per_user: int
+    logon: str | None = None
 
 
 class MyDesktopResult(Value):
