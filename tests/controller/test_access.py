@@ -267,6 +267,24 @@ def test_people_as_an_admin_makes_them(controller: Controller) -> None:
     assert run("show-person", "grace").returncode == 2
 
 
+def test_nobody_loses_what_he_saved_by_himself(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
+    """A dedicated desktop is given back by an operator."""
+    assert controller.run("ensure-person", "owner").returncode == 0
+    made = controller.run("set-password", "owner").stdout.strip()
+    spec = controller.directory / "own.json"
+    spec.write_text(json.dumps({**SPEC, "kind": "dedicated", "names": "own-{:03}", "spare": 0}))
+    assert controller.run("ensure-pool", "own", "-f", str(spec)).returncode == 0
+    with opened(f"sqlite:///{controller.directory}/state/fleet.db") as store:
+        new = NewDesktop("own-001", "52:54:00:00:00:09")
+        store.desktops.tick(store.pools.find("own").id, lambda *_: PoolChanges((new,)))
+        with store.database.write() as connection:
+            connection.exec_driver_sql("UPDATE desktop SET user = 'owner' WHERE name = 'own-001'")
+    path, owner = f"{API}/desktops/own-001/release", sign_in(controller, "owner", made)
+    status, body, _ = controller.request("POST", path, {}, **owner)
+    assert (status, "what you saved in it would be lost" in body["error"]["message"]) == (403, True)
+    assert controller.request("POST", path, {}, **callers["operator"])[0] == 200
+
+
 def test_no_secret_is_stored_or_logged(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
     secrets = [headers["Cookie"].partition("=")[2] for headers in callers.values() if "Cookie" in headers]
     secrets += [PASSWORD, callers["tool"]["Authorization"].removeprefix("Bearer ")]

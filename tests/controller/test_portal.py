@@ -21,6 +21,7 @@ from vgpuctl.controller.web.parts import Visitor
 from vgpuctl.controller.web.portal_views import portal_view
 from vgpuctl.controller.web.render import render_page, render_password, render_sign_in
 from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
+from vgpuctl.value import replace
 
 PASSWORD = "correct horse battery"
 FORM = "application/x-www-form-urlencoded"
@@ -44,7 +45,7 @@ class Browser:
         """Press the button of a form, with what was typed into its fields."""
         for form in self.page.forms:
             (button,) = form.xpath(".//button")
-            if button.text_content() == text:
+            if button.text_content().strip() == text:
                 return self.post(form.action, {**dict(form.form_values()), **typed})
         raise AssertionError(f"no button {text!r} in {self.text}")
 
@@ -126,7 +127,7 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     assert "office-001" not in eve.text
     token = eve.page.xpath("//form//input[@name='token']/@value")[0]
     for action in ("start", "stop", "release"):
-        eve.post(f"/my/{action}", {"token": token, "name": "office-001"})
+        eve.post(f"/my/{action}", {"token": token, "name": "office-001", "sure": "yes"})
         assert (eve.status, "there is no desktop office-001" in eve.text) == (404, True), action
     ada.press("Shut down office-001")
     wait_until(lambda: data("show-desktop", "office-001")["phase"] == "off", "it is off")
@@ -140,6 +141,9 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     assert (ada.status, "have no accounts in their desktops" in ada.text) == (400, True)
     ada.open("/my")
     ada.press("Give back office-001")
+    assert "What is in it is deleted" in ada.text
+    assert data("show-desktop", "office-001")["user"] == "ada"
+    ada.press("Give back")
     assert data("show-desktop", "office-001")["user"] is None
     assert "Take a desktop" in ada.text
     run("pause-pool", "office", "--reason", "new storage")
@@ -227,4 +231,7 @@ def test_each_button_is_a_call() -> None:
     running = MyDesktopResult("d-2", "office", "assigned", None, "on", None, None, None)
     pool = MyPoolResult("office", "dedicated", "active", None, 2, 3, "local")
     page = html.fromstring(render_page(portal_view([pool], [desktop, running], "token"), Visitor(), None))
-    assert {form.action for form in page.forms} == {f"/my/{action}" for action in ACTIONS}
+    floating = portal_view([replace(pool, kind="floating")], [running], "token")
+    page2 = html.fromstring(render_page(floating, Visitor(), None))
+    assert {form.action for form in page.forms} == {f"/my/{action}" for action in ACTIONS} - {"/my/release"}
+    assert "/my/release" in {form.action for form in page2.forms}

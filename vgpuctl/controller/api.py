@@ -52,7 +52,7 @@ _STATUSES_OF_CODES = {
 
 def _without_secret(result: AnyResult) -> AnyResult:
     """Return a result as the database may keep it: a one-time password is answered once."""
-    data = result.data
+    data: Any = result.data
     is_secret = getattr(data, "password", None) is not None
     return replace(result, data=replace(data, password=None)) if is_secret else result
 

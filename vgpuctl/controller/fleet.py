@@ -34,7 +34,7 @@ from vgpuctl.controller.model import (
     PoolState,
     Role,
 )
-from vgpuctl.controller.my_desktops import MyDesktopCalls, shown_to
+from vgpuctl.controller.my_desktops import MyDesktopCalls, refuse_loss, shown_to
 from vgpuctl.controller.overview import OverviewCalls
 from vgpuctl.controller.passwords import OneTimePasswords
 from vgpuctl.controller.people import PeopleCalls
@@ -200,7 +200,11 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
         return Outcome(is_new or password is not None, result, warnings=warnings)
 
     def release(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
-        """Take a desktop away from its user; it is refreshed before anybody else gets it."""
+        """Take a desktop away from its user; it is refreshed before anybody else gets it.
+
+        Its user himself gives back a floating one alone: what he saved in a dedicated one would be lost.
+        """
+        refuse_loss(caller, self._store.desktops.find(name), self._store.pools.list())
         desktop, changed = self._store.desktops.release(name, caller.name)
         return Outcome(changed, self._shown(caller, desktop))
 

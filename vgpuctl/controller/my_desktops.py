@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind
@@ -15,7 +16,7 @@ from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
-    from vgpuctl.controller.model import Desktop
+    from vgpuctl.controller.model import Desktop, Pool
 
 
 class _Desktops(Protocol):
@@ -63,6 +64,21 @@ class MyDesktopCalls:
         """
         outcome = self.assign(caller, pool, _person(caller), new_password)
         return Outcome(outcome.changed, _my_result(outcome.data), warnings=outcome.warnings)
+
+
+def refuse_loss(caller: FleetCaller, desktop: Desktop, pools: Sequence[Pool]) -> None:
+    """Refuse that somebody gives back a dedicated desktop, unless he operates its pool.
+
+    Raises:
+        NotAllowed: it is one.
+    """
+    pool = next((one for one in pools if one.id == desktop.pool_id), None)
+    if pool is not None and pool.spec.kind is PoolKind.DEDICATED and not sees_pool(caller, pool.name):
+        raise NotAllowed(
+            f"{desktop.name} is yours for good: what you saved in it would be lost",
+            hint="ask an operator of the pool to release it",
+            rule="dedicated",
+        )
 
 
 def shown_to(caller: FleetCaller, result: DesktopResult) -> DesktopResult:

@@ -141,9 +141,12 @@ class WebForms:
         async def change(request: Request) -> Response:
             form = await read_form(request)
             token = form.pop("token", "")
+            is_sure = action != "release" or form.get("sure") == "yes"
 
             def make() -> Response:
                 caller = self._callers.find(request, changes=True, token=token)
+                if not is_sure:
+                    return html(render.render_question(form.get("name", ""), visitor_of(caller, token)))
                 call = CALLS[ACTIONS[action]]
                 arguments: dict[str, Any] = {name: form[name] for name in call.in_path if name in form}
                 if action == "password":

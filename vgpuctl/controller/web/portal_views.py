@@ -82,7 +82,8 @@ def _desktop_card(one: MyDesktopResult, color: int, pool: MyPoolResult | None) -
     buttons = [PortalButton(*power, "name", one.name)]
     if pool is not None and pool.logon == "local" and not is_off:
         buttons.append(PortalButton("password", "New password", "pool", one.pool))
-    buttons.append(PortalButton("release", "Give back", "name", one.name))
+    if pool is not None and pool.kind == "floating":
+        buttons.append(PortalButton("release", "Give back", "name", one.name))
     text = _TEXTS.get(one.phase, "")
     if one.phase == "assigned" and one.address is not None:
         text = "It is ready: open its address with your remote desktop program."

@@ -110,6 +110,11 @@ def render_sign_in(name: str, path: str, problem: str | None, issuer: str | None
     )
 
 
+def render_question(desktop: str, visitor: Visitor) -> str:
+    """Return the page that asks whether somebody gives a desktop back."""
+    return _environment().get_template("question.html").render(desktop=desktop, visitor=visitor, stream=None)
+
+
 def render_password(desktop: str, user: str, password: str, visitor: Visitor) -> str:
     """Return the page that shows a one-time password."""
     template = _environment().get_template("password.html")
