@@ -235,6 +235,20 @@ def test_who_tries_many_passwords_waits(timed: Store, clock: SteppedClock) -> No
     sign_in.sign_in("ada", PASSWORD, ELSEWHERE)
 
 
+def test_many_tries_at_once_count_each(timed: Store) -> None:
+    sign_in = with_password(timed)
+    codes: list[str] = []
+    threads = [
+        threading.Thread(target=lambda name=name: codes.append(fails(sign_in, name, ELSEWHERE)))
+        for name in ["ada", "ADA", " ada", "Ada "] * 4
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(codes) == ["too-many-tries"] * 11 + ["wrong-password"] * 5
+
+
 def test_a_victim_signs_in_meanwhile(timed: Store, clock: SteppedClock) -> None:
     sign_in = with_password(timed)
     sign_in.sign_in("ada", PASSWORD, HOME)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.controller.model import Realm
-from vgpuctl.controller.sessions import BegunSession, PasswordSignIn, digest_of
+from vgpuctl.controller.sessions import BegunSession, Limit, PasswordSignIn, TooManyTries, digest_of, network_of
 from vgpuctl.controller.sign_in.signed_in import SignInRefused
 from vgpuctl.model.documents import to_json_value
 
@@ -28,18 +28,24 @@ class OidcSignIn:
         self._store = store
         self._oidc = oidc
         self._sessions = sessions
+        self._of_address = Limit(20, 6.0, store.clock)
 
     @property
     def name(self) -> str:
         """The issuer's name, for the button."""
         return self._oidc.name
 
-    def begin(self, path: str) -> tuple[str, str]:
+    def begin(self, path: str, address: str) -> tuple[str, str]:
         """Return the address at the issuer, and the secret for the browser's cookie. `path`: where he goes then.
 
         Raises:
-            SignInUnavailable: the issuer does not answer.
+            SignInUnavailable: the issuer does not answer. TooManyTries: too many begin from there.
         """
+        network = network_of(address)
+        if wait := self._of_address.wait(network):
+            seconds = int(wait) + 1
+            raise TooManyTries("too many sign in from there", hint=f"try again in {seconds} seconds", seconds=seconds)
+        self._of_address.count(network)
         url, pending = self._oidc.begin(self._oidc.address + RETURN_PATH)
         secret = secrets.token_urlsafe(32)
         state = json.dumps({"path": path, "pending": to_json_value(pending)})

@@ -83,13 +83,16 @@ class Limit:
         with self._lock:
             return max(0.0, (1 - self._tries(key)) * self._seconds)
 
-    def count(self, key: str) -> None:
-        """Count a wrong try."""
+    def count(self, key: str, tries: float = 1.0) -> float:
+        """Count a try; return how much of one there was. A negative number gives that back."""
         with self._lock:
-            self._buckets[key] = _Bucket(max(0.0, self._tries(key) - 1), self._clock.monotonic())
+            before = self._tries(key)
+            left = min(float(self._most), max(0.0, before - tries))
+            self._buckets[key] = _Bucket(left, self._clock.monotonic())
             self._buckets.move_to_end(key)
             if len(self._buckets) > MAX_BUCKETS:
                 self._buckets.popitem(last=False)
+            return before - left
 
     def _tries(self, key: str) -> float:
         bucket = self._buckets.get(key)
@@ -118,25 +121,32 @@ class PasswordSignIn:
             NotAllowed: the account is disabled. SignInRefused: the server's answer about him cannot be used.
             Temporary: too many sign in at once, or the server does not answer.
         """
-        network = network_of(address)
-        both = f"{name} {network}"
-        self._refuse_many(name, network, both)
-        if self._ldap is not None and self._store.people.realm(name) is not Realm.LOCAL:
-            person = self._ask_server(self._ldap, name, password)
-            if person is not None:
-                return self.begin(person.name, Realm.LDAP, address, person.groups, person.shown)
-        elif self._is_password(name, password):
+        network, account = network_of(address), name.strip().lower()  # an LDAP server takes each spelling
+        both = f"{account} {network}"
+        limits = ((self._of_address, network), (self._of_both, both), (self._of_account, account))
+        self._refuse_many(name, account, network, both)
+        counted = [limit.count(key) for limit, key in limits]  # before it is known: of many at once each counts
+        is_local = self._ldap is None or self._store.people.realm(name) is Realm.LOCAL
+        if is_local:
+            is_right = self._is_password(name, password)
+            person = SignedIn(name, (), "") if is_right else None
+        else:
+            person = self._ask_server(name, password)
+        if person is None:
+            raise WrongPassword("the name or the password is wrong")
+        for (limit, key), tries in zip(limits, counted, strict=True):
+            limit.count(key, -tries)
+        if is_local:
             return self.begin(name, Realm.LOCAL, address)
-        for limit, key in ((self._of_address, network), (self._of_both, both), (self._of_account, name)):
-            limit.count(key)
-        raise WrongPassword("the name or the password is wrong")
+        return self.begin(person.name, Realm.LDAP, address, person.groups, person.shown)
 
-    def _ask_server(self, ldap: Ldap, name: str, password: str) -> SignedIn | None:
+    def _ask_server(self, name: str, password: str) -> SignedIn | None:
         """Return who the server says that this is; None: the name or the password is wrong."""
+        assert self._ldap is not None
         if not self._at_server.acquire(timeout=HASH_WAIT_SECONDS):
             raise Temporary("too many people sign in at once", hint="try again in a few seconds")
         try:
-            return ldap.sign_in(name, password)
+            return self._ldap.sign_in(name, password)
         except SignInRefused as error:
             if error.facts.get("problem") == WRONG:
                 return None
@@ -174,9 +184,9 @@ class PasswordSignIn:
         """End a session."""
         self._store.people.sign_out(digest_of(secret))
 
-    def _refuse_many(self, name: str, network: str, both: str) -> None:
+    def _refuse_many(self, name: str, account: str, network: str, both: str) -> None:
         wait = max(self._of_address.wait(network), self._of_both.wait(both))
-        of_account = self._of_account.wait(name)
+        of_account = self._of_account.wait(account)
         if of_account and not self._store.people.has_session_from(name, network):
             wait = max(wait, of_account)
         if wait:

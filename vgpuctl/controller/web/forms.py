@@ -84,9 +84,10 @@ class WebForms:
         if oidc is None:
             raise NotFound("Nothing is at this address.")
         try:
-            url, secret = await self._in_thread(lambda: oidc.begin(path))
-        except SignInUnavailable as error:
-            return html(self._sign_in_page("", path, error.message), 503)
+            url, secret = await self._in_thread(lambda: oidc.begin(path, address_of(request)))
+        except (SignInUnavailable, TooManyTries) as error:
+            status = 429 if isinstance(error, TooManyTries) else 503
+            return html(self._sign_in_page("", path, error.message), status)
         response = RedirectResponse(url, 303, {"Cache-Control": "no-store"})
         set_cookie(request, response, secret, OIDC_COOKIE)
         return response
