@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -53,7 +54,7 @@ OFFICE = {
     "take-desktop": {"user", "helper", "manager"},
     **dict.fromkeys(("entitle", "revoke"), ADMIN | {"manager"}),
     "show-desktop": SEE | OPERATORS | {"user"},
-    **dict.fromkeys(("release", "start-desktop", "stop-desktop"), OPERATE | OPERATORS | {"user"}),
+    **dict.fromkeys(("release", "start-desktop", "stop-desktop", "new-password"), OPERATE | OPERATORS | {"user"}),
     "delete-desktop": OPERATE | {"manager"},
     **dict.fromkeys(("move-desktop", "accept-desktop"), ADMIN),
 }
@@ -177,12 +178,34 @@ def test_a_pools_manager_makes_no_managers(controller: Controller, callers: dict
     assert (status, body["error"]["message"]) == (403, "an admin decides who manages the pool office")
     status, body, _ = controller.request("DELETE", f"{API}/entitlements?who=manager&pool=office", **callers["manager"])
     assert status == 403
+    for given in ({"who": "manager", "right": "admin"}, {"who": "everybody", "right": "viewer"}):
+        assert controller.request("PUT", f"{API}/entitlements", given, **callers["manager"])[0] == 403, given
+    for who in ("admin", "viewer", "nobody"):
+        assert controller.request("DELETE", f"{API}/entitlements?who={who}", **callers["manager"])[0] == 403, who
+    secret = controller.run("add-token", "all", "--right", "manage", "--pool", "office").stdout.strip()
+    given = {"who": "everybody", "right": "admin"}
+    assert controller.request("PUT", f"{API}/entitlements", given, Authorization=f"Bearer {secret}")[0] == 403
+    given = {"who": "manager", "right": "use", "pool": "office"}
+    status, body, _ = controller.request("PUT", f"{API}/entitlements", given, **callers["manager"])
+    assert (status, body["error"]["message"]) == (403, "an admin decides who manages the pool office")
     path = f"{API}/pools/office?dry_run=true"
     spec = {**SPEC, "names": "office-{:03}", "spare": 0}
     assert controller.request("PUT", path, {"spec": {**spec, "spare": 1}}, **callers["manager"])[0] == 200
     status, body, _ = controller.request("PUT", path, {"spec": {**spec, "maximum": 9}}, **callers["manager"])
     assert status == 403
     assert body["error"]["message"].startswith("maximum: an operator of the fleet decides")
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 5000])
+def test_names_that_are_none(controller: Controller, callers: dict[str, dict[str, str]], text: str) -> None:
+    for given in ({"user": text, "password": PASSWORD}, {"user": "viewer", "password": text}):
+        status, body, _ = controller.request("POST", f"{API}/session", given)
+        assert (status, body["error"]["code"]) in ((401, "wrong-password"), (429, "too-many-tries"))
+    for path in (f"/hosts/{quote(text, errors='surrogatepass')}", f"/pools/{quote(text, errors='surrogatepass')}"):
+        status, body, _ = controller.request("GET", f"{API}{path}", **callers["admin"])
+        assert status in (400, 404), body
+    status, body, _ = controller.request("PUT", f"{API}/people/x", {"groups": [text]}, **callers["admin"])
+    assert status == 400, body
 
 
 def test_a_change_with_a_cookie_comes_from_our_own_page(

@@ -137,8 +137,8 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     assert data("show-desktop", "office-001")["address"] in ada.open("/my")
     assert "gpu01" not in ada.text, "nothing of its host"
     token = ada.page.xpath("//form//input[@name='token']/@value")[0]
-    ada.post("/my/password", {"token": token, "pool": "office"})
-    assert (ada.status, "have no accounts in their desktops" in ada.text) == (400, True)
+    ada.post("/my/password", {"token": token, "name": "office-001"})
+    assert (ada.status, "nobody has an account in office-001" in ada.text) == (400, True)
     ada.open("/my")
     ada.press("Give back office-001")
     assert "What is in it is deleted" in ada.text
@@ -227,11 +227,11 @@ def test_what_is_typed_or_named_is_text() -> None:
 
 
 def test_each_button_is_a_call() -> None:
-    desktop = MyDesktopResult("d-1", "office", "off", None, "off", None, None, None)
-    running = MyDesktopResult("d-2", "office", "assigned", None, "on", None, None, None)
-    pool = MyPoolResult("office", "dedicated", "active", None, 2, 3, "local")
+    desktop = MyDesktopResult("d-1", "office", "off", None, "off", None, None, None, None, "dedicated", "local")
+    running = replace(desktop, name="d-2", phase="assigned", power="on")
+    pool = MyPoolResult("office", "dedicated", "active", None, 2, 3)
     page = html.fromstring(render_page(portal_view([pool], [desktop, running], "token"), Visitor(), None))
-    floating = portal_view([replace(pool, kind="floating")], [running], "token")
+    floating = portal_view([pool], [replace(running, kind="floating")], "token")
     page2 = html.fromstring(render_page(floating, Visitor(), None))
     assert {form.action for form in page.forms} == {f"/my/{action}" for action in ACTIONS} - {"/my/release"}
     assert "/my/release" in {form.action for form in page2.forms}

@@ -84,6 +84,7 @@ class ControllerApi:
     def close(self) -> None:
         """Answer nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._callers.threads.close()
 
     def _route(
         self, path: str, answer: Callable[[Request], Awaitable[Response]], access: Access | None, method: str = "GET"
@@ -126,7 +127,7 @@ class ControllerApi:
     async def _sign_in(self, request: Request) -> Response:
         """Begin a session: answer with its cookie, and with the text for the header of changes."""
         given = await read_body(request)
-        session = await self._in_thread(lambda: self._callers.sign_in(request, given))
+        session = await self._callers.threads.run(lambda: self._callers.sign_in(request, given))
         response = _json({"user": session.name, "header": HEADER, "token": session.token})
         set_cookie(request, response, session.secret)
         return response

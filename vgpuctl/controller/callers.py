@@ -17,7 +17,10 @@ from starlette.responses import Response
 from vgpuctl.controller.model import CallerKind, FleetCaller, Role
 from vgpuctl.controller.oidc_sign_in import OidcSignIn
 from vgpuctl.controller.sessions import BegunSession, PasswordSignIn, digest_of, header_token, is_header_token
-from vgpuctl.errors import InvalidInput, NotAllowed
+from vgpuctl.controller.sign_in.signed_in import for_strangers
+from vgpuctl.controller.sign_in_threads import SignInThreads
+from vgpuctl.errors import InvalidInput, NotAllowed, VgpuctlError
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
@@ -42,6 +45,7 @@ class Callers:
     def __init__(self, store: Store, ways: SignInWays | None = None) -> None:
         self._store = store
         self._owner = getpass.getuser()
+        self.threads = SignInThreads()
         self.passwords = PasswordSignIn(store, None if ways is None else ways.ldap)
         self.oidc = None if ways is None or ways.oidc is None else OidcSignIn(store, ways.oidc, self.passwords)
 
@@ -50,8 +54,10 @@ class Callers:
         """The name of the issuer where people can sign in; None: there is none."""
         return None if self.oidc is None else self.oidc.name
 
-    def find(self, request: Request, *, changes: bool, token: str | None = None) -> FleetCaller:
+    def find(self, request: Request, *, changes: bool, token: str | None = None, touches: bool = True) -> FleetCaller:
         """Return who asks. `changes`: the request is to change something. `token`: of a form, instead of the header.
+
+        `touches`: a person asks, not an open page by itself.
 
         Raises:
             NotSignedIn: nobody that is known. NotAllowed: another site's page may have sent it.
@@ -65,7 +71,7 @@ class Callers:
                 rights = {} if known.right is None else dict.fromkeys(known.pools, known.right)
                 return FleetCaller(known.name, known.role, CallerKind.TOKEN, rights)
         secret = session_secret(request) or ""
-        person = self.passwords.caller(secret) if secret and not kind else None
+        person = self.passwords.caller(secret, touches=touches) if secret and not kind else None
         if person is None:
             raise NotSignedIn(
                 "this request has no valid token", hint="VGPUCTL_TOKEN_FILE=FILE, or Authorization: Bearer SECRET"
@@ -74,6 +80,8 @@ class Callers:
             refuse_other_sites(request)
             if not is_header_token(secret, request.headers.get(HEADER, "") if token is None else token):
                 raise NotAllowed(f"a change with a cookie needs the header {HEADER}", rule="header-token")
+        if person.role not in (None, Role.VIEWER) and self._store.restored.state().begun_at is not None:
+            return replace(person, role=Role.VIEWER)  # a restore may have brought back a role that was revoked since
         return person
 
     def token(self, request: Request) -> str:
@@ -91,7 +99,10 @@ class Callers:
         name, password = given.get("user"), given.get("password")
         if given.keys() != {"user", "password"} or not isinstance(name, str) or not isinstance(password, str):
             raise InvalidInput("sign-in: it takes user and password, two texts")
-        return self.passwords.sign_in(name[:255], password, address_of(request))
+        try:
+            return self.passwords.sign_in(name[:255], password, address_of(request))
+        except VgpuctlError as error:
+            raise for_strangers(error) from error
 
     def sign_out(self, request: Request) -> None:
         """End the session of a request."""

@@ -43,7 +43,7 @@ from vgpuctl.controller.planning.fleet_room import room_of_fleet
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
-from vgpuctl.controller.policy import FleetTarget, has_role, refuse_of_manager, sees_pool
+from vgpuctl.controller.policy import FleetTarget, has_role, no_desktop, refuse_of_manager, sees_pool
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
 from vgpuctl.errors import Busy, InvalidInput, VgpuctlError
@@ -126,7 +126,9 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
             raise InvalidInput(f"spec: a pool spec has at most {MAX_SPEC_BYTES} bytes")
         checked = parse_pool(text if text is not None else dict(spec or {}), file)
         if not has_role(caller, Role.OPERATOR):
-            refuse_of_manager(self._store.pools.find(name).spec, checked)
+            before = self._store.pools.find(name)
+            refuse_of_manager(before.spec, checked)
+            if_generation = before.generation if if_generation is None else if_generation
         pool, change = self._store.pools.put(name, checked, caller.name, if_generation)
         return Outcome(change.changed, self._pool_result(pool))
 
@@ -205,17 +207,17 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
         Its user himself gives back a floating one alone: what he saved in a dedicated one would be lost.
         """
         refuse_loss(caller, self._store.desktops.find(name), self._store.pools.list())
-        desktop, changed = self._store.desktops.release(name, caller.name)
+        desktop, changed = self._store.desktops.release(name, caller.name, self._owner_of(caller, name))
         return Outcome(changed, self._shown(caller, desktop))
 
     def start_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
         """Have a desktop run."""
-        desktop, changed = self._store.desktops.set_power(name, caller.name, on=True)
+        desktop, changed = self._store.desktops.set_power(name, caller.name, self._owner_of(caller, name), on=True)
         return Outcome(changed, self._shown(caller, desktop))
 
     def stop_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
         """Have a desktop be off until it is started or assigned again."""
-        desktop, changed = self._store.desktops.set_power(name, caller.name, on=False)
+        desktop, changed = self._store.desktops.set_power(name, caller.name, self._owner_of(caller, name), on=False)
         return Outcome(changed, self._shown(caller, desktop))
 
     def delete_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
@@ -308,11 +310,11 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
 
     def list_images(self, caller: FleetCaller) -> QueryResult[tuple[FleetImageResult, ...]]:
         """Return all images, and which hosts have them."""
-        return QueryResult(self._image_results(self._store.images.list()))
+        return QueryResult(tuple(_for_manager(caller, one) for one in self._image_results(self._store.images.list())))
 
     def show_image(self, caller: FleetCaller, name: str) -> QueryResult[FleetImageResult]:
         """Return one image, and which hosts have it."""
-        return QueryResult(self._image_results((self._store.images.find(name),))[0])
+        return QueryResult(_for_manager(caller, self._image_results((self._store.images.find(name),))[0]))
 
     def ensure_image(
         self,
@@ -391,6 +393,22 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
             if one.pool_id in pools
         )
 
+    def _owner_of(self, caller: FleetCaller, name: str) -> str | None:
+        """Return whose a desktop must still be when it is changed; None: its pool is the caller's to operate."""
+        pool = self.find_target(name).pool
+        return None if pool is not None and sees_pool(caller, pool) else caller.name
+
+    def new_password(self, caller: FleetCaller, name: str) -> Outcome[AssignedDesktopResult]:
+        """Set a new one-time password of a desktop's user, and show it this once; its pool has `logon: local`."""
+        desktop, owner = self._store.desktops.find(name), self._owner_of(caller, name)
+        pools = {pool.id: pool for pool in self._store.pools.list()}
+        if owner is not None and desktop.user != owner:
+            raise no_desktop(name)
+        if desktop.user is None or pools[desktop.pool_id].spec.logon is not Logon.LOCAL:
+            raise InvalidInput(f"nobody has an account in {name}", hint="its pool needs logon: local", desktop=name)
+        desktop, password = self._passwords.give(desktop, caller.name)
+        return Outcome(True, extend(AssignedDesktopResult, self._shown(caller, desktop), password=password))
+
     def _shown(self, caller: FleetCaller, desktop: Desktop) -> DesktopResult:
         """Return a desktop as its caller may see it."""
         return shown_to(caller, self._desktop_results((desktop,))[0])
@@ -444,6 +462,13 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
             )
             for image in images
         )  # fmt: skip
+
+
+def _for_manager(caller: FleetCaller, image: FleetImageResult) -> FleetImageResult:
+    """Return an image as its caller may see it: a pool's manager sees no hosts, and no pools of others."""
+    if caller.role is not None:
+        return image
+    return replace(image, hosts={}, pools=tuple(pool for pool in image.pools if sees_pool(caller, pool)))
 
 
 def _key_warnings(link: HostLink) -> tuple[str, ...]:

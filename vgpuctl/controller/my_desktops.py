@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind
+from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind, PoolState
 from vgpuctl.controller.policy import sees_pool
-from vgpuctl.errors import NotAllowed
+from vgpuctl.errors import Busy, HostKeyRefused, NotAllowed, Refused, Unreachable
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fleet import AssignedDesktopResult, DesktopResult
 from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
@@ -17,6 +18,9 @@ from vgpuctl.value import replace
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
     from vgpuctl.controller.model import Desktop, Pool
+
+
+log = logging.getLogger("vgpuctl.controller")
 
 
 class _Desktops(Protocol):
@@ -41,9 +45,8 @@ class MyDesktopCalls:
         return QueryResult(
             tuple(
                 MyPoolResult(
-                    pool.name, str(pool.spec.kind), str(pool.state), pool.reason,
+                    pool.name, str(pool.spec.kind), str(pool.state), _reason(pool),
                     sum(one.pool_id == pool.id for one in own), pool.spec.per_user,
-                    None if pool.spec.logon is None else str(pool.spec.logon),
                 )
                 for pool in self._store.pools.list()
                 if pool.name in caller.rights and pool.spec.kind is not PoolKind.FIXED
@@ -53,7 +56,8 @@ class MyDesktopCalls:
     def list_my_desktops(self: _Desktops, caller: FleetCaller) -> QueryResult[tuple[MyDesktopResult, ...]]:
         """Return the caller's desktops."""
         own = self._store.desktops.list(user=_person(caller))
-        return QueryResult(tuple(map(_my_result, self._desktop_results(own))))
+        pools = {pool.name: pool for pool in self._store.pools.list()}
+        return QueryResult(tuple(_my_result(one, pools.get(one.pool)) for one in self._desktop_results(own)))
 
     def take_desktop(
         self: _Desktops, caller: FleetCaller, pool: str, new_password: bool = False
@@ -62,8 +66,16 @@ class MyDesktopCalls:
 
         Its address is shown once its host has confirmed him. `new_password`: also set a new one-time password.
         """
-        outcome = self.assign(caller, pool, _person(caller), new_password)
-        return Outcome(outcome.changed, _my_result(outcome.data), warnings=outcome.warnings)
+        name, stored = _person(caller), self._store.pools.find(pool)
+        if stored.state is PoolState.PAUSED and stored.paused_by_errors:
+            raise Refused(f"pool {pool} gives no desktops just now: {_reason(stored)}", pool=pool)
+        try:
+            outcome = self.assign(caller, pool, name, new_password)
+        except (Unreachable, HostKeyRefused) as error:  # its text names hosts
+            log.warning("%s's password in a desktop of %s: %s", name, pool, error.message)
+            raise Busy("the host of your desktop does not answer just now", hint="try again in a minute") from None
+        late = ("your password is not set yet: ask for a new one in a minute",) if outcome.warnings else ()
+        return Outcome(outcome.changed, _my_result(outcome.data, stored), warnings=late)
 
 
 def refuse_loss(caller: FleetCaller, desktop: Desktop, pools: Sequence[Pool]) -> None:
@@ -98,8 +110,16 @@ def _person(caller: FleetCaller) -> str:
     return caller.name
 
 
-def _my_result(one: DesktopResult) -> MyDesktopResult:
+def _reason(pool: Pool) -> str | None:
+    """Return why a pool gives no desktops, as its users may know it: what failed on hosts is not for them."""
+    return "it has a problem, and its admins know" if pool.paused_by_errors else pool.reason
+
+
+def _my_result(one: DesktopResult, pool: Pool | None) -> MyDesktopResult:
     password = one.password if isinstance(one, AssignedDesktopResult) else None
+    kind = None if pool is None else str(pool.spec.kind)
+    logon = None if pool is None or pool.spec.logon is None else str(pool.spec.logon)
     return MyDesktopResult(
-        one.name, one.pool, one.phase, None, one.power, one.address, one.assigned, one.lease_until, password
-    )
+        one.name, one.pool, one.phase, None, one.power, one.address, one.assigned, one.lease_until, password, kind,
+        logon,
+    )  # fmt: skip

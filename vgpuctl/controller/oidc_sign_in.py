@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.controller.model import Realm
 from vgpuctl.controller.sessions import BegunSession, Limit, PasswordSignIn, TooManyTries, digest_of, network_of
-from vgpuctl.controller.sign_in.signed_in import SignInRefused
+from vgpuctl.controller.sign_in.signed_in import SignInRefused, for_strangers
+from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.documents import to_json_value
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class OidcSignIn:
         self._store = store
         self._oidc = oidc
         self._sessions = sessions
-        self._of_address = Limit(20, 6.0, store.clock)
+        self._of_address = Limit(300, 1.0, store.clock)
 
     @property
     def name(self) -> str:
@@ -46,7 +47,10 @@ class OidcSignIn:
             seconds = int(wait) + 1
             raise TooManyTries("too many sign in from there", hint=f"try again in {seconds} seconds", seconds=seconds)
         self._of_address.count(network)
-        url, pending = self._oidc.begin(self._oidc.address + RETURN_PATH)
+        try:
+            url, pending = self._oidc.begin(self._oidc.address + RETURN_PATH)
+        except VgpuctlError as error:
+            raise for_strangers(error) from error
         secret = secrets.token_urlsafe(32)
         state = json.dumps({"path": path, "pending": to_json_value(pending)})
         self._store.people.keep_begun(digest_of(secret), state, BEGUN_SECONDS)
@@ -65,6 +69,10 @@ class OidcSignIn:
         if text is None:
             raise SignInRefused("this sign-in did not begin in this browser, or too long ago", problem="begun")
         state = json.loads(text)
-        person = self._oidc.finish(Pending(**state["pending"]), query)
+        try:
+            person = self._oidc.finish(Pending(**state["pending"]), query)
+        except VgpuctlError as error:
+            raise for_strangers(error) from error
         session = self._sessions.begin(person.name, Realm.OIDC, address, person.groups, person.shown)
+        self._of_address.count(network_of(address), -1.0)
         return session, str(state["path"])

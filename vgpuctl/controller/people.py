@@ -21,9 +21,9 @@ from vgpuctl.controller.model import (
     Role,
 )
 from vgpuctl.controller.planning import pool_rules
-from vgpuctl.controller.policy import has_role, sees_pool
+from vgpuctl.controller.policy import has_right, has_role, only_admins
 from vgpuctl.controller.times import time_text
-from vgpuctl.errors import InvalidInput, NotAllowed
+from vgpuctl.errors import InvalidInput
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, MyselfResult, PersonResult
 from vgpuctl.value import replace
@@ -88,11 +88,16 @@ class PeopleCalls:
 
         given = check_password(name, password) if password is not None else new_password()
         person = self._store.people.set_password(name, self._hash_password(given), caller.name)
-        return Outcome(True, replace(_person_result(person), password=None if password is not None else given))
+        enable = f"{name} is disabled, and cannot sign in: vgpuctl controller ensure-person {name} --enabled"
+        result = replace(_person_result(person), password=None if password is not None else given)
+        return Outcome(True, result, warnings=(enable,) if person.disabled else ())
 
     def delete_person(self, caller: FleetCaller, name: str) -> Outcome[PersonResult]:
         """Delete a person who has no desktop, with all that he may do."""
-        return Outcome(True, _person_result(self._store.people.delete(name, caller.name)))
+        person = self._store.people.delete(name, caller.name)
+        again = f"signing in by {person.realm} makes {name} again: vgpuctl controller ensure-person {name} --disabled"
+        is_elsewhere = person.realm not in (None, Realm.LOCAL)
+        return Outcome(True, _person_result(person), warnings=(again,) if is_elsewhere else ())
 
     def list_entitlements(
         self, caller: FleetCaller, pool: str | None = None
@@ -101,30 +106,31 @@ class PeopleCalls:
         seen = (
             one
             for one in self._store.entitlements.list(pool)
-            if has_role(caller, Role.ADMIN) or (one.pool is not None and sees_pool(caller, one.pool, Right.MANAGE))
+            if has_role(caller, Role.ADMIN) or (one.pool is not None and has_right(caller, Right.MANAGE, one.pool))
         )
         return QueryResult(tuple(EntitlementResult(one.who, str(one.right), one.pool) for one in seen))
 
     def entitle(self, caller: FleetCaller, who: str, right: str, pool: str | None = None) -> Outcome[EntitlementResult]:
         """Let a person, `@GROUP` or everybody use, operate or manage a pool; or give a role in the fleet."""
-        kinds = tuple(map(str, Role if pool is None else Right))
-        text = _one_of("right", right, kinds)
+        kinds, others = (Role, Right) if pool is None else (Right, Role)
+        if right in tuple(map(str, others)):
+            where = "a right on a pool: add --pool POOL" if pool is None else "a role in the fleet: leave out the pool"
+            raise InvalidInput(f"right: {right} is {where}")
+        text = _one_of("right", right, tuple(map(str, kinds)))
         given: Role | Right = Role(text) if pool is None else Right(text)
+        is_admin = has_role(caller, Role.ADMIN)
         self._refuse_of_managers(caller, pool, given)
         entitlement = Entitlement(_check_who(who), given, pool)
-        changed = self._store.entitlements.put(entitlement, caller.name)
-        people = None if who == EVERYBODY else self._store.entitlements.count_members(who)
-        warnings = (
-            () if people != 0 else (f"nobody who is known here is in the group {who.removeprefix(GROUP_MARK)} yet",)
-        )
+        changed = self._store.entitlements.put(entitlement, caller.name, may_manage=is_admin)
+        people = self._store.entitlements.count_members(who) if is_admin and who != EVERYBODY else None
+        kind = f"in the group {who.removeprefix(GROUP_MARK)}" if who.startswith(GROUP_MARK) else f"called {who}"
+        warnings = () if people != 0 else (f"nobody who is known here is {kind} yet",)
         return Outcome(changed, EntitlementResult(who, str(given), pool, people), warnings=warnings)
 
     def revoke(self, caller: FleetCaller, who: str, pool: str | None = None) -> Outcome[EntitlementResult]:
         """Take back what `entitle` gave; desktops that people have stay theirs until they are released."""
-        own = [one for one in self._store.entitlements.list(pool) if (one.who, one.pool) == (who, pool)]
-        if own:
-            self._refuse_of_managers(caller, pool, own[0].right)
-        gone = self._store.entitlements.delete(_check_who(who), pool, caller.name)
+        is_admin = has_role(caller, Role.ADMIN)
+        gone = self._store.entitlements.delete(_check_who(who), pool, caller.name, may_manage=is_admin)
         return Outcome(True, EntitlementResult(gone.who, str(gone.right), gone.pool))
 
     def list_tokens(self, caller: FleetCaller) -> QueryResult[tuple[ApiTokenResult, ...]]:
@@ -172,11 +178,9 @@ class PeopleCalls:
 
     @staticmethod
     def _refuse_of_managers(caller: FleetCaller, pool: str | None, right: Role | Right) -> None:
-        """Refuse that a pool's manager makes others managers, or takes that from one."""
-        if right is Right.MANAGE and not has_role(caller, Role.ADMIN):
-            raise NotAllowed(
-                f"an admin decides who manages the pool {pool}", hint="use and operate are yours to give", rule="manage"
-            )
+        """Refuse that a pool's manager makes others managers."""
+        if (pool is None or right is Right.MANAGE) and not has_role(caller, Role.ADMIN):
+            raise only_admins(pool)
 
 
 def _check_person(name: str) -> None:
@@ -184,8 +188,6 @@ def _check_person(name: str) -> None:
         pool_rules.user(name)
     except ValueError as error:
         raise InvalidInput(f"name: {error}") from error
-    if name == EVERYBODY:
-        raise InvalidInput(f"name: {EVERYBODY} means all people")
 
 
 def _check_who(who: str) -> str:

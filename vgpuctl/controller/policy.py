@@ -30,14 +30,16 @@ MANAGED_FIELDS = frozenset({
 class Access(Value):
     """Who may make a call. `role`: the least in the fleet; None: none gives it.
 
-    `right`: the least on the pool that it is about; of a call about no pool: on any pool, and its answer has only those
-    pools. `own`: the user of the desktop that it is about, too. `myself`: each person, about himself.
+    `right`: the least on the pool that it is about. `any_pool`: for a call about no pool that right on any pool is
+    enough, since its answer has only those pools. `own`: the user of the desktop that it is about, too. `myself`: each
+    person, about himself.
     """
 
     role: Role | None
     right: Right | None = None
     own: bool = False
     myself: bool = False
+    any_pool: bool = False
 
     @property
     def words(self) -> str:
@@ -76,10 +78,11 @@ def decide(caller: FleetCaller, access: Access, target: FleetTarget) -> FleetDec
     is_own = caller.kind is CallerKind.PERSON and target.owner is not None and target.owner == caller.name
     if access.own and is_own:
         return FleetDecision.ALLOW
-    if access.right is not None and _has_right(caller, access.right, target.pool):
+    is_about = access.any_pool or target.pool is not None
+    if access.right is not None and is_about and has_right(caller, access.right, target.pool):
         return FleetDecision.ALLOW
     least = Right.OPERATE if target.is_desktop else Right.USE  # who uses a pool sees no desktops of others
-    is_seen = caller.role is not None or is_own or target.pool is None or _has_right(caller, least, target.pool)
+    is_seen = caller.role is not None or is_own or target.pool is None or has_right(caller, least, target.pool)
     return FleetDecision.DENY if is_seen else FleetDecision.HIDE
 
 
@@ -90,7 +93,7 @@ def has_role(caller: FleetCaller, least: Role | None) -> bool:
 
 def sees_pool(caller: FleetCaller, pool: str, right: Right = Right.OPERATE) -> bool:
     """Return whether a pool, and what is in it, is in the answers that a caller gets."""
-    return caller.role is not None or _has_right(caller, right, pool)
+    return caller.role is not None or has_right(caller, right, pool)
 
 
 def greatest(rights: Mapping[str, Right], pool: str, right: Right) -> Right:
@@ -136,6 +139,12 @@ def no_desktop(name: str) -> NotFound:
     return NotFound(f"there is no desktop {name}", hint="vgpuctl controller list-desktops", desktop=name)
 
 
+def only_admins(pool: str | None) -> NotAllowed:
+    """Return the error for who would decide what only admins decide: who manages a pool, or has a role."""
+    what = "who has a role in the fleet" if pool is None else f"who manages the pool {pool}"
+    return NotAllowed(f"an admin decides {what}", hint="use and operate are a manager's to give", rule="manage")
+
+
 def not_allowed(what: str, access: Access, caller: FleetCaller) -> NotAllowed:
     """Return the error for a caller who may not do what `access` is about."""
     return NotAllowed(
@@ -145,6 +154,7 @@ def not_allowed(what: str, access: Access, caller: FleetCaller) -> NotAllowed:
     )
 
 
-def _has_right(caller: FleetCaller, least: Right, pool: str | None) -> bool:
+def has_right(caller: FleetCaller, least: Right, pool: str | None) -> bool:
+    """Return whether a caller has a right on a pool, or one that includes it; None: on any pool."""
     rights = caller.rights.values() if pool is None else [caller.rights[pool]] if pool in caller.rights else []
     return any(_RIGHTS[right] >= _RIGHTS[least] for right in rights)

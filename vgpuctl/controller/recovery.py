@@ -37,6 +37,7 @@ UNCONFIRMED_CALLS = frozenset(
     (
         "import-desktops", "confirm-restore", "add-host", "label-host", "cordon-host", "remove-host", "ensure-image",
         "delete-image", "ensure-pool", "pause-pool", "add-token", "delete-token", "accept-desktop",
+        "ensure-person", "set-password", "delete-person", "entitle", "revoke",
     )
 )  # fmt: skip
 """The changes that can be made before a restore is confirmed: none of them has an effect on a host."""

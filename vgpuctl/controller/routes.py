@@ -8,6 +8,7 @@ GET or DELETE are in the query, those of a PUT or POST in the body, a JSON objec
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import typing
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ class FleetCall(Value):
     @property
     def has_dry_run(self) -> bool:
         """Whether it can be checked without being made: a token's secret cannot, nor what a host is asked for."""
-        return self.changes and self.name not in ("add-token", "set-password", "accept-host")
+        return self.changes and self.name not in ("add-token", "set-password", "new-password", "accept-host")
 
     @property
     def has_secret(self) -> bool:
@@ -113,6 +114,7 @@ class FleetCall(Value):
             NotAllowed: he may not. NotFound: nor may he know whether what he names exists.
             InvalidInput: arguments are missing.
         """
+        _refuse_unstorable(self.name, arguments)
         pool, desktop = arguments.get(self.pool_argument), arguments.get(self.desktop_argument or "")
         target = FleetTarget(pool if isinstance(pool, str) else None)
         if self.desktop_argument is not None:
@@ -142,6 +144,17 @@ class FleetCall(Value):
         return getattr(FleetService, self.name.replace("-", "_"))
 
 
+def _refuse_unstorable(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse texts that no database stores: those with NUL, and halves of characters."""
+    text = json.dumps(arguments, ensure_ascii=False, default=str)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{name}: an argument is no text") from None
+    if "\\u0000" in text:
+        raise InvalidInput(f"{name}: an argument has the character NUL")
+
+
 def _typed(parameter: Parameter, value: object) -> object:
     """Return an argument in a URL as the type that it has: a number where one is expected."""
     kinds = typing.get_args(parameter.type) or (parameter.type,)
@@ -150,6 +163,8 @@ def _typed(parameter: Parameter, value: object) -> object:
 
 _SEE, _OPERATE, _ADMIN = Access(Role.VIEWER), Access(Role.OPERATOR), Access(Role.ADMIN)
 _SEE_POOL = Access(Role.VIEWER, Right.OPERATE)
+_LIST_POOLS = Access(Role.VIEWER, Right.OPERATE, any_pool=True)
+_SEE_IMAGES = Access(Role.VIEWER, Right.MANAGE, any_pool=True)
 _OPERATE_POOL = Access(Role.OPERATOR, Right.OPERATE)
 _USE_DESKTOP = Access(Role.OPERATOR, Right.OPERATE, own=True)
 _ENTITLE = Access(Role.ADMIN, Right.MANAGE)
@@ -160,7 +175,7 @@ CALLS: Mapping[str, FleetCall] = {
     for call in (
         FleetCall("show-fleet", "GET", "", _SEE),
         FleetCall("show-overview", "GET", "/overview", _SEE),
-        FleetCall("list-pools", "GET", "/pools", _SEE_POOL),
+        FleetCall("list-pools", "GET", "/pools", _LIST_POOLS),
         FleetCall("show-pool", "GET", "/pools/{name}", _SEE_POOL),
         FleetCall("ensure-pool", "PUT", "/pools/{name}", Access(Role.OPERATOR, Right.MANAGE)),
         FleetCall("delete-pool", "DELETE", "/pools/{name}", _ADMIN),
@@ -168,12 +183,13 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("resume-pool", "POST", "/pools/{name}/resume", _OPERATE_POOL),
         FleetCall("fits", "POST", "/fits", _SEE),
         FleetCall("assign", "POST", "/pools/{pool}/desktops", _OPERATE_POOL),
-        FleetCall("list-desktops", "GET", "/desktops", _SEE_POOL),
+        FleetCall("list-desktops", "GET", "/desktops", _LIST_POOLS),
         FleetCall("show-desktop", "GET", "/desktops/{name}", Access(Role.VIEWER, Right.OPERATE, own=True)),
         FleetCall("release", "POST", "/desktops/{name}/release", _USE_DESKTOP),
         FleetCall("start-desktop", "POST", "/desktops/{name}/start", _USE_DESKTOP),
         FleetCall("stop-desktop", "POST", "/desktops/{name}/stop", _USE_DESKTOP),
         FleetCall("move-desktop", "POST", "/desktops/{name}/move", _ADMIN),
+        FleetCall("new-password", "POST", "/desktops/{name}/password", _USE_DESKTOP),
         FleetCall("delete-desktop", "DELETE", "/desktops/{name}", Access(Role.OPERATOR, Right.MANAGE)),
         FleetCall("list-hosts", "GET", "/hosts", _SEE),
         FleetCall("show-host", "GET", "/hosts/{name}", _SEE),
@@ -184,11 +200,11 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("uncordon-host", "POST", "/hosts/{name}/uncordon", _OPERATE),
         FleetCall("label-host", "PUT", "/hosts/{name}/labels", _ADMIN),
         FleetCall("remove-host", "DELETE", "/hosts/{name}", _ADMIN),
-        FleetCall("list-images", "GET", "/images", Access(Role.VIEWER, Right.MANAGE)),
-        FleetCall("show-image", "GET", "/images/{name}", Access(Role.VIEWER, Right.MANAGE)),
+        FleetCall("list-images", "GET", "/images", _SEE_IMAGES),
+        FleetCall("show-image", "GET", "/images/{name}", _SEE_IMAGES),
         FleetCall("ensure-image", "PUT", "/images/{name}", _ADMIN),
         FleetCall("delete-image", "DELETE", "/images/{name}", _ADMIN),
-        FleetCall("show-myself", "GET", "/me", Access(Role.VIEWER, Right.USE, myself=True)),
+        FleetCall("show-myself", "GET", "/me", Access(Role.VIEWER, Right.USE, myself=True, any_pool=True)),
         FleetCall("list-my-pools", "GET", "/me/pools", _MYSELF),
         FleetCall("list-my-desktops", "GET", "/me/desktops", _MYSELF),
         FleetCall("take-desktop", "POST", "/me/pools/{pool}/desktop", Access(None, Right.USE)),
@@ -197,7 +213,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("ensure-person", "PUT", "/people/{name}", _ADMIN),
         FleetCall("set-password", "POST", "/people/{name}/password", _ADMIN),
         FleetCall("delete-person", "DELETE", "/people/{name}", _ADMIN),
-        FleetCall("list-entitlements", "GET", "/entitlements", _ENTITLE),
+        FleetCall("list-entitlements", "GET", "/entitlements", Access(Role.ADMIN, Right.MANAGE, any_pool=True)),
         FleetCall("entitle", "PUT", "/entitlements", _ENTITLE),
         FleetCall("revoke", "DELETE", "/entitlements", _ENTITLE),
         FleetCall("list-tokens", "GET", "/tokens", _ADMIN),

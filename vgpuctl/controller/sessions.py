@@ -10,17 +10,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import logging
 import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from vgpuctl.controller.model import FleetCaller, Realm
-from vgpuctl.controller.sign_in.signed_in import WRONG, SignedIn, SignInRefused
+from vgpuctl.controller.planning import pool_rules
+from vgpuctl.controller.sign_in.signed_in import WRONG, SignInRefused
 from vgpuctl.errors import InvalidInput, NotAllowed, Temporary
 from vgpuctl.value import Value
 
@@ -31,13 +33,13 @@ if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
     from vgpuctl.controller.sign_in.ldap import Ldap
 
+log = logging.getLogger("vgpuctl.controller")
+
 SESSION_SECONDS = 12 * 3600.0
 IDLE_SECONDS = 2 * 3600.0
 HASHES_AT_ONCE = 3
 """Each takes 64 MiB of memory and a quarter of a second of CPU."""
 HASH_WAIT_SECONDS = 10.0
-AT_SERVER_AT_ONCE = 6
-"""So many ask the LDAP server at a time: the others of the API's threads go on."""
 LEAST_CHARACTERS, MOST_CHARACTERS = 12, 200
 MAX_BUCKETS = 20_000
 
@@ -61,6 +63,14 @@ class BegunSession(Value):
     secret: str
     token: str
     expires_at: float
+
+
+class _Checked(Value):
+    """Who signs in. `groups` None: they stay as they are."""
+
+    name: str
+    groups: tuple[str, ...] | None = None
+    shown: str | None = None
 
 
 class _Bucket(Value):
@@ -101,15 +111,36 @@ class Limit:
         return min(float(self._most), bucket.tries + (self._clock.monotonic() - bucket.at) / self._seconds)
 
 
+class KnownPlaces:
+    """From where accounts signed in lately: there, what others do is in nobody's way."""
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, account: str, network: str) -> None:
+        """Note that somebody signed in."""
+        with self._lock:
+            self._places[account, network] = None
+            self._places.move_to_end((account, network))
+            if len(self._places) > MAX_BUCKETS:
+                self._places.popitem(last=False)
+
+    def has(self, account: str, network: str) -> bool:
+        """Return whether somebody signed in from there."""
+        with self._lock:
+            return (account, network) in self._places
+
+
 class PasswordSignIn:
     """Checks passwords, begins sessions, and says whose they are. `ldap`: the server that knows others' passwords."""
 
     def __init__(self, store: Store, ldap: Ldap | None = None) -> None:
         self._store = store
         self._ldap = ldap
-        self._at_server = threading.BoundedSemaphore(AT_SERVER_AT_ONCE)
         self._nobody: str | None = None
-        self._of_address = Limit(30, 20.0, store.clock)
+        self._known = KnownPlaces()
+        self._of_address = Limit(60, 10.0, store.clock)
         self._of_both = Limit(5, 30.0, store.clock)
         self._of_account = Limit(20, 30.0, store.clock)
 
@@ -121,38 +152,46 @@ class PasswordSignIn:
             NotAllowed: the account is disabled. SignInRefused: the server's answer about him cannot be used.
             Temporary: too many sign in at once, or the server does not answer.
         """
-        network, account = network_of(address), name.strip().lower()  # an LDAP server takes each spelling
-        both = f"{account} {network}"
-        limits = ((self._of_address, network), (self._of_both, both), (self._of_account, account))
-        self._refuse_many(name, account, network, both)
+        network, account = network_of(address), _account_of(name, password)
+        limits = [(self._of_both, f"{account} {network}")]
+        is_known = self._known.has(account, network) or self._store.people.has_session_from(account, network)
+        if not is_known:
+            limits += [(self._of_address, network), (self._of_account, account)]
+        if wait := max(limit.wait(key) for limit, key in limits):
+            seconds = int(wait) + 1
+            log.info("too many wrong passwords for an account, or from %s", network)
+            raise TooManyTries(
+                "too many wrong passwords", hint=f"the next try is heard in {seconds} seconds", seconds=seconds
+            )
         counted = [limit.count(key) for limit, key in limits]  # before it is known: of many at once each counts
-        is_local = self._ldap is None or self._store.people.realm(name) is Realm.LOCAL
-        if is_local:
-            is_right = self._is_password(name, password)
-            person = SignedIn(name, (), "") if is_right else None
-        else:
-            person = self._ask_server(name, password)
-        if person is None:
-            raise WrongPassword("the name or the password is wrong")
-        for (limit, key), tries in zip(limits, counted, strict=True):
-            limit.count(key, -tries)
-        if is_local:
-            return self.begin(name, Realm.LOCAL, address)
-        return self.begin(person.name, Realm.LDAP, address, person.groups, person.shown)
-
-    def _ask_server(self, name: str, password: str) -> SignedIn | None:
-        """Return who the server says that this is; None: the name or the password is wrong."""
-        assert self._ldap is not None
-        if not self._at_server.acquire(timeout=HASH_WAIT_SECONDS):
-            raise Temporary("too many people sign in at once", hint="try again in a few seconds")
+        is_wrong = False
         try:
-            return self._ldap.sign_in(name, password)
-        except SignInRefused as error:
-            if error.facts.get("problem") == WRONG:
-                return None
+            person, realm = self._check(name.strip(), password) if account else _nobody()
+        except WrongPassword:
+            is_wrong = True
+            log.info("a wrong password from %s", network)
             raise
         finally:
-            self._at_server.release()
+            for (limit, key), tries in zip(limits, counted, strict=True):
+                limit.count(key, 0.0 if is_wrong else -tries)
+        self._known.add(account, network)
+        return self.begin(person.name, realm, address, person.groups, person.shown)
+
+    def _check(self, name: str, password: str) -> tuple[_Checked, Realm]:
+        """Return who this is, and who says so.
+
+        Raises:
+            WrongPassword: the name or the password is wrong.
+        """
+        if self._ldap is None or self._store.people.realm(name) is Realm.LOCAL:
+            return (_Checked(name), Realm.LOCAL) if self._is_password(name, password) else _nobody()
+        try:
+            person = self._ldap.sign_in(name, password)
+        except SignInRefused as error:
+            if error.facts.get("problem") == WRONG:
+                return _nobody()
+            raise
+        return _Checked(person.name, person.groups, person.shown), Realm.LDAP
 
     def _is_password(self, name: str, password: str) -> bool:
         """Return whether a local person has this password; it takes as long for a name that nobody has."""
@@ -176,24 +215,13 @@ class PasswordSignIn:
         )
         return BegunSession(name, secret, header_token(secret), session.expires_at)
 
-    def caller(self, secret: str) -> FleetCaller | None:
-        """Return whose session this is, with what he may do now; None: nobody's."""
-        return self._store.people.session(digest_of(secret), IDLE_SECONDS)
+    def caller(self, secret: str, *, touches: bool = True) -> FleetCaller | None:
+        """Return whose session this is, with what he may do now; None: nobody's. `touches`: this is a use of it."""
+        return self._store.people.session(digest_of(secret), IDLE_SECONDS, touches=touches)
 
     def sign_out(self, secret: str) -> None:
         """End a session."""
         self._store.people.sign_out(digest_of(secret))
-
-    def _refuse_many(self, name: str, account: str, network: str, both: str) -> None:
-        wait = max(self._of_address.wait(network), self._of_both.wait(both))
-        of_account = self._of_account.wait(account)
-        if of_account and not self._store.people.has_session_from(name, network):
-            wait = max(wait, of_account)
-        if wait:
-            seconds = int(wait) + 1
-            raise TooManyTries(
-                "too many wrong passwords", hint=f"the next try is heard in {seconds} seconds", seconds=seconds
-            )
 
     def _verify(self, digest: str, password: str) -> bool:
         if len(password) > MOST_CHARACTERS:
@@ -212,6 +240,23 @@ class PasswordSignIn:
         if self._nobody is None:
             self._nobody = hash_password(secrets.token_urlsafe(16))
         return self._nobody
+
+
+def _account_of(name: str, password: str) -> str:
+    """Return the account whose tries count together: an LDAP server takes each spelling; empty: nobody's.
+
+    What no account can have is not asked of a database or a server.
+    """
+    try:
+        pool_rules.user(name.strip())
+        password.encode()
+    except ValueError:
+        return ""
+    return "" if "\0" in password else name.strip().lower()
+
+
+def _nobody() -> NoReturn:
+    raise WrongPassword("the name or the password is wrong")
 
 
 _hasher = PasswordHasher()

@@ -44,6 +44,8 @@ def test_a_right_holds_on_its_pool_alone(has, needs):
     order = [None, Right.USE, Right.OPERATE, Right.MANAGE]
     is_allowed = needs is not None and order.index(has) >= order.index(needs)
     access = Access(Role.ADMIN, needs)
+    assert decide(caller, access, FleetTarget()) is FleetDecision.DENY, "a call about no pool is about all of them"
+    access = Access(Role.ADMIN, needs, any_pool=True)
     assert (decide(caller, access, OFFICE) is FleetDecision.ALLOW) is is_allowed
     assert decide(caller, access, LAB) is FleetDecision.HIDE
     assert (decide(caller, access, FleetTarget()) is FleetDecision.ALLOW) is is_allowed, "of no pool: on any"

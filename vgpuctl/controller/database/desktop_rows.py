@@ -210,14 +210,14 @@ class DesktopRows(Rows):
             self._note(connection, "assigned", f"{desktop.name} to {user}", actor, about)
             return desktop, True
 
-    def release(self, name: str, actor: str) -> tuple[Desktop, bool]:
-        """Take a desktop away from its user; return it, and whether it had one.
+    def release(self, name: str, actor: str, user: str | None = None) -> tuple[Desktop, bool]:
+        """Take a desktop away from its user; return it, and whether it had one. `user`: whose it still must be.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: there is none of this name, or it is not his.
         """
         with self._write() as connection:
-            desktop = _find(connection, name, lock=True)
+            desktop = _find(connection, name, lock=True, user=user)
             if desktop.user is None:
                 return desktop, False
             return self._release(connection, desktop, actor), True
@@ -234,14 +234,14 @@ class DesktopRows(Rows):
                 self._retire(connection, desktop, actor)
             return replace(desktop, absent=True)
 
-    def set_power(self, name: str, actor: str, *, on: bool) -> tuple[Desktop, bool]:
-        """Have a desktop started or stopped; return it, and whether that is new.
+    def set_power(self, name: str, actor: str, user: str | None = None, *, on: bool) -> tuple[Desktop, bool]:
+        """Have a desktop started or stopped; return it, and whether that is new. `user`: whose it still must be.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: there is none of this name, or it is not his.
         """
         with self._write() as connection:
-            desktop = _find(connection, name, lock=True)
+            desktop = _find(connection, name, lock=True, user=user)
             waits = desktop.report is not None and desktop.report.code in (CRASHES_CODE, *WAITING_CODES)
             if desktop.power_on is on and not (on and waits):
                 return desktop, False
@@ -631,10 +631,10 @@ def _is_confirmed(desktop: Desktop, report: DesktopReport) -> bool:
     return not report.logon_due and (report.user, report.generation) == (desktop.user, desktop.generation)
 
 
-def _find(connection: Connection, name: str, *, lock: bool = False) -> Desktop:
+def _find(connection: Connection, name: str, *, lock: bool = False, user: str | None = None) -> Desktop:
     statement = select(schema.desktop).where(schema.desktop.c.name == name)
     row = connection.execute(statement.with_for_update(key_share=True) if lock else statement).mappings().first()
-    if row is None:
+    if row is None or user not in (None, row["user"]):
         raise no_desktop(name)
     return desktop_of(row)
 

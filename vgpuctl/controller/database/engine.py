@@ -38,7 +38,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from vgpuctl.controller.clock import ControllerClock
@@ -255,6 +255,8 @@ class Database:
                 f"use for {WAIT_SECONDS:g} s",
                 hint="it has more hosts than it can serve: run another controller on this database",
             ) from error
+        except DataError as error:
+            raise InvalidInput(f"the database takes no such value: {_reason(error)}") from error
         except DBAPIError as error:
             raise DatabaseUnreachable(
                 f"the database {self.name}: {_reason(error)}",

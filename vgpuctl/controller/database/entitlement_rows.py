@@ -8,7 +8,7 @@ from sqlalchemy import Connection, RowMapping, delete, func, or_, select
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import About, Rows, pool_ids
 from vgpuctl.controller.model import EVERYBODY, GROUP_MARK, CallerKind, Entitlement, FleetCaller, Right, Role
-from vgpuctl.controller.policy import greatest, greatest_role
+from vgpuctl.controller.policy import greatest, greatest_role, only_admins
 from vgpuctl.errors import NotFound
 
 
@@ -17,10 +17,9 @@ class EntitlementRows(Rows):
 
     def count_members(self, who: str) -> int:
         """Return how many people an entitlement is for; of a group those who signed in, or whom an admin put in."""
-        table = schema.membership
+        own = schema.membership.c.group_name == who.removeprefix(GROUP_MARK)
         if not who.startswith(GROUP_MARK):
-            return 1
-        own = table.c.group_name == who.removeprefix(GROUP_MARK)
+            own = schema.person.c.name == who
         with self._database.read() as connection:
             return int(connection.execute(select(func.count()).where(own)).scalar_one())
 
@@ -41,11 +40,13 @@ class EntitlementRows(Rows):
         rights = (_entitlement_of(row) for row in rows)
         return tuple(sorted(rights, key=lambda one: (one.pool or "", one.who)))
 
-    def put(self, entitlement: Entitlement, actor: str) -> bool:
+    def put(self, entitlement: Entitlement, actor: str, *, may_manage: bool = True) -> bool:
         """Give somebody a right on a pool, or a role in the fleet, instead of his former one; return whether it is new.
 
+        `may_manage`: whether the actor may take away that somebody manages the pool.
+
         Raises:
-            NotFound: there is no such pool.
+            NotFound: there is no such pool. NotAllowed: he may not.
         """
         table, who = schema.entitlement, entitlement.who
         with self._write() as connection:
@@ -54,17 +55,19 @@ class EntitlementRows(Rows):
             before = connection.execute(select(table.c.right).where(own)).scalar()
             if before == entitlement.right.value:
                 return False
+            if before == Right.MANAGE and not may_manage:
+                raise only_admins(entitlement.pool)
             row = {"who": who, "scope": scope, "pool_id": pool_id, "right": entitlement.right.value}
             self._database.insert_or_update(connection, table, ("who", "scope"), row)
             text = f"{who}: {entitlement.right}{f', before {before}' if before else ''}"
             self._note(connection, "entitled", text, actor, About(pool=entitlement.pool, user=who))
             return True
 
-    def delete(self, who: str, pool: str | None, actor: str) -> Entitlement:
-        """Take somebody's right on a pool, or his role in the fleet; return what it was.
+    def delete(self, who: str, pool: str | None, actor: str, *, may_manage: bool = True) -> Entitlement:
+        """Take somebody's right on a pool, or his role in the fleet; return what it was. `may_manage`: as of `put`.
 
         Raises:
-            NotFound: there is no such pool, or he has none.
+            NotFound: there is no such pool, or he has none. NotAllowed: as of `put`.
         """
         table = schema.entitlement
         with self._write() as connection:
@@ -74,6 +77,8 @@ class EntitlementRows(Rows):
             if before is None:
                 where = "in the fleet" if pool is None else f"on pool {pool}"
                 raise NotFound(f"{who} has no right of his own {where}", hint="vgpuctl controller list-entitlements")
+            if not may_manage and (pool is None or before == Right.MANAGE):
+                raise only_admins(pool)
             connection.execute(delete(table).where(own))
             self._note(connection, "entitlement-revoked", f"{who}: {before}", actor, About(pool=pool, user=who))
             return Entitlement(who, Role(before) if pool is None else Right(before), pool)

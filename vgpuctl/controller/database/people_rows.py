@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.entitlement_rows import read_caller
@@ -20,9 +20,10 @@ from vgpuctl.controller.model import (
     Realm,
     WebSession,
 )
-from vgpuctl.errors import Exists, NotAllowed, NotFound
+from vgpuctl.errors import Busy, Exists, NotAllowed, NotFound
 from vgpuctl.value import replace
 
+MOST_BEGUN = 10_000
 SEEN_SECONDS = 60.0
 """So often a session's last use is written."""
 
@@ -184,11 +185,17 @@ class PeopleRows(Rows):
             return session
 
     def keep_begun(self, digest: str, state: str, seconds: float) -> None:
-        """Keep what a sign-in elsewhere needs when its browser comes back, for so long."""
+        """Keep what a sign-in elsewhere needs when its browser comes back, for so long.
+
+        Raises:
+            Busy: very many began, and did not come back.
+        """
         table = schema.begun_sign_in
         with self._database.write() as connection:
             now = self._database.now(connection)
             connection.execute(delete(table).where(table.c.expires_at <= now))
+            if connection.execute(select(func.count()).select_from(table)).scalar_one() >= MOST_BEGUN:
+                raise Busy("too many people sign in at once", hint="try again in a few minutes")
             connection.execute(insert(table).values(digest=digest, state=state, expires_at=now + seconds))
 
     def take_begun(self, digest: str) -> str | None:
@@ -215,10 +222,10 @@ class PeopleRows(Rows):
                 connection.execute(delete(table).where(table.c.digest == digest))
                 self._note(connection, "signed-out", name, name, About(user=name))
 
-    def session(self, digest: str, idle_seconds: float) -> FleetCaller | None:
+    def session(self, digest: str, idle_seconds: float, *, touches: bool = True) -> FleetCaller | None:
         """Return whose session this is, with what he may do now; None: nobody's, or it is over.
 
-        `idle_seconds`: a session that was not used for so long is over.
+        `idle_seconds`: a session that was not used for so long is over. `touches`: this is a use.
         """
         table = schema.web_session
         with self._database.read() as connection:
@@ -227,7 +234,7 @@ class PeopleRows(Rows):
             if row is None or row["expires_at"] <= now or row["seen_at"] + idle_seconds <= now:
                 return None
             caller = read_caller(connection, row["person"])
-        if caller is not None and now >= row["seen_at"] + SEEN_SECONDS:
+        if touches and caller is not None and now >= row["seen_at"] + SEEN_SECONDS:
             with self._database.write() as connection:
                 connection.execute(update(table).where(table.c.digest == digest).values(seen_at=now))
         return caller

@@ -199,7 +199,7 @@ begun_sign_in = Table(
     metadata,
     Column("digest", String(64), primary_key=True),
     Column("state", Text, nullable=False),
-    Column("expires_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False, index=True),
 )
 """Who was sent to an OIDC issuer and is to come back, perhaps to another controller; `digest`: of a cookie's secret."""
 

@@ -17,6 +17,8 @@ from vgpuctl.model.guest_logon import is_account, is_guest_user
 
 MAX_DESKTOPS = 10_000
 USER_PATTERN = ACCOUNT_PATTERN
+RESERVED = frozenset(("everybody", "controller"))
+"""Everybody who can sign in; and in the journal, the controller itself."""
 DAY_WORDS = {"weekdays": (0, 1, 2, 3, 4), "weekend": (5, 6), "daily": (0, 1, 2, 3, 4, 5, 6)}
 CLOCK_SCHEMA = pattern_schema("(([01]?[0-9]|2[0-3]):[0-5][0-9]|24:00)")
 MINUTES_SCHEMA: JsonSchema = {"anyOf": [pattern_schema("[0-9]{1,4}(m|h)?"), {"minimum": 0, "type": "integer"}]}
@@ -47,6 +49,8 @@ def user(value: object) -> str:
     text = rules.as_text(value)
     if not re.fullmatch(USER_PATTERN, text, re.ASCII):
         raise ValueError(f"{text[:99]!a} is not the name of a user")
+    if text in RESERVED:
+        raise ValueError(f"{text} is no user's name: it means something else here")
     return text
 
 

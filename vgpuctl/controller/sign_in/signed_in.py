@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from vgpuctl.controller.planning import pool_rules
-from vgpuctl.errors import Refused, Temporary
+from vgpuctl.errors import Busy, InvalidInput, NotAllowed, Refused, Temporary, VgpuctlError
 from vgpuctl.model.names import is_visible
 from vgpuctl.value import Value
 
@@ -66,6 +66,14 @@ def person_of(
         log.warning("%s: %s", checked, warning)
     is_shown = isinstance(shown, str) and _is_plain(shown, MAX_SHOWN_LENGTH)
     return SignedIn(checked, kept, str(shown) if is_shown else checked, (*warnings, *more))
+
+
+def for_strangers(error: VgpuctlError) -> VgpuctlError:
+    """Return what somebody who has not signed in may know of an error; the log has the rest."""
+    if isinstance(error, SignInRefused | NotAllowed | InvalidInput | Busy) or error.code == "too-many-tries":
+        return error
+    log.warning("signing in fails: %s%s", error.message, f" ({error.hint})" if error.hint else "")
+    return SignInUnavailable("signing in does not work just now", hint="an admin finds why in the controller's log")
 
 
 def server_text(text: object) -> str:

@@ -30,10 +30,10 @@ HEADERS = {
 }
 NO_STORE = "no-store"
 _STATUSES = {"not-found": 404, "not-allowed": 403, "not-signed-in": 401}
-_STATUSES_OF_EXITS = {2: 400, 75: 503}
+_STATUSES_OF_EXITS = {2: 400, 3: 409, 4: 409, 7: 409, 75: 503}
 _TITLES = {
     400: "This address is wrong", 401: "You are not signed in", 403: "You may not see this",
-    404: "There is no such page", 503: "It does not work just now",
+    404: "There is no such page", 409: "It cannot be done now", 503: "It does not work just now",
 }  # fmt: skip
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]

@@ -73,7 +73,7 @@ class WebPages:
             who: list[str] = []
 
             def make() -> Response:
-                caller = self._callers.find(request, changes=False)
+                caller = self._callers.find(request, changes=False, touches=section is None)
                 who.append(caller.name)
                 if page.path == "/" and caller.kind is CallerKind.PERSON and caller.role is None:
                     return RedirectResponse(MINE, 303)  # he sees nothing of the fleet
@@ -104,7 +104,9 @@ class WebPages:
     async def _stream(self, request: Request) -> Response:
         """Answer with the stream of a page."""
         try:
-            caller: FleetCaller = await self._in_thread(lambda: self._callers.find(request, changes=False))
+            caller: FleetCaller = await self._in_thread(
+                lambda: self._callers.find(request, changes=False, touches=False)
+            )
             address = request.query_params.get("page", "")
             page, in_path, query = _page_at(address)
         except Exception as exc:
@@ -114,7 +116,7 @@ class WebPages:
             raise
 
         def read() -> Digests:
-            now = self._callers.find(request, changes=False)  # who lost his right sees nothing any more
+            now = self._callers.find(request, changes=False, touches=False)  # who lost his right sees nothing any more
             return render.section_digests(self._view(page, now, self._callers.token(request), in_path, query))
 
         response = self.live.open(caller.name, (address, repr(caller)), read)

@@ -33,7 +33,7 @@ MAX_FORM_BYTES, MAX_FIELDS = 16 << 10, 20
 FORM_SECONDS = 30.0
 FORM_TYPE = "application/x-www-form-urlencoded"
 ACTIONS: Mapping[str, str] = {
-    "take": "take-desktop", "password": "take-desktop", "start": "start-desktop", "stop": "stop-desktop",
+    "take": "take-desktop", "password": "new-password", "start": "start-desktop", "stop": "stop-desktop",
     "release": "release",
 }  # fmt: skip
 """What a button of the page of one's own desktops does -> the call that does it."""
@@ -84,7 +84,7 @@ class WebForms:
         if oidc is None:
             raise NotFound("Nothing is at this address.")
         try:
-            url, secret = await self._in_thread(lambda: oidc.begin(path, address_of(request)))
+            url, secret = await self._callers.threads.run(lambda: oidc.begin(path, address_of(request)))
         except (SignInUnavailable, TooManyTries) as error:
             status = 429 if isinstance(error, TooManyTries) else 503
             return html(self._sign_in_page("", path, error.message), status)
@@ -99,7 +99,7 @@ class WebForms:
             raise NotFound("Nothing is at this address.")
         secret, query, address = session_secret(request, OIDC_COOKIE), request.query_params, address_of(request)
         try:
-            session, path = await self._in_thread(lambda: oidc.finish(secret, dict(query), address))
+            session, path = await self._callers.threads.run(lambda: oidc.finish(secret, dict(query), address))
         except (SignInRefused, SignInUnavailable, NotAllowed) as error:
             status = 503 if isinstance(error, SignInUnavailable) else 403
             response: Response = html(self._sign_in_page("", "/", error.message), status)
@@ -115,7 +115,7 @@ class WebForms:
         name, path = form.get("user", ""), local_path(form.get("path", "/"))
         given = {"user": name, "password": form.get("password", "")}
         try:
-            session = await self._in_thread(lambda: self._callers.sign_in(request, given))
+            session = await self._callers.threads.run(lambda: self._callers.sign_in(request, given))
         except (WrongPassword, Temporary, NotAllowed, SignInRefused) as error:
             text = error.message if error.hint is None else f"{error.message}: {error.hint}"
             status = 429 if isinstance(error, TooManyTries) else 503 if isinstance(error, Temporary) else 401
@@ -150,8 +150,6 @@ class WebForms:
                     return html(render.render_question(form.get("name", ""), visitor_of(caller, token)))
                 call = CALLS[ACTIONS[action]]
                 arguments: dict[str, Any] = {name: form[name] for name in call.in_path if name in form}
-                if action == "password":
-                    arguments["new_password"] = True
                 result = call.on(self._fleet, caller, arguments)
                 password = getattr(result.data, "password", None)
                 if password is None:

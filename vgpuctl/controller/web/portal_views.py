@@ -60,8 +60,7 @@ class Portal(Value):
 def portal_view(pools: Sequence[MyPoolResult], desktops: Sequence[MyDesktopResult], token: str) -> PageView:
     """Return the page of somebody's desktops, and of the pools that he may take one from."""
     colors = pool_colors([*(one.name for one in pools), *(one.pool for one in desktops)])
-    by_name = {one.name: one for one in pools}
-    own = tuple(_desktop_card(one, colors[one.pool], by_name.get(one.pool)) for one in desktops)
+    own = tuple(_desktop_card(one, colors[one.pool]) for one in desktops)
     others = tuple(_pool_card(one, colors[one.name]) for one in pools if one.desktops < one.per_user)
     sections = []
     if own or not others:
@@ -71,7 +70,7 @@ def portal_view(pools: Sequence[MyPoolResult], desktops: Sequence[MyDesktopResul
     return PageView("My desktops", "my", plural(len(own), "desktop"), tuple(sections))
 
 
-def _desktop_card(one: MyDesktopResult, color: int, pool: MyPoolResult | None) -> PortalCard:
+def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
     facts = []
     if one.address is not None:
         facts.append(("Address", Cell(one.address, style="code")))
@@ -80,14 +79,14 @@ def _desktop_card(one: MyDesktopResult, color: int, pool: MyPoolResult | None) -
     is_off = one.power == "off" or one.phase == "off"
     power = ("start", "Start") if is_off else ("stop", "Shut down")
     buttons = [PortalButton(*power, "name", one.name)]
-    if pool is not None and pool.logon == "local" and not is_off:
-        buttons.append(PortalButton("password", "New password", "pool", one.pool))
-    if pool is not None and pool.kind == "floating":
+    if one.logon == "local" and not is_off:
+        buttons.append(PortalButton("password", "New password", "name", one.name))
+    if one.kind == "floating":
         buttons.append(PortalButton("release", "Give back", "name", one.name))
     text = _TEXTS.get(one.phase, "")
     if one.phase == "assigned" and one.address is not None:
         text = "It is ready: open its address with your remote desktop program."
-    note = "" if pool is None else _KINDS.get(pool.kind, "")
+    note = _KINDS.get(one.kind or "", "")
     return PortalCard(one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note)
 
 

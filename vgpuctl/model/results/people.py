@@ -63,10 +63,7 @@ class MyselfResult(Value):
 
 
 class MyPoolResult(Value):
-    """A pool of which somebody may have a desktop. `reason`: why it gives none now.
-
-    `logon`: local: he has an account in each desktop, with one-time passwords; null: its guests let in whom they know.
-    """
+    """A pool of which somebody may have a desktop. `reason`: why it gives none now."""
 
     name: str
     kind: str
@@ -74,13 +71,13 @@ class MyPoolResult(Value):
     reason: str | None
     desktops: int
     per_user: int
-    logon: str | None = None
 
 
 class MyDesktopResult(Value):
     """A desktop of who asks; nothing of its host is in it.
 
-    `why`: what it waits for. `password`: of his account in it, only in the answer that made it.
+    `why`: what it waits for. `password`: of his account in it, only in the answer that made it. `kind`: of its pool.
+    `logon`: local: he has an account in it, with one-time passwords; null: its guest lets in whom it knows.
     """
 
     name: str
@@ -92,3 +89,5 @@ class MyDesktopResult(Value):
     assigned: str | None
     lease_until: str | None
     password: str | None = None
+    kind: str | None = None
+    logon: str | None = None

@@ -60,6 +60,7 @@ def _add_of_people() -> None:
         sa.Column("expires_at", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_begun_sign_in")),
     )
+    op.create_index(op.f("ix_begun_sign_in_expires_at"), "begun_sign_in", ["expires_at"])
 
 
 def _add_of_pools() -> None:
@@ -84,7 +85,11 @@ def _add_of_pools() -> None:
 
 
 def _move_users() -> None:
-    """Make what pools' specs said of users entitlements: who is in `users`, or everybody."""
+    """Make what pools' specs said of users entitlements.
+
+    Without `users` an operator could give desktops to anybody, and still can: that does not mean that each person who
+    signs in may take one.
+    """
     connection = op.get_bind()
     pool = sa.table("pool", sa.column("id"), sa.column("spec"))
     entitlement = sa.table("entitlement", *map(sa.column, ("who", "scope", "pool_id", "right")))
@@ -92,6 +97,6 @@ def _move_users() -> None:
         spec = json.loads(text)
         users = spec.pop("users", [])
         connection.execute(sa.update(pool).where(pool.c.id == pool_id).values(spec=json.dumps(spec)))
-        for who in users or ["everybody"]:
+        for who in users:
             row = {"who": who, "scope": pool_id, "pool_id": pool_id, "right": "use"}
             connection.execute(sa.insert(entitlement).values(row))
