@@ -149,7 +149,7 @@ def running(
             yield RunningAgent(path, directory / "state", host)
         finally:
             stop[0]()
-            thread.join(60)
+            thread.join(server.STOP_SECONDS + 30)  # it waits so long for what runs
             assert not thread.is_alive()
             if ports.close is not None:
                 ports.close()
