@@ -308,6 +308,26 @@ def test_nobody_loses_what_he_saved_by_himself(controller: Controller, callers: 
     assert controller.request("POST", path, {}, **callers["operator"])[0] == 200
 
 
+def test_a_wrong_token_is_not_made_good_by_a_cookie(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
+    for given in ("Bearer wrong", "Basic x", "Bearer"):
+        assert controller.request("GET", f"{API}/me", **callers["viewer"], Authorization=given)[0] == 401, given
+
+
+def test_users_see_nothing_of_what_failed_on_hosts(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
+    with opened(f"sqlite:///{controller.directory}/state/fleet.db") as store, store.database.write() as connection:
+        connection.exec_driver_sql(
+            "UPDATE pool SET state = 'paused', paused_by_errors = 1, reason = 'gpu07: a driver' WHERE name = 'office'"
+        )
+    answers = [
+        controller.request("GET", f"{API}/me/pools", **callers["user"])[1],
+        controller.request("POST", f"{API}/me/pools/office/desktop", {}, **callers["user"])[1],
+    ]
+    assert controller.run("resume-pool", "office").returncode == 0
+    for answer in answers:
+        assert "it has a problem, and its admins know" in json.dumps(answer)
+        assert "gpu07" not in json.dumps(answer)
+
+
 def test_no_secret_is_stored_or_logged(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
     secrets = [headers["Cookie"].partition("=")[2] for headers in callers.values() if "Cookie" in headers]
     secrets += [PASSWORD, callers["tool"]["Authorization"].removeprefix("Bearer ")]
