@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An OpenID Connect issuer for tests that does what it is told to, also what no issuer should."""
+"""An OpenID Connect issuer for tests, which set what it answers, also what no issuer should."""
 
 from __future__ import annotations
 

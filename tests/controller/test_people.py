@@ -41,7 +41,7 @@ HOME, ELSEWHERE = "192.0.2.7", "198.51.100.9"
 
 
 class SteppedClock(ControllerClock):
-    """A clock that goes when it is told to."""
+    """A clock that tests move."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0

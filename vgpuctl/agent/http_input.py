@@ -30,6 +30,26 @@ class NotAnObject(InvalidInput):
     """A request's body is not a JSON object."""
 
 
+async def read_bytes(request: HttpRequest, most: int) -> bytes:
+    """Return a request's body.
+
+    Raises:
+        HTTPException: it has more than `most` bytes, or does not arrive.
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise HTTPException(413, f"the body is larger than {most} bytes")
+    except ClientDisconnect:
+        raise HTTPException(400, "the client went away before its request was complete") from None
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
+    return bytes(body)
+
+
 async def read_body(request: HttpRequest) -> dict[str, Any]:
     """Return the JSON object in a request's body.
 
@@ -37,19 +57,8 @@ async def read_body(request: HttpRequest) -> dict[str, Any]:
         NotAnObject: it is something else.
         HTTPException: it is too large, or does not arrive.
     """
-    body_bytes = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.stream():
-                body_bytes += chunk
-                if len(body_bytes) > MAX_BODY_BYTES:
-                    raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
-    except ClientDisconnect:
-        raise HTTPException(400, "the client went away before its request was complete") from None
-    except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
-    try:
-        body = json.loads(bytes(body_bytes) or b"{}")
+        body = json.loads(await read_bytes(request, MAX_BODY_BYTES) or b"{}")
     except (ValueError, RecursionError) as error:
         raise NotAnObject(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):

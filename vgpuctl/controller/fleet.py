@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.config import labels as label_rules
-from vgpuctl.config import rules
 from vgpuctl.controller.capacity import CapacityCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
@@ -117,7 +116,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
         if_generation: int | None = None,
     ) -> Outcome[PoolResult]:
         """Create a pool, or change it to match a spec: an object, or the `text` of a spec file, `file` by name."""
-        rules_name(name)
+        pool_rules.checked_name(name)
         if (spec is None) is (text is None):
             raise InvalidInput("ensure-pool: give either spec or text")
         if text is not None and len(text) > MAX_SPEC_BYTES:
@@ -247,7 +246,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
 
         `lost_controller`: it obeys a controller whose database is lost, and is held until an import is confirmed.
         """
-        rules_name(name)
+        pool_rules.checked_name(name)
         checked_labels = _check_labels(labels or {})
         link = self._connect(FleetHost(id="", name=name, address=check_address(address), host_key=host_key))
         try:
@@ -334,7 +333,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
         """Add an image: a `file` of the controller or a `url`, for copies in `folder` on hosts; or their `path`."""
         from vgpuctl.controller.image_source import image_source
 
-        rules_name(name)
+        pool_rules.checked_name(name)
         source = image_source(
             name, caller.is_local, path=path, file=file, url=url, folder=folder, sha256=sha256, size=size
         )
@@ -412,11 +411,6 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
     def _shown(self, caller: FleetCaller, desktop: Desktop) -> DesktopResult:
         """Return a desktop as its caller may see it."""
         return shown_to(caller, self._desktop_results((desktop,))[0])
-
-    def _hash_password(self, password: str) -> str:
-        from vgpuctl.controller.sessions import hash_password
-
-        return hash_password(password)
 
     def _host_results(self, hosts: tuple[FleetHost, ...]) -> tuple[FleetHostResult, ...]:
         leases, counts, now = self._store.hosts.leases(), self._store.hosts.desktop_counts(), self._store.now()
@@ -515,18 +509,6 @@ def _desktop_result(
 def _event_result(event: FleetEvent) -> FleetEventResult:
     about = (event.pool, event.desktop, event.host, event.user)
     return FleetEventResult(event.id, _time_text(event.at) or "", event.kind, event.text, event.actor, *about)
-
-
-def rules_name(name: str) -> str:
-    """Return the name of a pool, host, image or token.
-
-    Raises:
-        InvalidInput: it is none.
-    """
-    try:
-        return rules.name(name)
-    except ValueError as error:
-        raise InvalidInput(f"name: {error}") from error
 
 
 def _check_labels(labels: Mapping[str, str]) -> dict[str, str]:

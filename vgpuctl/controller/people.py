@@ -83,11 +83,11 @@ class PeopleCalls:
 
     def set_password(self, caller: FleetCaller, name: str, password: str | None = None) -> Outcome[PersonResult]:
         """Give a local person a new password: this one, or one that is made and shown this once; he is signed out."""
-        from vgpuctl.controller.sessions import check_password
+        from vgpuctl.controller.sessions import check_password, hash_password
         from vgpuctl.model.guest_logon import new_password
 
         given = check_password(name, password) if password is not None else new_password()
-        person = self._store.people.set_password(name, self._hash_password(given), caller.name)
+        person = self._store.people.set_password(name, hash_password(given), caller.name)
         enable = f"{name} is disabled, and cannot sign in: vgpuctl controller ensure-person {name} --enabled"
         result = replace(_person_result(person), password=None if password is not None else given)
         return Outcome(True, result, warnings=(enable,) if person.disabled else ())
@@ -147,7 +147,7 @@ class PeopleCalls:
         days: int | None = None,
     ) -> Outcome[ApiTokenResult]:
         """Make an API token, of a `role` in the fleet, or a `right` on `pools`; its secret is shown this once."""
-        _check_name(name)
+        pool_rules.checked_name(name)
         if right is not None and (role is not None or not pools):
             raise InvalidInput("a token has either a role, or a right and the pools for it")
         if right is None and pools:
@@ -171,10 +171,6 @@ class PeopleCalls:
         self._store.tokens.delete(name, caller.name)
         assert result is not None
         return Outcome(True, result)
-
-    def _hash_password(self, password: str) -> str:
-        """Return the hash of a password."""
-        raise NotImplementedError
 
     @staticmethod
     def _refuse_of_managers(caller: FleetCaller, pool: str | None, right: Role | Right) -> None:
@@ -210,13 +206,6 @@ def _check_groups(groups: Sequence[str]) -> tuple[str, ...]:
                 "first one neither a space nor @"
             )
     return tuple(groups)
-
-
-def _check_name(name: str) -> None:
-    try:
-        rules.name(name)
-    except ValueError as error:
-        raise InvalidInput(f"name: {error}") from error
 
 
 def _one_of(field: str, value: str, words: tuple[str, ...]) -> str:

@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 class SignInThreads:
-    """So many sign in at a time, some wait, and others are told to try again."""
+    """Runs a few sign-ins at a time, lets some wait, and refuses the others until later."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sign-in")

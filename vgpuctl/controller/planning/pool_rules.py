@@ -11,13 +11,14 @@ from vgpuctl.config.agent_spec import ACCOUNT_PATTERN
 from vgpuctl.config.shape import Rule, nonempty_list
 from vgpuctl.config.vm_fields import JsonSchema, pattern_schema
 from vgpuctl.config.vm_spec import check_pattern
-from vgpuctl.controller.model import Logon, PoolSpec, ReadyWhen
+from vgpuctl.controller.model import EVERYBODY, Logon, PoolSpec, ReadyWhen
 from vgpuctl.controller.planning.schedules import DAY_NAMES, zone_of
+from vgpuctl.errors import InvalidInput
 from vgpuctl.model.guest_logon import is_account, is_guest_user
 
 MAX_DESKTOPS = 10_000
 USER_PATTERN = ACCOUNT_PATTERN
-RESERVED = frozenset(("everybody", "controller"))
+RESERVED = frozenset((EVERYBODY, "controller"))
 """Everybody who can sign in; and in the journal, the controller itself."""
 DAY_WORDS = {"weekdays": (0, 1, 2, 3, 4), "weekend": (5, 6), "daily": (0, 1, 2, 3, 4, 5, 6)}
 CLOCK_SCHEMA = pattern_schema("(([01]?[0-9]|2[0-3]):[0-5][0-9]|24:00)")
@@ -42,6 +43,18 @@ def digits(pattern: str) -> int | None:
     """Return how many digits the numbers of a pattern have at least; None: as many as they need."""
     match = _DIGITS.search(pattern)
     return int(match[1]) if match else None
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a pool, host, image or token.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    try:
+        return rules.name(name)
+    except ValueError as error:
+        raise InvalidInput(f"name: {error}") from error
 
 
 def user(value: object) -> str:

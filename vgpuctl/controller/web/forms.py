@@ -7,16 +7,16 @@ a change the browser is sent to a page: reloading that changes nothing.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from vgpuctl.agent.http_input import read_bytes
 from vgpuctl.controller.callers import Callers, address_of, session_secret, set_cookie
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.oidc_sign_in import RETURN_PATH
@@ -30,7 +30,6 @@ from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, Temporary, Vgpuct
 SIGN_IN, SIGN_OUT, MINE = "/sign-in", "/sign-out", "/my"
 OIDC, OIDC_COOKIE = "/sign-in/oidc", "-oidc"
 MAX_FORM_BYTES, MAX_FIELDS = 16 << 10, 20
-FORM_SECONDS = 30.0
 FORM_TYPE = "application/x-www-form-urlencoded"
 ACTIONS: Mapping[str, str] = {
     "take": "take-desktop", "password": "new-password", "start": "start-desktop", "stop": "stop-desktop",
@@ -93,7 +92,7 @@ class WebForms:
         return response
 
     async def _come_back(self, request: Request) -> Response:
-        """Begin the session of who comes back from the issuer."""
+        """Begin the session of somebody whom the issuer sends back."""
         oidc = self._callers.oidc
         if oidc is None:
             raise NotFound("Nothing is at this address.")
@@ -177,17 +176,7 @@ async def read_form(request: Request) -> dict[str, str]:
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
         raise InvalidInput("this is not what a form sends")
-    data = bytearray()
-    try:
-        async with asyncio.timeout(FORM_SECONDS):
-            async for chunk in request.stream():
-                data += chunk
-                if len(data) > MAX_FORM_BYTES:
-                    raise HTTPException(413, f"the form is larger than {MAX_FORM_BYTES} bytes")
-    except ClientDisconnect:
-        raise HTTPException(400, "the browser went away before its form was complete") from None
-    except TimeoutError:
-        raise HTTPException(408, f"the form did not arrive within {FORM_SECONDS:g} seconds") from None
+    data = await read_bytes(request, MAX_FORM_BYTES)
     try:
         pairs = parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError as error:
