@@ -343,7 +343,9 @@ class HostRunner(threading.Thread):
                 vm = question.vm
                 questions += [question] if question.is_open else []
             vms[vm.uuid] = vm
-        return tuple((vms | {vm.uuid: vm for vm in self._guests.ask(link, questions)}).values())
+        asks = any(question.needs_address for question in questions)
+        of_hosts = self._store.rooms.own_addresses() if asks else frozenset()
+        return tuple((vms | {vm.uuid: vm for vm in self._guests.ask(link, questions, of_hosts)}).values())
 
     def _read_room(self, link: HostLink, host: FleetHost, *, is_new: bool) -> HostRoom | None:
         """Store what the host has room for, and return it; not after each look, since it takes a while on large hosts.
