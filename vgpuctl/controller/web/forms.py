@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people do on pages: they sign in and out, and take, start, stop and give back desktops of their own.
 
-Each form carries the text that the header of a change has elsewhere, so that no other site's page can send it. After
-a change the browser is sent to a page: reloading that changes nothing.
+Each form that changes something carries the text that the header of a change has elsewhere, so that no other site's
+page can send it. After a change the browser is sent to a page, and a question is a page of its own: reloading either,
+or going back to it, changes nothing.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class WebForms:
             Route(OIDC, self._guarded(self._go_to_issuer), methods=["GET"]),
             Route(RETURN_PATH, self._guarded(self._come_back), methods=["GET"]),
             Route(SIGN_OUT, self._guarded(self._sign_out), methods=["POST"]),
+            Route(f"{MINE}/release", self._guarded(self._ask_release), methods=["GET"]),
             *(Route(f"{MINE}/{action}", self._guarded(self._change(action)), methods=["POST"]) for action in ACTIONS),
         ]
 
@@ -135,18 +137,27 @@ class WebForms:
         set_cookie(request, response, None)
         return response
 
+    async def _ask_release(self, request: Request) -> Response:
+        """Ask whether somebody gives a desktop of his back."""
+        name = request.query_params.get("name", "")
+
+        def ask() -> Response:
+            caller, token = self._callers.find(request, changes=False), self._callers.token(request)
+            CALLS["release"].check(self._fleet, caller, {"name": name})
+            return html(render.render_question(name, visitor_of(caller, token)))
+
+        response: Response = await self._in_thread(ask)
+        return response
+
     def _change(self, action: str) -> Callable[[Request], Awaitable[Response]]:
         """Return what a button does: its call, as the one who presses it."""
 
         async def change(request: Request) -> Response:
             form = await read_form(request)
             token = form.pop("token", "")
-            is_sure = action != "release" or form.get("sure") == "yes"
 
             def make() -> Response:
                 caller = self._callers.find(request, changes=True, token=token)
-                if not is_sure:
-                    return html(render.render_question(form.get("name", ""), visitor_of(caller, token)))
                 call = CALLS[ACTIONS[action]]
                 arguments: dict[str, Any] = {name: form[name] for name in call.in_path if name in form}
                 result = call.on(self._fleet, caller, arguments)
