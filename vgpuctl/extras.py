@@ -20,7 +20,17 @@ EXTRAS = {
     "top": ("textual", "rich"),
     "ldap": ("ldap",),
     "oidc": ("authlib", "joserfc"),
-    "controller": ("sqlalchemy", "alembic", "psycopg", "mako", "starlette", "uvicorn", "paramiko", "argon2"),
+    "controller": (
+        "sqlalchemy",
+        "alembic",
+        "psycopg",
+        "mako",
+        "starlette",
+        "uvicorn",
+        "paramiko",
+        "argon2",
+        "cryptography",
+    ),
 }
 """Extra -> import names of its libraries, the one that it is for first."""
 _PIP_NAMES = {

@@ -54,7 +54,9 @@ OFFICE = {
     "take-desktop": {"user", "helper", "manager"},
     **dict.fromkeys(("entitle", "revoke"), ADMIN | {"manager"}),
     "show-desktop": SEE | OPERATORS | {"user"},
-    **dict.fromkeys(("release", "start-desktop", "stop-desktop", "new-password"), OPERATE | OPERATORS | {"user"}),
+    **dict.fromkeys(
+        ("open-desktop", "release", "start-desktop", "stop-desktop", "new-password"), OPERATE | OPERATORS | {"user"}
+    ),
     "delete-desktop": OPERATE | {"manager"},
     **dict.fromkeys(("move-desktop", "accept-desktop"), ADMIN),
 }

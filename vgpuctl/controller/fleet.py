@@ -63,6 +63,7 @@ from vgpuctl.version import __version__
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
     from vgpuctl.controller.hosts.link import HostLink
+    from vgpuctl.controller.rdp_signing import RdpSigner
 
 DAY_SECONDS = 86400.0
 LEASE_SECONDS = 30.0
@@ -71,9 +72,10 @@ _READY = frozenset({PhaseWord.READY})
 
 
 class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, MyDesktopCalls, OverviewCalls):
-    """The controller's calls. `connect`: makes the link to a host's agent."""
+    """The controller's calls. `connect`: makes the link to a host's agent; `signer`: signs RDP files."""
 
-    def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
+    def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink], signer: RdpSigner | None = None) -> None:
+        self._signer = signer
         self._store = store
         self._connect = connect
         self._passwords = OneTimePasswords(store, connect)

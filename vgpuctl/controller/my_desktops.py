@@ -7,17 +7,20 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind, PoolState
-from vgpuctl.controller.policy import sees_pool
+from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind, PoolState, ReadyWhen
+from vgpuctl.controller.planning.desktop_address import OPEN_RDP, fill_link
+from vgpuctl.controller.planning.rdp_file import RDP_PORT, rdp_lines, rdp_text
+from vgpuctl.controller.policy import no_desktop, sees_pool
 from vgpuctl.errors import Busy, HostKeyRefused, NotAllowed, Refused, Unreachable
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fleet import AssignedDesktopResult, DesktopResult
-from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
+from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult, OpenDesktopResult
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
     from vgpuctl.controller.model import Desktop, Pool
+    from vgpuctl.controller.rdp_signing import RdpSigner
 
 
 log = logging.getLogger("vgpuctl.controller")
@@ -27,6 +30,7 @@ class _Desktops(Protocol):
     """What `FleetService` has besides."""
 
     _store: Store
+    _signer: RdpSigner | None
 
     def assign(
         self, caller: FleetCaller, pool: str, user: str, new_password: bool = False
@@ -77,6 +81,32 @@ class MyDesktopCalls:
         late = ("your password is not set yet: ask for a new one in a minute",) if outcome.warnings else ()
         return Outcome(outcome.changed, _my_result(outcome.data, stored), warnings=late)
 
+    def open_desktop(self: _Desktops, caller: FleetCaller, name: str) -> QueryResult[OpenDesktopResult]:
+        """Return the link or the RDP file that opens a desktop for its user."""
+        desktop = self._store.desktops.find(name)
+        pool = next((one for one in self._store.pools.list() if one.id == desktop.pool_id), None)
+        shown = self._desktop_results((desktop,))
+        if desktop.user != caller.name and (pool is None or not sees_pool(caller, pool.name)):
+            raise no_desktop(name)  # it was taken from him meanwhile
+        if pool is None or pool.spec.open is None:
+            raise Refused(
+                f"the pool of {name} does not say how its desktops are opened",
+                hint="its spec needs open: rdp, or open: with a link; without it a user types the address himself",
+                desktop=name,
+            )
+        if desktop.user is None or not shown or shown[0].address is None:
+            raise Busy(f"{name} has no address to open yet: it is {shown[0].phase if shown else 'gone'}", desktop=name)
+        return QueryResult(_opened(pool, shown[0].name, shown[0].address, desktop.user, self._signer))
+
+
+def _opened(pool: Pool, name: str, address: str, user: str, signer: RdpSigner | None) -> OpenDesktopResult:
+    spec = pool.spec
+    if spec.open is not None and spec.open != OPEN_RDP:
+        return OpenDesktopResult(name, fill_link(spec.open, address, user, name), None)
+    port = spec.port if spec.ready_when is ReadyWhen.PORT else RDP_PORT
+    lines = rdp_lines(spec.rdp, address, port, user)
+    return OpenDesktopResult(name, None, rdp_text(lines if signer is None else signer.sign(lines)))
+
 
 def refuse_loss(caller: FleetCaller, desktop: Desktop, pools: Sequence[Pool]) -> None:
     """Refuse that somebody gives back a dedicated desktop, unless he operates its pool.
@@ -119,7 +149,10 @@ def _my_result(one: DesktopResult, pool: Pool | None) -> MyDesktopResult:
     password = one.password if isinstance(one, AssignedDesktopResult) else None
     kind = None if pool is None else str(pool.spec.kind)
     logon = None if pool is None or pool.spec.logon is None else str(pool.spec.logon)
+    opening = None if pool is None or one.address is None or one.user is None else pool.spec.open
+    if opening not in (None, OPEN_RDP):
+        opening = fill_link(opening, str(one.address), str(one.user), one.name)
     return MyDesktopResult(
         one.name, one.pool, one.phase, None, one.power, one.address, one.assigned, one.lease_until, password, kind,
-        logon,
+        logon, opening,
     )  # fmt: skip

@@ -185,6 +185,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("assign", "POST", "/pools/{pool}/desktops", _OPERATE_POOL),
         FleetCall("list-desktops", "GET", "/desktops", _LIST_POOLS),
         FleetCall("show-desktop", "GET", "/desktops/{name}", Access(Role.VIEWER, Right.OPERATE, own=True)),
+        FleetCall("open-desktop", "GET", "/desktops/{name}/open", Access(Role.OPERATOR, Right.OPERATE, own=True)),
         FleetCall("release", "POST", "/desktops/{name}/release", _USE_DESKTOP),
         FleetCall("start-desktop", "POST", "/desktops/{name}/start", _USE_DESKTOP),
         FleetCall("stop-desktop", "POST", "/desktops/{name}/stop", _USE_DESKTOP),

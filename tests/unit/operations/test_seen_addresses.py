@@ -62,7 +62,7 @@ def test_which_addresses_can_be_a_guests(address: str, counts: bool) -> None:
 
 def test_the_bridge_of_each_network_card_of_a_running_vm() -> None:
     xml = f"""<domain type='kvm'><devices>
-    <interface type='network'><mac address='{MAC.upper()}'/><source network='lan' portid='x' bridge='virbr7'/></interface>
+    <interface type='network'><mac address='{MAC.upper()}'/><source network='lan' bridge='virbr7'/></interface>
     <interface type='bridge'><mac address='{OTHER}'/><source bridge='br0'/></interface>
     <interface type='direct'><mac address='52:54:00:00:00:03'/><source dev='eth0' mode='vepa'/></interface>
     <interface type='hostdev'><mac address='52:54:00:00:00:04'/></interface></devices></domain>"""
@@ -71,10 +71,10 @@ def test_the_bridge_of_each_network_card_of_a_running_vm() -> None:
 
 def test_what_the_guest_says_does_not_count(ports) -> None:
     vm = create(ports, request("A100-4C", name="vm", image=BASE)).data
-    said = GuestAddress("203.0.113.66", 24, None, "eth0")
+    claim = GuestAddress("203.0.113.66", 24, None, "eth0")
     genuine = ports.hypervisor.guest_addresses
-    lying = with_calls(ports, "hypervisor", guest_addresses=lambda u, s: (said,) if s == "agent" else genuine(u, s))
-    assert read_addresses(lying, context(), "vm").data.addresses[0].address == said.address
+    lying = with_calls(ports, "hypervisor", guest_addresses=lambda u, s: (claim,) if s == "agent" else genuine(u, s))
+    assert read_addresses(lying, context(), "vm").data.addresses[0].address == claim.address
     seen = read_addresses(lying, context(), "vm", seen_by_host=True).data
     assert (seen.source, [one.address for one in seen.addresses]) == (
         "lease",

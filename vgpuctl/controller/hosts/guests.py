@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from vgpuctl.controller.clock import ControllerClock
+from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.model import Desktop, DesktopVgpu, Pool, PoolKind, ReadyWhen
 from vgpuctl.controller.planning.desktop_address import choose_address
@@ -64,21 +64,18 @@ class GuestQuestion(Value):
 class GuestProbes:
     """Asks the guests of one host, some at a time; those that were asked longest ago come first."""
 
-    def __init__(self, host_name: str, clock: ControllerClock) -> None:
-        self._clock = clock
+    def __init__(self, host_name: str, store: Store) -> None:
+        self._store = store
         self._threads = ThreadPoolExecutor(PROBES_AT_A_TIME, thread_name_prefix=f"probe-{host_name}")
         self._asked_at: dict[str, float] = {}
 
-    def ask(
-        self, link: HostLink, questions: Sequence[GuestQuestion], of_hosts: frozenset[str] = frozenset()
-    ) -> Iterator[HostVm]:
-        """Return the VMs of some of the questions, with the answers; the others wait for the next look.
-
-        `of_hosts`: see `GuestQuestion.answered`.
-        """
+    def ask(self, link: HostLink, questions: Sequence[GuestQuestion]) -> Iterator[HostVm]:
+        """Return the VMs of some of the questions, with the answers; the others wait for the next look."""
         at = {one.vm.uuid: self._asked_at.get(one.vm.uuid, 0.0) for one in questions}
         asked = sorted(questions, key=lambda one: at[one.vm.uuid])[:MAX_PROBES]
-        self._asked_at = at | {one.vm.uuid: self._clock.monotonic() for one in asked}
+        self._asked_at = at | {one.vm.uuid: self._store.clock.monotonic() for one in asked}
+        asks = any(one.needs_address for one in asked)
+        of_hosts = self._store.rooms.own_addresses() if asks else frozenset()
         return self._threads.map(lambda question: question.answered(link, of_hosts), asked)
 
     def stop(self) -> None:

@@ -84,7 +84,7 @@ class HostRunner(threading.Thread):
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._calls = DesktopCalls(store, host, self._note_end)
-        self._guests = GuestProbes(host.name, store.clock)
+        self._guests = GuestProbes(host.name, store)
         self._events: threading.Thread | None = None
         self._room_read_at = 0.0
         self._seen: FleetStatus | None = None
@@ -343,9 +343,7 @@ class HostRunner(threading.Thread):
                 vm = question.vm
                 questions += [question] if question.is_open else []
             vms[vm.uuid] = vm
-        asks = any(question.needs_address for question in questions)
-        of_hosts = self._store.rooms.own_addresses() if asks else frozenset()
-        return tuple((vms | {vm.uuid: vm for vm in self._guests.ask(link, questions, of_hosts)}).values())
+        return tuple((vms | {vm.uuid: vm for vm in self._guests.ask(link, questions)}).values())
 
     def _read_room(self, link: HostLink, host: FleetHost, *, is_new: bool) -> HostRoom | None:
         """Store what the host has room for, and return it; not after each look, since it takes a while on large hosts.

@@ -7,6 +7,8 @@ import ipaddress
 from collections.abc import Sequence
 from urllib.parse import quote
 
+OPEN_RDP = "rdp"
+"""Instead of a template: by an RDP file."""
 ADDRESS, USER, NAME = "{address}", "{user}", "{name}"
 """What the template of a link has for the desktop's address, its user and its own name."""
 

@@ -25,11 +25,13 @@ from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.sessions import TooManyTries, WrongPassword
 from vgpuctl.controller.sign_in.signed_in import SignInRefused, SignInUnavailable
 from vgpuctl.controller.web import render
-from vgpuctl.controller.web.answers import InThread, error_page, html, visitor_of
+from vgpuctl.controller.web.answers import HEADERS, NO_STORE, InThread, error_page, html, visitor_of
+from vgpuctl.controller.web.portal_views import OPEN_PATH
 from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, Temporary, VgpuctlError, explain_exception
 
 SIGN_IN, SIGN_OUT, MINE = "/sign-in", "/sign-out", "/my"
 OIDC, OIDC_COOKIE = "/sign-in/oidc", "-oidc"
+RDP_TYPE = "application/x-rdp"
 MAX_FORM_BYTES, MAX_FIELDS = 16 << 10, 20
 FORM_TYPE = "application/x-www-form-urlencoded"
 ACTIONS: Mapping[str, str] = {
@@ -54,6 +56,7 @@ class WebForms:
             Route(SIGN_IN, self._guarded(self._sign_in), methods=["POST"]),
             Route(OIDC, self._guarded(self._go_to_issuer), methods=["GET"]),
             Route(RETURN_PATH, self._guarded(self._come_back), methods=["GET"]),
+            Route(OPEN_PATH, self._guarded(self._open), methods=["GET"]),
             Route(SIGN_OUT, self._guarded(self._sign_out), methods=["POST"]),
             Route(f"{MINE}/release", self._guarded(self._ask_release), methods=["GET"]),
             *(Route(f"{MINE}/{action}", self._guarded(self._change(action)), methods=["POST"]) for action in ACTIONS),
@@ -147,6 +150,21 @@ class WebForms:
             return html(render.render_question(name, visitor_of(caller, token)))
 
         response: Response = await self._in_thread(ask)
+        return response
+
+    async def _open(self, request: Request) -> Response:
+        """Answer with the RDP file of a desktop, or send the browser to its link."""
+        name = request.query_params.get("name", "")
+
+        def make() -> Response:
+            caller = self._callers.find(request, changes=False)
+            opened: Any = CALLS["open-desktop"].on(self._fleet, caller, {"name": name}).data
+            if opened.file is None:
+                return RedirectResponse(str(opened.link), 303, {**HEADERS, "Cache-Control": NO_STORE})
+            headers = {"Content-Disposition": f'attachment; filename="{opened.name}.rdp"', "Cache-Control": NO_STORE}
+            return Response(opened.file.encode("ascii"), 200, {**HEADERS, **headers}, RDP_TYPE)
+
+        response: Response = await self._in_thread(make)
         return response
 
     def _change(self, action: str) -> Callable[[Request], Awaitable[Response]]:

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
+from vgpuctl.controller.planning.desktop_address import OPEN_RDP
 from vgpuctl.controller.web.bars import badge_of, pool_colors
 from vgpuctl.controller.web.cells import plural, time_cell
 from vgpuctl.controller.web.parts import Cell, PageView, Section
 from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
 from vgpuctl.value import Value
 
+OPEN_PATH = "/my/open"
+"""Where a desktop's RDP file is, by its `name`."""
 _TEXTS = {
-    "assigned": "It is yours. When its address is shown here, open it with your remote desktop program.",
+    "assigned": "It is yours. Its address is being confirmed: it is shown here in a moment.",
     "connected": "You are logged on.",
     "off": "It is off.",
     "starting": "It starts. That takes a minute or two.",
@@ -23,6 +27,7 @@ _TEXTS = {
     "unknown": "Its host does not answer just now. What you do in it is not lost.",
     "lost": "Its VM is gone. Tell an admin its name.",
 }
+_BY_ADDRESS = "It is ready: open its address with your remote desktop program."
 _KINDS = {
     "floating": "A fresh desktop each time: what you leave in it is deleted when you log off.",
     "dedicated": "Yours alone: what you save stays.",
@@ -39,7 +44,10 @@ class PortalButton(Value):
 
 
 class PortalCard(Value):
-    """A pool of which somebody may have a desktop, or a desktop that he has. `facts`: names and cells."""
+    """A pool of which somebody may have a desktop, or a desktop that he has. `facts`: names and cells.
+
+    `opens`: the address that opens it; None: its user does that himself, or cannot yet.
+    """
 
     title: str
     text: str
@@ -48,6 +56,7 @@ class PortalCard(Value):
     facts: tuple[tuple[str, Cell], ...] = ()
     buttons: tuple[PortalButton, ...] = ()
     note: str = ""
+    opens: str | None = None
 
 
 class Portal(Value):
@@ -85,9 +94,14 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
         buttons.append(PortalButton("release", "Give back", "name", one.name))
     text = _TEXTS.get(one.phase, "")
     if one.phase == "assigned" and one.address is not None:
-        text = "It is ready: open its address with your remote desktop program."
+        text = (
+            "It is ready."
+            if one.opens is not None
+            else "It is ready: open its address with your remote desktop program."
+        )
+    opens = one.opens if one.opens != OPEN_RDP else f"{OPEN_PATH}?name={quote(one.name, safe='')}"
     note = _KINDS.get(one.kind or "", "")
-    return PortalCard(one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note)
+    return PortalCard(one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note, opens)
 
 
 def _pool_card(one: MyPoolResult, color: int) -> PortalCard:

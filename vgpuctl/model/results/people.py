@@ -78,6 +78,8 @@ class MyDesktopResult(Value):
 
     `why`: what it waits for. `password`: of his account in it, only in the answer that made it. `kind`: of its pool.
     `logon`: local: he has an account in it, with one-time passwords; null: its guest lets in whom it knows.
+    `opens`: rdp: by the RDP file of open-desktop; else the link that opens it; null: it has no address yet, or its pool
+    does not say how.
     """
 
     name: str
@@ -91,3 +93,12 @@ class MyDesktopResult(Value):
     password: str | None = None
     kind: str | None = None
     logon: str | None = None
+    opens: str | None = None
+
+
+class OpenDesktopResult(Value):
+    """How a desktop is opened: by a `link`, or by a `file`, the text of an RDP file; the other one is null."""
+
+    name: str
+    link: str | None
+    file: str | None
