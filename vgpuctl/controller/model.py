@@ -319,7 +319,8 @@ class DesktopReport(Value):
     it is made they are those that it gets.
     `let_in`: whom the guest's helper lets log on, as it last confirmed for this disk (`planning.logons`); None: nothing
     was asked of it. `logon_due`: it must let in another one before the desktop is handed out, or is ready.
-    `vgpus`: what of GPUs the VM has, or keeps while it is off.
+    `vgpus`: what of GPUs the VM has, or keeps while it is off. `boot_seconds`: so long its last start took until it
+    could take a user; None: not seen.
     """
 
     exists: bool
@@ -352,6 +353,7 @@ class DesktopReport(Value):
     let_in: str | None = None
     logon_due: bool = False
     vgpus: tuple[DesktopVgpu, ...] = ()
+    boot_seconds: float | None = None
 
 
 class Desktop(Value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind, PoolState, ReadyWhen
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from vgpuctl.controller.model import Desktop, Pool
     from vgpuctl.controller.rdp_signing import RdpSigner
 
+
+MOST_MEASURED = 200
+"""So many desktops of a pool say how long one takes to start."""
+_STARTING = frozenset({"making", "starting", "waiting"})
 
 log = logging.getLogger("vgpuctl.controller")
 
@@ -61,7 +66,13 @@ class MyDesktopCalls:
         """Return the caller's desktops."""
         own = self._store.desktops.list(user=_person(caller))
         pools = {pool.name: pool for pool in self._store.pools.list()}
-        return QueryResult(tuple(_my_result(one, pools.get(one.pool)) for one in self._desktop_results(own)))
+        shown = self._desktop_results(own)
+        starting = {one.pool for one in shown if one.phase in _STARTING}
+        usual = {pool: _usual_seconds(self._store.desktops.list(pool=pool, limit=MOST_MEASURED)) for pool in starting}
+        results = (_my_result(one, pools.get(one.pool)) for one in shown)
+        return QueryResult(
+            tuple(replace(one, usual_seconds=usual[one.pool]) if one.phase in _STARTING else one for one in results)
+        )
 
     def take_desktop(
         self: _Desktops, caller: FleetCaller, pool: str, new_password: bool = False
@@ -97,6 +108,13 @@ class MyDesktopCalls:
         if desktop.user is None or not shown or shown[0].address is None:
             raise Busy(f"{name} has no address to open yet: it is {shown[0].phase if shown else 'gone'}", desktop=name)
         return QueryResult(_opened(pool, shown[0].name, shown[0].address, desktop.user, self._signer))
+
+
+def _usual_seconds(desktops: Sequence[Desktop]) -> int | None:
+    """Return how long desktops took to start, the median of their last starts; None: none was seen."""
+    reports = [one.report for one in desktops if one.report is not None]
+    seen = [report.boot_seconds for report in reports if report.boot_seconds is not None]
+    return round(median(seen)) if seen else None
 
 
 def _opened(pool: Pool, name: str, address: str, user: str, signer: RdpSigner | None) -> OpenDesktopResult:

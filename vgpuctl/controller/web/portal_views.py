@@ -19,11 +19,11 @@ _TEXTS = {
     "assigned": "It is yours. Its address is being confirmed: it is shown here in a moment.",
     "connected": "You are logged on.",
     "off": "It is off.",
-    "starting": "It starts. That takes a minute or two.",
+    "starting": "It starts.",
     "making": "It is being made.",
     "preparing": "It sets itself up, once.",
     "waiting": "It waits for its host.",
-    "failed": "It does not start. Tell an admin its name, or give it back and take another one.",
+    "failed": "It does not start. Try Start once; then tell an admin its name, or give it back and take another one.",
     "unknown": "Its host does not answer just now. What you do in it is not lost.",
     "lost": "Its VM is gone. Tell an admin its name.",
 }
@@ -99,9 +99,16 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
             if one.opens is not None
             else "It is ready: open its address with your remote desktop program."
         )
+    if one.usual_seconds is not None:
+        text += f" That usually takes {_duration(one.usual_seconds)}."
     opens = one.opens if one.opens != OPEN_RDP else f"{OPEN_PATH}?name={quote(one.name, safe='')}"
     note = _KINDS.get(one.kind or "", "")
     return PortalCard(one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note, opens)
+
+
+def _duration(seconds: int) -> str:
+    """Return a time as people say it."""
+    return "less than a minute" if seconds < 50 else f"about {plural(round(seconds / 60), 'minute')}"
 
 
 def _pool_card(one: MyPoolResult, color: int) -> PortalCard:

@@ -79,7 +79,8 @@ class MyDesktopResult(Value):
     `why`: what it waits for. `password`: of his account in it, only in the answer that made it. `kind`: of its pool.
     `logon`: local: he has an account in it, with one-time passwords; null: its guest lets in whom it knows.
     `opens`: rdp: by the RDP file of open-desktop; else the link that opens it; null: it has no address yet, or its pool
-    does not say how.
+    does not say how. `usual_seconds`: so long its pool's desktops take to start, as a rule; null: not known, or it
+    does not start now.
     """
 
     name: str
@@ -94,6 +95,7 @@ class MyDesktopResult(Value):
     kind: str | None = None
     logon: str | None = None
     opens: str | None = None
+    usual_seconds: int | None = None
 
 
 class OpenDesktopResult(Value):
