@@ -176,9 +176,10 @@ class Engine:
         self._pause(TICK_SECONDS)
 
     def _prune(self) -> None:
-        """Delete old entries of the journal."""
+        """Delete old entries of the journal, and old places of sign-ins."""
         while not self._stopping.is_set() and self._store.journal.prune(self._limits):
             pass
+        self._store.places.prune()
         self._pause(PRUNE_SECONDS)
 
     def _tick(self) -> None:

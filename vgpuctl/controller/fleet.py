@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.agent.protocol import Fenced
@@ -22,7 +23,6 @@ from vgpuctl.controller.maintenance import MaintenanceCalls
 from vgpuctl.controller.model import (
     Desktop,
     FleetCaller,
-    FleetEvent,
     FleetHost,
     FleetHostState,
     HostImage,
@@ -34,7 +34,7 @@ from vgpuctl.controller.model import (
     Role,
 )
 from vgpuctl.controller.my_desktops import MyDesktopCalls, refuse_loss, shown_to
-from vgpuctl.controller.overview import OverviewCalls
+from vgpuctl.controller.overview import OverviewCalls, event_result
 from vgpuctl.controller.passwords import OneTimePasswords
 from vgpuctl.controller.people import PeopleCalls
 from vgpuctl.controller.planning import pool_rules
@@ -79,6 +79,10 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
         self._store = store
         self._connect = connect
         self._passwords = OneTimePasswords(store, connect)
+
+    def made_by(self, caller: FleetCaller) -> AbstractContextManager[None]:
+        """Have the journal say of what this thread changes who asked, and from where."""
+        return self._store.changes.made_by(caller)
 
     def show_fleet(self, caller: FleetCaller) -> QueryResult[FleetResult]:
         """Return which controller this is, and what the caller may do."""
@@ -359,7 +363,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
         """Return entries of the fleet's journal: the last ones, or those after an id."""
         if not 1 <= limit <= 1000:
             raise InvalidInput(f"limit: {limit} is not a number from 1 to 1000")
-        return QueryResult(tuple(map(_event_result, self._store.journal.list(after, limit))))
+        return QueryResult(tuple(map(event_result, self._store.journal.list(after, limit))))
 
     def _set_pool_state(
         self, caller: FleetCaller, name: str, state: PoolState, reason: str | None
@@ -506,11 +510,6 @@ def _desktop_result(
         code=None if report is None else report.code, error=None if report is None else report.error,
         hint=None if report is None else report.hint, generation=desktop.generation,
     )  # fmt: skip
-
-
-def _event_result(event: FleetEvent) -> FleetEventResult:
-    about = (event.pool, event.desktop, event.host, event.user)
-    return FleetEventResult(event.id, _time_text(event.at) or "", event.kind, event.text, event.actor, *about)
 
 
 def _check_labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -411,8 +411,20 @@ class PoolChanges(Value):
         return self == PoolChanges()
 
 
+class FieldChange(Value):
+    """A field that a change changed. `before`, `after`: as short texts; None: it had no value, or has none."""
+
+    field: str
+    before: str | None
+    after: str | None
+
+
 class FleetEvent(Value):
-    """An entry of the fleet's journal, which is only added to. `actor`: the token's name, or `controller`."""
+    """An entry of the fleet's journal, which is only added to.
+
+    `actor`: who did it, by name; `actor_kind`: local, token or person, or `controller`, which did it by itself; None:
+    an older version wrote the entry. `address`: where the request came from. `changed`: before and after.
+    """
 
     id: int
     at: float
@@ -423,6 +435,9 @@ class FleetEvent(Value):
     desktop: str | None = None
     host: str | None = None
     user: str | None = None
+    actor_kind: str | None = None
+    address: str | None = None
+    changed: tuple[FieldChange, ...] = ()
 
 
 class Restored(Value):
@@ -441,10 +456,17 @@ class Restored(Value):
 
 
 class JournalLimits(Value):
-    """How long entries of the journal are kept, and how many at most."""
+    """How long entries of the journal are kept, and how many at most.
+
+    The database itself lets nobody delete an entry of the last `LEAST_EVENT_DAYS`, unless `LEAST_EVENTS` newer ones
+    exist, nor change any.
+    """
 
     days: int = 90
     entries: int = 1_000_000
+
+
+LEAST_EVENT_DAYS, LEAST_EVENTS = 7, 100_000
 
 
 class ApiToken(Value):
@@ -516,13 +538,15 @@ class CallerKind(StrEnum):
 class FleetCaller(Value):
     """Who asks, and what he may do: a role in the fleet, and rights on pools, by their names.
 
-    A caller who is local comes through the socket, so files that he names are of this machine.
+    A caller who is local comes through the socket, so files that he names are of this machine. `address`: where his
+    request comes from.
     """
 
     name: str
     role: Role | None
     kind: CallerKind = CallerKind.TOKEN
     rights: Mapping[str, Right] = EMPTY_MAPPING
+    address: str | None = None
 
     @property
     def is_local(self) -> bool:

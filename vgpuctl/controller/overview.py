@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.controller.model import Desktop, FleetCaller, FleetHost, Pool
+from vgpuctl.controller.model import Desktop, FleetCaller, FleetEvent, FleetHost, Pool
 from vgpuctl.controller.planning.gpu_use import GpuContents, gpus_of
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key
 from vgpuctl.controller.planning.phase import SILENT_SECONDS, phase_of
@@ -19,6 +19,7 @@ from vgpuctl.controller.times import time_text
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.fleet import (
+    FieldChangeResult,
     FleetEventResult,
     FleetGpuResult,
     FleetOverviewResult,
@@ -96,15 +97,16 @@ class OverviewCalls:
         rows = self._store.journal.find(
             kind=kind, person=person, pool=pool, host=host, desktop=desktop, before=before, limit=limit
         )
-        return QueryResult(
-            tuple(
-                FleetEventResult(
-                    one.id, time_text(one.at) or "", one.kind, one.text, one.actor,
-                    one.pool, one.desktop, one.host, one.user,
-                )
-                for one in rows
-            )
-        )  # fmt: skip
+        return QueryResult(tuple(map(event_result, rows)))
+
+
+def event_result(one: FleetEvent) -> FleetEventResult:
+    """Return an entry of the journal as calls answer with it."""
+    changed = tuple(FieldChangeResult(each.field, each.before, each.after) for each in one.changed)
+    return FleetEventResult(
+        one.id, time_text(one.at) or "", one.kind, one.text, one.actor, one.pool, one.desktop, one.host, one.user,
+        one.actor_kind, one.address, changed,
+    )  # fmt: skip
 
 
 def _phases(

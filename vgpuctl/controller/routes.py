@@ -136,8 +136,9 @@ class FleetCall(Value):
         self.check(fleet, caller, arguments)
         if self.changes:
             fleet.refuse_unconfirmed(self.name)
-        result: AnyResult = self._function(fleet, caller, **arguments)
-        return result
+        with fleet.made_by(caller):
+            result: AnyResult = self._function(fleet, caller, **arguments)
+            return result
 
     @property
     def _function(self) -> Any:

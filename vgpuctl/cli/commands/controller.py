@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
     from vgpuctl.controller.client import FleetClient
     from vgpuctl.model.results.fleet import (
+        FieldChangeResult,
         FleetHostResult,
         FleetImageResult,
         FleetResult,
@@ -99,13 +100,25 @@ IMAGES = Listing(
     ),
     lambda image: str(image.name),
 )
+
+
+def _change_text(change: FieldChangeResult) -> str:
+    before, after = ("nothing" if one is None else one for one in (change.before, change.after))
+    return f"{change.field}: {before} -> {after}"
+
+
 EVENTS = Listing(
     "events",
     (
         Column("time", "TIME", lambda event: event.time),
         Column("kind", "KIND", lambda event: event.kind),
         Column("actor", "ACTOR", lambda event: event.actor),
+        Column("actor_kind", "IS A", lambda event: event.actor_kind),
+        Column("address", "FROM", lambda event: event.address),
         Column("text", "TEXT", lambda event: event.text, free_text=True),
+        Column(
+            "changed", "CHANGED", lambda event: tuple(map(_change_text, event.changed)), free_text=True, level="wide"
+        ),
         Column("id", "ID", lambda event: event.id, level="wide", numeric=True),
     ),
     lambda event: str(event.id),
@@ -269,8 +282,8 @@ def changes_at_controller(function: _Command) -> _Command:
 @click.option("--sign-in", metavar="FILE", type=click.Path(dir_okay=False), help="sign-in.yaml: OIDC and LDAP.")
 @click.option("--rdp-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="PEM: signs users' RDP files.")
 @click.option("--rdp-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --rdp-certificate: PEM.")
-@click.option("--event-days", metavar="N", type=click.IntRange(1, 3650), help="Events are kept so long. [90]")
-@click.option("--events", metavar="N", type=click.IntRange(1000), help="So many events are kept at most. [1000000]")
+@click.option("--event-days", metavar="N", type=click.IntRange(7, 3650), help="Events are kept so long. [90]")
+@click.option("--events", metavar="N", type=click.IntRange(100_000), help="So many events are kept at most. [1000000]")
 @click.pass_obj
 def run_controller(
     settings: Settings,
@@ -647,7 +660,10 @@ def delete_pool(settings: Settings, name: str, where: Where) -> int:
 
 @make_command(
     "list-events", table=CONTROLLER_COMMANDS, listing=EVENTS,
-    examples=(("vgpuctl controller list-events", "the last 200: who did what, and what failed"),),
+    examples=(
+        ("vgpuctl controller list-events", "the last 200: who did what, and what failed"),
+        ("vgpuctl controller list-events -o wide", "with what was changed: before and after"),
+    ),
 )  # fmt: skip
 @click.option("--after", metavar="ID", type=click.IntRange(0), help="Only those after this one.")
 @click.option("--limit", metavar="N", type=click.IntRange(1, 1000), help="So many at most. [200]")

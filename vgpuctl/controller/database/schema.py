@@ -168,6 +168,16 @@ web_session = Table(
     Column("address", NAME, nullable=False),
 )
 
+known_place = Table(
+    "known_place",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("person", NAME, ForeignKey(person.c.name, ondelete="CASCADE"), nullable=False, index=True),
+    Column("seen_at", Float, nullable=False),
+    Column("noted_at", Float, nullable=False),
+)
+"""From where people sign in; `digest`: of account and network. `noted_at`: when the journal got an entry of that."""
+
 desktop = Table(
     "desktop",
     metadata,
@@ -235,7 +245,11 @@ event = Table(
     Column("desktop", NAME),
     Column("host", NAME),
     Column("user", NAME),
+    Column("actor_kind", NAME),
+    Column("address", NAME),
+    Column("changed", Text),
 )
+"""The journal: triggers refuse each change of an entry, and deleting one that is not old (`model.LEAST_EVENT_DAYS`)."""
 
 answer = Table(
     "answer",

@@ -31,6 +31,7 @@ from vgpuctl.controller.database.image_rows import HostImageRows
 from vgpuctl.controller.database.journal_rows import AnswerRows, JournalRows
 from vgpuctl.controller.database.move_rows import MoveRows
 from vgpuctl.controller.database.people_rows import PeopleRows
+from vgpuctl.controller.database.place_rows import PlaceRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
 from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.room_rows import RoomRows
@@ -83,6 +84,7 @@ class Store:
         self.desktops = DesktopRows(*parts)
         self.moves = MoveRows(*parts)
         self.people = PeopleRows(*parts)
+        self.places = PlaceRows(*parts)
         self.entitlements = EntitlementRows(*parts)
         self.tokens = TokenRows(*parts)
         self.journal = JournalRows(*parts)

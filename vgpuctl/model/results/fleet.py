@@ -239,8 +239,20 @@ class FleetImageResult(Value):
     hosts: Mapping[str, str] = EMPTY_MAPPING
 
 
+class FieldChangeResult(Value):
+    """A field that a change changed, before and after; null: it had no value, or has none. Secrets are not shown."""
+
+    field: str
+    before: str | None
+    after: str | None
+
+
 class FleetEventResult(Value):
-    """An entry of the fleet's journal. `actor`: the token that asked for it, or `controller`."""
+    """An entry of the fleet's journal. `actor`: who asked for it, or `controller`, which does some things by itself.
+
+    `actor_kind`: local (the controller's socket), token, person or controller; null: an older version wrote it.
+    `address`: where the request came from: of the browser or program, or `socket`.
+    """
 
     id: int
     time: str
@@ -251,6 +263,9 @@ class FleetEventResult(Value):
     desktop: str | None
     host: str | None
     user: str | None
+    actor_kind: str | None = None
+    address: str | None = None
+    changed: tuple[FieldChangeResult, ...] = ()
 
 
 class GpuSliceResult(Value):
