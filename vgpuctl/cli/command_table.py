@@ -188,6 +188,8 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "list-people": Entry("controller_people", "List the people."),
     "show-person": Entry("controller_people", "Show one person."),
     "delete-person": Entry("controller_people", "Delete a person."),
+    "export-fleet": Entry("controller_file", "Print the whole fleet as YAML."),
+    "apply-fleet": Entry("controller_file", "Make a fleet what a YAML file says."),
     "add-token": Entry("controller_people", "Make an API token; its secret is shown once."),
     "list-tokens": Entry("controller_people", "List the API tokens."),
     "delete-token": Entry("controller_people", "Delete an API token."),

@@ -76,7 +76,8 @@ SCHEDULE_SHAPE = Shape(
 )
 
 
-def _entries_schema(shape: Shape, most: int) -> JsonSchema:
+def entries_schema(shape: Shape, most: int) -> JsonSchema:
+    """Return the JSON Schema of a list of mappings of one shape, at most so many."""
     entry = {
         "type": "object",
         "description": shape.help,
@@ -218,7 +219,7 @@ POOL_SHAPE = Shape(
             "schedules",
             pool_rules.unique_list(_schedule, MAX_SCHEDULES),
             SCHEDULE_SHAPE.help,
-            _entries_schema(SCHEDULE_SHAPE, MAX_SCHEDULES),
+            entries_schema(SCHEDULE_SHAPE, MAX_SCHEDULES),
         ),
     ),
     find_pool_contradictions,

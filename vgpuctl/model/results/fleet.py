@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from vgpuctl.value import EMPTY_MAPPING, Value
 
@@ -237,6 +237,33 @@ class FleetImageResult(Value):
     url: str | None = None
     bytes: int | None = None
     hosts: Mapping[str, str] = EMPTY_MAPPING
+
+
+class FleetFileResult(Value):
+    """A whole fleet, as apply-fleet reads it. Each entry has the keys of the fleet file's reference; no secrets."""
+
+    version: int
+    hosts: Mapping[str, Mapping[str, Any]]
+    images: Mapping[str, Mapping[str, Any]]
+    pools: Mapping[str, Mapping[str, Any]]
+    people: Mapping[str, Mapping[str, Any]]
+    entitlements: tuple[Mapping[str, Any], ...]
+
+
+class AppliedPartResult(Value):
+    """What was done with one thing of a fleet file. `fields`: those that differed; empty where it was created."""
+
+    kind: str
+    name: str
+    change: Annotated[str, "created", "changed", "unchanged"]
+    fields: tuple[str, ...] = ()
+
+
+class AppliedFleetResult(Value):
+    """What was done with a fleet file, in the order of the work, and what to know about it."""
+
+    parts: tuple[AppliedPartResult, ...]
+    warnings: tuple[str, ...] = ()
 
 
 class FieldChangeResult(Value):
