@@ -15,8 +15,9 @@ from tests.ansible.plays import Ran, Site
 from tests.controller.conftest import IMAGE, SPEC, wait_until
 from tests.controller.controllers import Controller, running_controller
 
-POOL, FLEET_IMAGE, HOST, INFO, PERSON, ENTITLEMENT = (
-    f"vgpuctl.vgpuctl.{name}" for name in ("pool", "image", "fleet_host", "fleet_info", "person", "entitlement")
+POOL, FLEET_IMAGE, HOST, INFO, PERSON, ENTITLEMENT, QUOTA = (
+    f"vgpuctl.vgpuctl.{name}"
+    for name in ("pool", "image", "fleet_host", "fleet_info", "person", "entitlement", "quota")
 )
 
 
@@ -264,3 +265,19 @@ def test_a_token_is_read_from_its_file_and_shown_nowhere(
     assert [done.result["code"] for done in ran.failed] == ["not-allowed", "os-error"]
     assert secret not in ran.output
     assert secret not in repr(ran.tasks)
+
+
+def test_how_much_people_may_have(site: FleetSite, controller: Controller) -> None:
+    quota = {"name": "set", QUOTA: {"who": "@staff", "desktops": 2, "gpu": "16GiB"}}
+    gone = {"name": "gone", QUOTA: {"who": "@staff", "state": "absent"}}
+    made = site.play({**quota, "check_mode": True}, quota, quota, {QUOTA: {"who": "ada", "running": 1}})
+    assert [done.changed for done in made.tasks] == [True, True, False, True], made.output
+    owner = controller.data("show-fleet")["caller"]
+    assert controller.data("list-quotas") == [
+        {"who": "@staff", "desktops": 2, "running": None, "gpu_mib": 16384, "set_by": owner},
+        {"who": "ada", "desktops": None, "running": 1, "gpu_mib": None, "set_by": owner},
+    ]
+    assert site.play({QUOTA: {"who": "ada"}}).status != 0, "it limits nothing"
+    ended = site.play(gone, gone)
+    assert [done.changed for done in ended.tasks] == [True, False], ended.output
+    assert [one["who"] for one in controller.data("list-quotas")] == ["ada"]

@@ -39,7 +39,7 @@ FLEET = {
     **dict.fromkeys(
         ("add-host", "accept-host", "label-host", "remove-host", "ensure-image", "delete-image", "list-people",
          "show-person", "ensure-person", "set-password", "delete-person", "list-tokens", "add-token", "delete-token",
-         "confirm-restore", "import-desktops"), ADMIN,
+         "confirm-restore", "import-desktops", "list-quotas", "ensure-quota", "delete-quota"), ADMIN,
     ),
     "list-entitlements": ADMIN | {"manager"},
     "show-myself": PEOPLE | {"tool"},
@@ -171,7 +171,7 @@ def test_answers_have_what_a_caller_sees(controller: Controller, callers: dict[s
         ("user", "office"), ("helper", "office"), ("manager", "office"),
     }  # fmt: skip
     _, body, _ = controller.request("GET", f"{API}/me", **callers["user"])
-    assert body["data"] == {"name": "user", "kind": "person", "role": None, "rights": {"office": "use"}}
+    assert body["data"] == {"name": "user", "kind": "person", "role": None, "rights": {"office": "use"}, "limits": []}
 
 
 def test_a_pools_manager_makes_no_managers(controller: Controller, callers: dict[str, dict[str, str]]) -> None:

@@ -43,6 +43,7 @@ from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
 from vgpuctl.controller.policy import FleetTarget, has_role, no_desktop, refuse_of_manager, sees_pool
+from vgpuctl.controller.quotas import QuotaCalls
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
 from vgpuctl.errors import Busy, InvalidInput, VgpuctlError
@@ -71,7 +72,9 @@ LEASE_SECONDS = 30.0
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, MyDesktopCalls, OverviewCalls):
+class FleetService(
+    RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, QuotaCalls, MyDesktopCalls, OverviewCalls
+):
     """The controller's calls. `connect`: makes the link to a host's agent; `signer`: signs RDP files."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink], signer: RdpSigner | None = None) -> None:

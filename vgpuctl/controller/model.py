@@ -517,6 +517,34 @@ class Entitlement(Value):
     pool: str | None = None
 
 
+class Quota(Value):
+    """How much each of those may have whom `who` names: a person, `@GROUP` or `everybody`. None: it is not limited.
+
+    `gpu_mib`: GPU memory of all vGPUs of a person's desktops. `set_by`: who set it.
+    """
+
+    who: str
+    desktops: int | None = None
+    running: int | None = None
+    gpu_mib: int | None = None
+    set_by: str = ""
+
+
+class QuotaLimit(Value):
+    """The most of something that a person may have, and the quota that says so."""
+
+    most: int
+    quota: Quota
+
+
+class QuotaUse(Value):
+    """How much a person has of what quotas limit."""
+
+    desktops: int = 0
+    running: int = 0
+    gpu_mib: int = 0
+
+
 class WebSession(Value):
     """Somebody who is signed in with a browser. Only the digest of its secret is kept."""
 

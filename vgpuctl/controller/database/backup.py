@@ -50,7 +50,7 @@ from vgpuctl.regular_file import open_regular_file
 from vgpuctl.value import Value
 
 FORMAT = "vgpuctl-fleet-backup"
-TABLES = ("meta", "image", "pool", "host", "person", "membership", "entitlement", "desktop", "event")
+TABLES = ("meta", "image", "pool", "host", "person", "membership", "entitlement", "quota", "desktop", "event")
 """What a backup has, in the order in which rows can be added. The ids of events are given again."""
 MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_ROWS = 4 << 30, 4 << 20, 20_000_000
 _BATCH_ROWS = 500

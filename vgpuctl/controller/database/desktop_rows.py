@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from sqlalchemy import Connection, ScalarSelect, Select, Table, delete, func, insert, select, update
 
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.quota_rows import lock_person, lock_user_of, refuse_over_quota
 from vgpuctl.controller.database.room_rows import count_placed
 from vgpuctl.controller.database.rows import (
     CONTROLLER,
@@ -41,7 +42,7 @@ from vgpuctl.controller.planning.phase import (
 )
 from vgpuctl.controller.planning.restored import record_of
 from vgpuctl.controller.policy import FleetTarget, no_desktop, no_pool
-from vgpuctl.errors import InvalidInput, NoCapacity, Refused
+from vgpuctl.errors import Busy, InvalidInput, NoCapacity, Refused
 from vgpuctl.value import replace
 
 DAY_SECONDS = 86400.0
@@ -169,13 +170,11 @@ class DesktopRows(Rows):
 
         Raises:
             NotFound: there is no such pool. InvalidInput: its desktops have no users.
-            Refused: it is paused, or being deleted. NoCapacity: none is ready.
+            Refused: it is paused, or being deleted. NoCapacity: none is ready. QuotaReached: he has all he may have.
         """
         with self._write() as connection:
             self._database.insert_or_update(connection, schema.person, ("name",), {"name": user})
-            connection.execute(
-                select(schema.person).where(schema.person.c.name == user).with_for_update(key_share=True)
-            )
+            lock_person(connection, user)
             row = connection.execute(
                 select(schema.pool).where(schema.pool.c.name == pool_name).with_for_update(key_share=True)
             ).mappings().first()  # fmt: skip
@@ -198,6 +197,7 @@ class DesktopRows(Rows):
             if taken is None:
                 raise _none_free(connection, pool, now)
             days = pool.spec.lease_days
+            refuse_over_quota(connection, user, desktop_of(taken), {one.id for one in silent})
             desktop = replace(
                 desktop_of(taken), user=user, generation=taken["generation"] + 1, handed_out=False, assigned_at=now,
                 lease_until=None if days is None else now + days * DAY_SECONDS, errors=0, not_before=0.0,
@@ -238,13 +238,19 @@ class DesktopRows(Rows):
         """Have a desktop started or stopped; return it, and whether that is new. `user`: whose it still must be.
 
         Raises:
-            NotFound: there is none of this name, or it is not his.
+            NotFound: there is none of this name, or it is not his. QuotaReached: its user may have no more that run.
+            Busy: it was given to somebody just now.
         """
         with self._write() as connection:
+            holder = lock_user_of(connection, name) if on else None
             desktop = _find(connection, name, lock=True, user=user)
             waits = desktop.report is not None and desktop.report.code in (CRASHES_CODE, *WAITING_CODES)
             if desktop.power_on is on and not (on and waits):
                 return desktop, False
+            if on and desktop.user is not None and not desktop.power_on:
+                if desktop.user != holder:
+                    raise Busy(f"{name} was given to {desktop.user} just now", hint="try again", desktop=name)
+                refuse_over_quota(connection, holder, desktop)
             self._set(connection, desktop, power_on=on, not_before=0.0, errors=0)
             forget_crashes(connection, schema.desktop.c.id == desktop.id)
             words = "should run" if on else "should be off"
@@ -524,6 +530,7 @@ class DesktopRows(Rows):
     def _open(self, connection: Connection, desktop: Desktop) -> Desktop:
         """Return a user's desktop, which is started if it is off."""
         if not desktop.power_on:
+            refuse_over_quota(connection, desktop.user or "", desktop)
             self._set(connection, desktop, power_on=True, not_before=0.0)
         return replace(desktop, power_on=True)
 

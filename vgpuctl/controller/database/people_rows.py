@@ -153,6 +153,7 @@ class PeopleRows(Rows):
                     desktops=desktops,
                 )
             connection.execute(delete(schema.entitlement).where(schema.entitlement.c.who == name))
+            connection.execute(delete(schema.quota).where(schema.quota.c.who == name))
             connection.execute(delete(schema.person).where(schema.person.c.name == name))
             self._note(connection, "person-deleted", name, actor, About(user=name), changed_fields(person, None))
             return person

@@ -157,6 +157,16 @@ entitlement = Table(
 """Who may what: `scope` is the pool's id again, or `FLEET`, so that each has one right there."""
 FLEET = "fleet"
 
+quota = Table(
+    "quota",
+    metadata,
+    Column("who", NAME, primary_key=True),
+    Column("desktops", Integer),
+    Column("running", Integer),
+    Column("gpu_mib", BigInteger),
+    Column("set_by", NAME, nullable=False),
+)
+
 web_session = Table(
     "web_session",
     metadata,

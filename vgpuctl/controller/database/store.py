@@ -33,6 +33,7 @@ from vgpuctl.controller.database.move_rows import MoveRows
 from vgpuctl.controller.database.people_rows import PeopleRows
 from vgpuctl.controller.database.place_rows import PlaceRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
+from vgpuctl.controller.database.quota_rows import QuotaRows
 from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.room_rows import RoomRows
 from vgpuctl.controller.database.rows import Changes
@@ -86,6 +87,7 @@ class Store:
         self.people = PeopleRows(*parts)
         self.places = PlaceRows(*parts)
         self.entitlements = EntitlementRows(*parts)
+        self.quotas = QuotaRows(*parts)
         self.tokens = TokenRows(*parts)
         self.journal = JournalRows(*parts)
         self.answers = AnswerRows(*parts)

@@ -153,7 +153,7 @@ def _journal(ask: Ask, query: Mapping[str, str]) -> PageView:
 
 
 def _mine(ask: Ask, query: Mapping[str, str]) -> PageView:
-    return portal_views.portal_view(ask("list-my-pools"), ask("list-my-desktops"), ask.token)
+    return portal_views.portal_view(ask("list-my-pools"), ask("list-my-desktops"), ask.token, ask("show-myself").limits)
 
 
 PAGES = (
@@ -166,7 +166,7 @@ PAGES = (
     PageKind("/hosts/{name}", ("show-host", "show-overview"), (), _host),
     PageKind("/images", ("list-images",), (), _images),
     PageKind("/images/{name}", ("show-image",), (), _image),
-    PageKind("/my", ("list-my-pools", "list-my-desktops"), (), _mine),
+    PageKind("/my", ("list-my-pools", "list-my-desktops", "show-myself"), (), _mine),
     PageKind("/journal", ("find-events",), (*desktop_views.JOURNAL_FILTERS, "before"), _journal),
 )
 """Every page."""

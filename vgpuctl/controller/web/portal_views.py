@@ -10,7 +10,8 @@ from vgpuctl.controller.planning.desktop_address import OPEN_RDP
 from vgpuctl.controller.web.bars import badge_of, pool_colors
 from vgpuctl.controller.web.cells import plural, time_cell
 from vgpuctl.controller.web.parts import Cell, PageView, Section
-from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
+from vgpuctl.model.quota_text import limit_text
+from vgpuctl.model.results.people import LimitResult, MyDesktopResult, MyPoolResult
 from vgpuctl.value import Value
 
 OPEN_PATH = "/my/open"
@@ -66,8 +67,13 @@ class Portal(Value):
     token: str
 
 
-def portal_view(pools: Sequence[MyPoolResult], desktops: Sequence[MyDesktopResult], token: str) -> PageView:
-    """Return the page of somebody's desktops, and of the pools that he may take one from."""
+def portal_view(
+    pools: Sequence[MyPoolResult],
+    desktops: Sequence[MyDesktopResult],
+    token: str,
+    limits: Sequence[LimitResult] = (),
+) -> PageView:
+    """Return the page of somebody's desktops, and of the pools that he may take one from; `limits`: his quota."""
     colors = pool_colors([*(one.name for one in pools), *(one.pool for one in desktops)])
     own = tuple(_desktop_card(one, colors[one.pool]) for one in desktops)
     others = tuple(_pool_card(one, colors[one.name]) for one in pools if one.desktops < one.per_user)
@@ -76,7 +82,8 @@ def portal_view(pools: Sequence[MyPoolResult], desktops: Sequence[MyDesktopResul
         sections.append(Section("desktops", "Your desktops", "portal", Portal(own, token)))
     if others:
         sections.append(Section("pools", "Take a desktop", "portal", Portal(others, token)))
-    return PageView("My desktops", "my", plural(len(own), "desktop"), tuple(sections))
+    used = ", ".join(limit_text(one.name, one.used, one.most) for one in limits)
+    return PageView("My desktops", "my", used or plural(len(own), "desktop"), tuple(sections))
 
 
 def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:

@@ -23,11 +23,33 @@ class ApiTokenResult(Value):
     pools: tuple[str, ...] = ()
 
 
+class QuotaResult(Value):
+    """How much a person, each one of `@GROUP`, or everybody may have; null: that is not limited.
+
+    `gpu_mib`: GPU memory of the vGPUs of all his desktops.
+    """
+
+    who: str
+    desktops: int | None
+    running: int | None
+    gpu_mib: int | None
+    set_by: str
+
+
+class LimitResult(Value):
+    """What a quota limits for somebody: `desktops`, `running` or `gpu_mib`. `who`: whom the quota is for."""
+
+    name: str
+    used: int
+    most: int
+    who: str
+
+
 class PersonResult(Value):
     """Somebody who signs in, or has a desktop. `realm`: who checks the password: local, oidc or ldap; null: none yet.
 
     `groups`: as at the last log-in. `password`: a new one, only in the answer that made it. `shown`: the full name, as
-    a directory says it.
+    a directory says it. `limits`: what quotas limit, only of one person that is asked for.
     """
 
     name: str
@@ -39,6 +61,7 @@ class PersonResult(Value):
     signed_in: str | None
     generation: int
     password: str | None = None
+    limits: tuple[LimitResult, ...] = ()
 
 
 class EntitlementResult(Value):
@@ -54,12 +77,16 @@ class EntitlementResult(Value):
 
 
 class MyselfResult(Value):
-    """Who asks, and what he may do: a role in the fleet, and rights by pool. `kind`: local, token or person."""
+    """Who asks, and what he may do: a role in the fleet, and rights by pool. `kind`: local, token or person.
+
+    `limits`: what quotas limit of what he may have.
+    """
 
     name: str
     kind: str
     role: str | None
     rights: Mapping[str, str]
+    limits: tuple[LimitResult, ...] = ()
 
 
 class MyPoolResult(Value):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal says who, from where, before and after, and is only added to. From where people sign in is remembered."""
+"""The journal says who, from where, before and after, and is only added to. Places of sign-ins, quotas."""
 
 from __future__ import annotations
 
@@ -63,6 +63,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_known_place")),
     )
     op.create_index(op.f("ix_known_place_person"), "known_place", ["person"])
+    op.create_table(
+        "quota",
+        sa.Column("who", NAME, nullable=False),
+        sa.Column("desktops", sa.Integer()),
+        sa.Column("running", sa.Integer()),
+        sa.Column("gpu_mib", sa.BigInteger()),
+        sa.Column("set_by", NAME, nullable=False),
+        sa.PrimaryKeyConstraint("who", name=op.f("pk_quota")),
+    )
 
 
 def _change_journal() -> None:
