@@ -39,6 +39,7 @@ def fleet_of(agent: RunningAgent) -> dict[str, Any]:
         "images": {"office": {"path": IMAGE, "version": "7"}},
         "pools": {"office": {**SPEC, "maximum": 2, "open": "rdp", "rdp": {"use multimon": 1}}},
         "people": {"ada": {"groups": ["staff"]}, "eve": {"disabled": True}},
+        "quotas": {"@staff": {"desktops": 2, "gpu_mib": 16384}},
         "entitlements": [{"who": "@staff", "right": "use", "pool": "office"}, {"who": "ada", "right": "viewer"}],
     }
 
@@ -47,6 +48,7 @@ def test_from_an_empty_controller_to_yaml_and_back(controller: Controller, agent
     file = write(tmp_path / "fleet.yaml", fleet_of(agent))
     made = [
         ("host", "gpu01"), ("image", "office"), ("pool", "office"), ("person", "ada"), ("person", "eve"),
+        ("quota", "@staff"),
         ("entitlement", "@staff use office"), ("entitlement", "ada viewer"),
     ]  # fmt: skip
     assert apply(controller, file, "--dry-run") == [(*one, "created") for one in made]
@@ -55,7 +57,7 @@ def test_from_an_empty_controller_to_yaml_and_back(controller: Controller, agent
     assert printed.stdout.splitlines()[0] == "host gpu01: created", printed.stderr
     assert apply(controller, file) == [(*one, "unchanged") for one in made]
     again = controller.run("apply-fleet", "-f", str(file))
-    assert again.stdout == "nothing to change: 7 entries are so already\n"
+    assert again.stdout == "nothing to change: 8 entries are so already\n"
 
     exported = tmp_path / "exported.yaml"
     exported.write_text(controller.run("export-fleet").stdout)
@@ -70,12 +72,13 @@ def test_from_an_empty_controller_to_yaml_and_back(controller: Controller, agent
     content["pools"]["office"]["maximum"] = 3
     del content["pools"]["office"]["open"], content["pools"]["office"]["rdp"]
     content["hosts"]["gpu01"]["labels"] = {"site": "paris"}
-    del content["people"]["ada"]
+    del content["people"]["ada"], content["quotas"]["@staff"]["gpu_mib"]
     changed = write(tmp_path / "changed.yaml", content)
     parts = controller.data("apply-fleet", "-f", str(changed))["parts"]
     assert [(one["kind"], one["fields"]) for one in parts if one["change"] != "unchanged"] == [
         ("host", ["labels"]),
         ("pool", ["maximum", "open", "rdp"]),
+        ("quota", ["gpu_mib"]),
     ]
     assert controller.data("show-pool", "office")["maximum"] == 3
     assert controller.data("show-host", "gpu01")["labels"] == {"site": "paris"}

@@ -6,6 +6,7 @@
     images: {office: {path: /srv/images/office.qcow2}}
     pools: {office: {kind: floating, image: office, profile: 2B, names: "office-{:03}", maximum: 40}}
     people: {ada: {groups: [staff]}}
+    quotas: {"@staff": {desktops: 2}}
     entitlements: [{who: "@staff", right: use, pool: office}]
 
 It has no secrets: no passwords, no tokens. What the controller has and the file does not is kept.
@@ -26,6 +27,7 @@ from vgpuctl.controller.client import FleetClient
 from vgpuctl.controller.model import Right, Role
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.pool_spec import POOL_SHAPE, dump_pool, entries_schema, parse_pool
+from vgpuctl.controller.quotas import MOST
 from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.model.results.fleet import AppliedFleetResult, AppliedPartResult, FleetFileResult
 
@@ -98,6 +100,18 @@ ENTITLEMENT_SHAPE = Shape(
 )
 
 
+_MANY = {"type": "integer", "minimum": 0}
+QUOTA_SHAPE = Shape(
+    "FleetFileQuota",
+    "How much a person, each one of @GROUP, or everybody may have.",
+    (
+        Key("desktops", rules.whole_number(0, MOST["desktops"]), "so many", _MANY),
+        Key("running", rules.whole_number(0, MOST["running"]), "so many that run", _MANY),
+        Key("gpu_mib", rules.whole_number(0, MOST["gpu_mib"]), "so much GPU memory in all of them", _MANY),
+    ),
+)
+
+
 def _version(value: object) -> int:
     if value != VERSION:
         raise ValueError(f"this program reads version {VERSION}")
@@ -127,6 +141,7 @@ FLEET_SHAPE = Shape(
         Key("images", mapping_of(rules.name, IMAGE_SHAPE), IMAGE_SHAPE.help, map_value_shape=IMAGE_SHAPE),
         Key("pools", mapping_of(rules.name, POOL_SHAPE), POOL_SHAPE.help, map_value_shape=POOL_SHAPE),
         Key("people", mapping_of(pool_rules.user, PERSON_SHAPE), PERSON_SHAPE.help, map_value_shape=PERSON_SHAPE),
+        Key("quotas", mapping_of(_text, QUOTA_SHAPE), QUOTA_SHAPE.help, map_value_shape=QUOTA_SHAPE),
         Key("entitlements", _entitlements, ENTITLEMENT_SHAPE.help, entries_schema(ENTITLEMENT_SHAPE, MAX_ENTRIES)),
     ),
 )
@@ -159,6 +174,7 @@ def export_fleet(client: FleetClient) -> FleetFileResult:
         {one.name: _image(one) for one in client.call("list-images").data},
         {one.name: dict(one.spec) for one in client.call("list-pools").data},
         {one.name: _person(one) for one in client.call("list-people").data},
+        {one.who: _quota(one) for one in client.call("list-quotas").data},
         tuple(_entitlement(one) for one in client.call("list-entitlements").data),
     )
 
@@ -184,6 +200,11 @@ def _person(one: Any) -> dict[str, object]:
     return _given(groups=list(one.groups), disabled=one.disabled, realm=one.realm)
 
 
+def _quota(one: Any) -> dict[str, object]:
+    numbers = {"desktops": one.desktops, "running": one.running, "gpu_mib": one.gpu_mib}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
 def _entitlement(one: Any) -> dict[str, object]:
     return _given(who=one.who, right=one.right, pool=one.pool)
 
@@ -199,7 +220,7 @@ class _Part(NamedTuple):
 
 
 def apply_fleet(client: FleetClient, given: Mapping[str, Any], *, dry_run: bool = False) -> AppliedFleetResult:
-    """Make what a file says true: hosts, images, pools, people, entitlements, in this order.
+    """Make what a file says true: hosts, images, pools, people, quotas, entitlements, in this order.
 
     It can be repeated: what is so already is not touched.
 
@@ -224,11 +245,11 @@ def apply_fleet(client: FleetClient, given: Mapping[str, Any], *, dry_run: bool 
 
 
 def _differs(part: _Part, key: str) -> bool:
-    """Return whether a key differs; one that the file leaves out stays, but in a pool, whose spec is whole."""
+    """Return whether a key differs; one that the file leaves out stays, but in a pool or quota, which are whole."""
     before = {} if part.before is None else part.before
     return (
         before.get(key) != part.after.get(key)
-        if part.kind == "pool"
+        if part.kind in ("pool", "quota")
         else key in part.after and (before.get(key) != part.after[key])
     )
 
@@ -245,6 +266,8 @@ def _parts(client: FleetClient, given: Mapping[str, Any], now: FleetFileResult) 
     for name, entry in given.get("people", {}).items():
         before = now.people.get(name)
         yield _Part("person", name, before, entry, _call(client, "ensure-person", name=name, **entry))
+    for who, entry in given.get("quotas", {}).items():
+        yield _Part("quota", who, now.quotas.get(who), entry, _call(client, "ensure-quota", who=who, **entry))
     known = [dict(one) for one in now.entitlements]
     for entry in given.get("entitlements", ()):
         words = [str(entry[key]) for key in ("who", "right", "pool") if key in entry]

@@ -37,7 +37,7 @@ def _applied_page(data: Any) -> Page:
 @at_controller
 @click.pass_obj
 def export_fleet(settings: Settings, where: Where) -> int:
-    """Print hosts, images, pools, people and rights as YAML, as apply-fleet reads it.
+    """Print hosts, images, pools, people, quotas and rights as YAML, as apply-fleet reads it.
 
     Passwords and tokens are not in it, nor who has which desktop: a backup of the database has that.
     """
@@ -65,7 +65,7 @@ def export_fleet(settings: Settings, where: Where) -> int:
 @changes_at_controller
 @click.pass_obj
 def apply_fleet(settings: Settings, file: str, where: Where) -> int:
-    """Make a fleet what a YAML file says: hosts, images, pools, people and rights, in this order.
+    """Make a fleet what a YAML file says: hosts, images, pools, people, quotas and rights, in this order.
 
     What the fleet has and the file does not is kept. When something fails, what was done stays: run it again.
     """

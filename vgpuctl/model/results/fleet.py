@@ -247,6 +247,7 @@ class FleetFileResult(Value):
     images: Mapping[str, Mapping[str, Any]]
     pools: Mapping[str, Mapping[str, Any]]
     people: Mapping[str, Mapping[str, Any]]
+    quotas: Mapping[str, Mapping[str, Any]]
     entitlements: tuple[Mapping[str, Any], ...]
 
 
