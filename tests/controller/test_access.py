@@ -49,7 +49,7 @@ FLEET = {
 OFFICE = {
     "show-pool": SEE | OPERATORS,
     "ensure-pool": OPERATE | {"manager"},
-    **dict.fromkeys(("pause-pool", "resume-pool", "assign"), OPERATE | OPERATORS),
+    **dict.fromkeys(("pause-pool", "resume-pool", "message-pool", "assign"), OPERATE | OPERATORS),
     "delete-pool": ADMIN,
     "take-desktop": {"user", "helper", "manager"},
     **dict.fromkeys(("entitle", "revoke"), ADMIN | {"manager"}),

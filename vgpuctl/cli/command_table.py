@@ -171,6 +171,7 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "fits": Entry("controller_capacity", "Count how many more desktops fit, and where."),
     "pause-pool": Entry("controller", "Make, start and refresh nothing for a pool."),
     "resume-pool": Entry("controller", "Let a paused pool go on."),
+    "message-pool": Entry("controller_desktops", "Show a text to a pool's users."),
     "delete-pool": Entry("controller", "Delete a pool with its desktops and their disks."),
     "list-desktops": Entry("controller_desktops", "List desktops, and what they do."),
     "show-desktop": Entry("controller_desktops", "Show one desktop."),

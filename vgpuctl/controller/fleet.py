@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.agent.protocol import Fenced
@@ -20,6 +21,7 @@ from vgpuctl.config import labels as label_rules
 from vgpuctl.controller.capacity import CapacityCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
+from vgpuctl.controller.messages import MOST_SENDING, MessageCalls
 from vgpuctl.controller.model import (
     Desktop,
     FleetCaller,
@@ -73,12 +75,13 @@ _READY = frozenset({PhaseWord.READY})
 
 
 class FleetService(
-    RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, QuotaCalls, MyDesktopCalls, OverviewCalls
+    RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, QuotaCalls, MessageCalls, MyDesktopCalls, OverviewCalls
 ):
     """The controller's calls. `connect`: makes the link to a host's agent; `signer`: signs RDP files."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink], signer: RdpSigner | None = None) -> None:
         self._signer = signer
+        self._sending = BoundedSemaphore(MOST_SENDING)
         self._store = store
         self._connect = connect
         self._passwords = OneTimePasswords(store, connect)

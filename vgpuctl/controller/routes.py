@@ -181,6 +181,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("ensure-pool", "PUT", "/pools/{name}", Access(Role.OPERATOR, Right.MANAGE)),
         FleetCall("delete-pool", "DELETE", "/pools/{name}", _ADMIN),
         FleetCall("pause-pool", "POST", "/pools/{name}/pause", _OPERATE_POOL),
+        FleetCall("message-pool", "POST", "/pools/{name}/message", _OPERATE_POOL),
         FleetCall("resume-pool", "POST", "/pools/{name}/resume", _OPERATE_POOL),
         FleetCall("fits", "POST", "/fits", _SEE),
         FleetCall("assign", "POST", "/pools/{pool}/desktops", _OPERATE_POOL),

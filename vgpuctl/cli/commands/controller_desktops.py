@@ -22,10 +22,11 @@ from vgpuctl.cli.commands.controller import (
 )
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Column, Listing, Page
+from vgpuctl.model.numbers import count_text
 
 if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
-    from vgpuctl.model.results.fleet import DesktopResult
+    from vgpuctl.model.results.fleet import DesktopResult, PoolMessageResult
     from vgpuctl.model.results.people import OpenDesktopResult
 
 DESKTOPS = Listing(
@@ -157,6 +158,31 @@ def assign(settings: Settings, pool: str, user: str, new_password: bool, where: 
     return make_call(settings, where, "assign", pool=pool, user=user, new_password=new_password or None)
 
 
+def _message_page(data: Any) -> Page:
+    result: PoolMessageResult = data.data
+    verb = "would be shown" if data.dry_run else "was shown"
+    lines = [f"the message {verb} in {count_text(result.reached, 'desktop')} of pool {result.pool}"]
+    return Page([*lines, *(f"{name}: {reason}" for name, reason in result.failed.items())])
+
+
+@make_command(
+    "message-pool", table=CONTROLLER_COMMANDS, page=_message_page,
+    examples=(
+        ("vgpuctl controller message-pool office --text 'Save your work: new image at 18:00'", "before a change"),
+    ),
+)  # fmt: skip
+@click.argument("name", metavar="POOL")
+@click.option("--text", required=True, metavar="TEXT", help="One line, at most 1000 characters.")
+@changes_at_controller
+@click.pass_obj
+def message_pool(settings: Settings, name: str, text: str, where: Where) -> int:
+    """Show a text to everybody who is logged on in a pool's desktops, by the helper in their guests.
+
+    A desktop without a helper, or where nobody is logged on any more, is listed with the reason.
+    """
+    return make_call(settings, where, "message-pool", name=name, text=text)
+
+
 def _desktop_command(name: str, help_text: str, example: str, question: str | None = None) -> click.Command:
     """Return a command that changes one desktop."""
 
@@ -208,6 +234,7 @@ delete_desktop = _desktop_command(
 COMMANDS: dict[str, click.Command] = {
     str(one.name): one
     for one in (
-        list_desktops, show_desktop, open_desktop, assign, release, start_desktop, stop_desktop, delete_desktop,
+        list_desktops, message_pool, show_desktop, open_desktop, assign, release, start_desktop, stop_desktop,
+        delete_desktop,
     )
 }  # fmt: skip

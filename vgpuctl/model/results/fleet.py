@@ -122,6 +122,14 @@ class PoolResult(Value):
     spec: Mapping[str, Any] = EMPTY_MAPPING
 
 
+class PoolMessageResult(Value):
+    """How many desktops of a pool showed a message to who is logged on there; `failed`: those that did not, and why."""
+
+    pool: str
+    reached: int
+    failed: Mapping[str, str]
+
+
 class DesktopResult(Value):
     """A desktop. `phase`: what it is doing, computed from what is wanted and the host's last report; `why` says more.
 
