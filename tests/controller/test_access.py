@@ -42,6 +42,7 @@ FLEET = {
          "confirm-restore", "import-desktops", "list-quotas", "ensure-quota", "delete-quota"), ADMIN,
     ),
     "list-entitlements": ADMIN | {"manager"},
+    "show-use": SEE | {"manager"},
     "show-myself": PEOPLE | {"tool"},
     **dict.fromkeys(("list-my-pools", "list-my-desktops"), PEOPLE),
 }  # fmt: skip

@@ -187,6 +187,7 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "ensure-quota": Entry("controller_quotas", "Limit how much people may have."),
     "delete-quota": Entry("controller_quotas", "Take a quota away."),
     "list-quotas": Entry("controller_quotas", "List the quotas."),
+    "show-use": Entry("controller_use", "Show what people had: hours, GPU memory, refusals."),
     "ensure-person": Entry("controller_people", "Make or change a person who signs in."),
     "set-password": Entry("controller_people", "Give a person a new password."),
     "list-people": Entry("controller_people", "List the people."),

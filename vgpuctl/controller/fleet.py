@@ -48,6 +48,7 @@ from vgpuctl.controller.policy import FleetTarget, has_role, no_desktop, refuse_
 from vgpuctl.controller.quotas import QuotaCalls
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
+from vgpuctl.controller.use import UseCalls
 from vgpuctl.errors import Busy, InvalidInput, VgpuctlError
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.outcome import Outcome, QueryResult
@@ -75,7 +76,15 @@ _READY = frozenset({PhaseWord.READY})
 
 
 class FleetService(
-    RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, QuotaCalls, MessageCalls, MyDesktopCalls, OverviewCalls
+    RecoveryCalls,
+    MaintenanceCalls,
+    CapacityCalls,
+    PeopleCalls,
+    QuotaCalls,
+    MessageCalls,
+    MyDesktopCalls,
+    OverviewCalls,
+    UseCalls,
 ):
     """The controller's calls. `connect`: makes the link to a host's agent; `signer`: signs RDP files."""
 

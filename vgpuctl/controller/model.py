@@ -545,6 +545,23 @@ class QuotaUse(Value):
     gpu_mib: int = 0
 
 
+class DesktopUse(Value):
+    """What people had of desktops in some time. `name`: of the person, group or pool; empty: people without a group.
+
+    `known_seconds`: while they were on, and it was known whether somebody was logged on. `idle`: how many are on now,
+    and nobody is logged on. `refused`: how many requests, by reason.
+    """
+
+    name: str
+    assigned_seconds: float = 0.0
+    on_seconds: float = 0.0
+    logged_on_seconds: float = 0.0
+    known_seconds: float = 0.0
+    gpu_mib_seconds: float = 0.0
+    idle: int = 0
+    refused: Mapping[str, int] = EMPTY_MAPPING
+
+
 class WebSession(Value):
     """Somebody who is signed in with a browser. Only the digest of its secret is kept."""
 

@@ -25,7 +25,7 @@ from vgpuctl.controller.policy import (
     no_pool,
     not_allowed,
 )
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.library.call_table import Parameter
 from vgpuctl.model.outcome import AnyResult
 from vgpuctl.model.result_reader import Mismatch
@@ -136,9 +136,13 @@ class FleetCall(Value):
         self.check(fleet, caller, arguments)
         if self.changes:
             fleet.refuse_unconfirmed(self.name)
-        with fleet.made_by(caller):
-            result: AnyResult = self._function(fleet, caller, **arguments)
-            return result
+        try:
+            with fleet.made_by(caller):
+                result: AnyResult = self._function(fleet, caller, **arguments)
+                return result
+        except VgpuctlError as error:
+            fleet.count_refusal(self.name, caller, arguments, error)
+            raise
 
     @property
     def _function(self) -> Any:
@@ -225,6 +229,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("list-tokens", "GET", "/tokens", _ADMIN),
         FleetCall("add-token", "POST", "/tokens", _ADMIN),
         FleetCall("delete-token", "DELETE", "/tokens/{name}", _ADMIN),
+        FleetCall("show-use", "GET", "/use", Access(Role.VIEWER, Right.MANAGE, any_pool=True)),
         FleetCall("show-restore", "GET", "/restore", _SEE),
         FleetCall("confirm-restore", "POST", "/restore/confirm", _ADMIN),
         FleetCall("import-desktops", "POST", "/restore/import", _ADMIN),

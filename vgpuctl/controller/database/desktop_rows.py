@@ -27,6 +27,7 @@ from vgpuctl.controller.database.rows import (
     report_columns,
     row_of_desktop,
 )
+from vgpuctl.controller.database.use_rows import follow_use
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, Pool, PoolChanges, PoolKind, PoolState
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.back_off import WAITING_CODES, next_try
@@ -203,6 +204,7 @@ class DesktopRows(Rows):
                 lease_until=None if days is None else now + days * DAY_SECONDS, errors=0, not_before=0.0,
             )  # fmt: skip
             self._set(connection, desktop, **row_of_desktop(desktop))
+            follow_use(self._database, connection, desktop_of(taken), desktop)
             for one in silent:
                 report = replace(one.report or DesktopReport(exists=False), superseded=True)
                 self._set(connection, one, **report_columns(report))
@@ -288,6 +290,7 @@ class DesktopRows(Rows):
                                record_user=None, record_generation=None),
             )  # fmt: skip
             self._set(connection, desktop, **row_of_desktop(desktop))
+            follow_use(self._database, connection, before, desktop)
             text = f"{name} is {user or 'nobody'}'s, as its host says, and not {before.user or 'nobody'}'s"
             self._note(connection, "record-accepted", text, actor, About(desktop=name, user=user))
             return desktop
@@ -448,6 +451,7 @@ class DesktopRows(Rows):
         table = schema.desktop
         if desktop.absent and not report.exists:
             connection.execute(delete(table).where(table.c.id == desktop.id))
+            follow_use(self._database, connection, desktop, None)
             self._note(connection, "desktop-deleted", desktop.name, CONTROLLER, About(desktop=desktop.name))
             return
         confirmed = _is_confirmed(desktop, report)
@@ -462,6 +466,7 @@ class DesktopRows(Rows):
         if report.ready and desktop.errors:
             values |= {"errors": 0, "not_before": 0.0}
         connection.execute(update(table).where(table.c.id == desktop.id).values(**values))
+        follow_use(self._database, connection, desktop, replace(desktop, report=report))
         if report.code == CRASHES_CODE and (desktop.report is None or desktop.report.code != CRASHES_CODE):
             self._note(
                 connection, "desktop-failed", f"{desktop.name}: {report.error}", CONTROLLER, About(desktop=desktop.name)
@@ -509,6 +514,7 @@ class DesktopRows(Rows):
         table = schema.desktop
         if desktop.host_id is None:
             connection.execute(delete(table).where(table.c.id == desktop.id))
+            follow_use(self._database, connection, desktop, None)
         else:
             self._set(connection, desktop, absent=True, not_before=0.0, errors=0)
         text = desktop.name if reason is None else f"{desktop.name}: {reason}"
@@ -520,6 +526,7 @@ class DesktopRows(Rows):
             power_on=True, errors=0, not_before=0.0,
         )  # fmt: skip
         self._set(connection, free, **row_of_desktop(free))
+        follow_use(self._database, connection, desktop, free)
         about = About(desktop=free.name, user=desktop.user)
         self._note(connection, "released", f"{free.name}, which {desktop.user} had", actor, about)
         if desktop.report is not None and desktop.report.moved:

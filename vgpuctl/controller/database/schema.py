@@ -214,6 +214,34 @@ desktop = Table(
     Index("ix_desktop_takeable", "pool_id", "can_take", "user"),
 )
 
+use_span = Table(
+    "use_span",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("desktop_id", ID, nullable=False),
+    Column("desktop", NAME, nullable=False),
+    Column("pool", NAME, nullable=False),
+    Column("person", NAME, nullable=False),
+    Column("began_at", Float, nullable=False, index=True),
+    Column("until_at", Float, index=True),
+    Column("is_on", Boolean, nullable=False),
+    Column("logged_on", Boolean),
+    Column("gpu_mib", BigInteger, nullable=False),
+    Index("ix_use_span_open", "desktop_id", "until_at"),
+)
+"""A time in which a desktop's use did not change; without an end it goes on. It outlives desktop, pool and person."""
+
+refusal = Table(
+    "refusal",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("pool", NAME, primary_key=True),
+    Column("person", NAME, primary_key=True),
+    Column("reason", NAME, primary_key=True),
+    Column("count", Integer, nullable=False),
+)
+"""How many requests for a desktop were refused on a day since 1970 (UTC), by the error's code."""
+
 begun_sign_in = Table(
     "begun_sign_in",
     metadata,

@@ -38,6 +38,7 @@ from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.room_rows import RoomRows
 from vgpuctl.controller.database.rows import Changes
 from vgpuctl.controller.database.token_rows import TokenRows
+from vgpuctl.controller.database.use_rows import UseRows
 from vgpuctl.errors import HostCannot, Refused
 
 _UPGRADE = "vgpuctl controller upgrade-db"
@@ -88,6 +89,7 @@ class Store:
         self.places = PlaceRows(*parts)
         self.entitlements = EntitlementRows(*parts)
         self.quotas = QuotaRows(*parts)
+        self.use = UseRows(*parts)
         self.tokens = TokenRows(*parts)
         self.journal = JournalRows(*parts)
         self.answers = AnswerRows(*parts)

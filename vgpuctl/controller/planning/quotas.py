@@ -69,9 +69,8 @@ def gpu_mib_of(desktop: Desktop, spec: PoolSpec, room: HostRoom | None) -> int:
 
     `room`: of its host.
     """
-    vgpus = () if desktop.report is None else desktop.report.vgpus
-    if vgpus:
-        return sum(one.framebuffer_mib or _gpu_mib(room, one.gpu) for one in vgpus)
+    if desktop.report is not None and desktop.report.vgpus:
+        return held_gpu_mib(desktop, room)
     demand = demand_of(spec, desktop.name, desktop.profile)
     if room is None or not demand.profiles:
         return 0
@@ -84,6 +83,12 @@ def gpu_mib_of(desktop: Desktop, spec: PoolSpec, room: HostRoom | None) -> int:
         if any(matches_profile(one.profile, wanted) for wanted in demand.profiles)
     )
     return demand.count * max(sizes, default=0)
+
+
+def held_gpu_mib(desktop: Desktop, room: HostRoom | None) -> int:
+    """Return the GPU memory of the vGPUs that a desktop has now."""
+    vgpus = () if desktop.report is None else desktop.report.vgpus
+    return sum(one.framebuffer_mib or _gpu_mib(room, one.gpu) for one in vgpus)
 
 
 def _gpu_mib(room: HostRoom | None, address: str | None) -> int:

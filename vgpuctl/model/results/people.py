@@ -131,3 +131,20 @@ class OpenDesktopResult(Value):
     name: str
     link: str | None
     file: str | None
+
+
+class UseResult(Value):
+    """What people had in some time. `name`: of the person, group or pool; null: people without a group.
+
+    `assigned_hours`: they had a desktop; `on_hours`: and it was on; `logged_on_hours`: and somebody was logged on, null
+    where no guest said that. `gpu_gib_hours`: GPU memory that they had, times hours. `idle`: so many desktops are on
+    now, and nobody is logged on. `refused`: requests for a desktop, or to start one, by error code.
+    """
+
+    name: str | None
+    assigned_hours: float
+    on_hours: float
+    logged_on_hours: float | None
+    gpu_gib_hours: float
+    idle: int
+    refused: Mapping[str, int]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal says who, from where, before and after, and is only added to. Places of sign-ins, quotas."""
+"""A journal that says more and is only added to; places of sign-ins, quotas, use of desktops."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ _POSTGRESQL = (
 def upgrade() -> None:
     """Add the columns and tables, and the triggers."""
     _change_journal()
+    _add_of_people()
+    _add_use()
+
+
+def _add_of_people() -> None:
     op.create_table(
         "known_place",
         sa.Column("digest", sa.String(length=64), nullable=False),
@@ -79,3 +84,32 @@ def _change_journal() -> None:
         op.add_column("event", sa.Column(name, kind))
     for statement in _SQLITE if op.get_bind().dialect.name == "sqlite" else _POSTGRESQL:
         op.execute(statement)
+
+
+def _add_use() -> None:
+    op.create_table(
+        "use_span",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("desktop_id", sa.String(length=36), nullable=False),
+        sa.Column("desktop", NAME, nullable=False),
+        sa.Column("pool", NAME, nullable=False),
+        sa.Column("person", NAME, nullable=False),
+        sa.Column("began_at", sa.Float(), nullable=False),
+        sa.Column("until_at", sa.Float()),
+        sa.Column("is_on", sa.Boolean(), nullable=False),
+        sa.Column("logged_on", sa.Boolean()),
+        sa.Column("gpu_mib", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_use_span")),
+    )
+    op.create_index(op.f("ix_use_span_began_at"), "use_span", ["began_at"])
+    op.create_index(op.f("ix_use_span_until_at"), "use_span", ["until_at"])
+    op.create_index("ix_use_span_open", "use_span", ["desktop_id", "until_at"])
+    op.create_table(
+        "refusal",
+        sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("pool", NAME, nullable=False),
+        sa.Column("person", NAME, nullable=False),
+        sa.Column("reason", NAME, nullable=False),
+        sa.Column("count", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("day", "pool", "person", "reason", name=op.f("pk_refusal")),
+    )
