@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people do on pages: they sign in and out, and take, start, stop and give back desktops of their own.
+"""What people do on pages: they sign in and out, and take, start and stop desktops of their own.
 
-Each form that changes something carries the text that the header of a change has elsewhere, so that no other site's
-page can send it. After a change the browser is sent to a page, and a question is a page of its own: reloading either,
-or going back to it, changes nothing.
+Each form carries the text that the header of a change has elsewhere, so that no other site's page can send it. After
+a change the browser is sent to a page: reloading that changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from vgpuctl.agent.http_input import read_bytes
 from vgpuctl.controller.callers import Callers, address_of, session_secret, set_cookie
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.oidc_sign_in import RETURN_PATH
@@ -25,18 +22,14 @@ from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.sessions import TooManyTries, WrongPassword
 from vgpuctl.controller.sign_in.signed_in import SignInRefused, SignInUnavailable
 from vgpuctl.controller.web import render
-from vgpuctl.controller.web.answers import InThread, error_page, html, visitor_of
-from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, Temporary, VgpuctlError, explain_exception
+from vgpuctl.controller.web.answers import InThread, error_page, html, read_form, visitor_of
+from vgpuctl.controller.web.change_views import secret_page
+from vgpuctl.errors import NotAllowed, NotFound, Temporary, VgpuctlError, explain_exception
 
 SIGN_IN, SIGN_OUT, MINE = "/sign-in", "/sign-out", "/my"
 OIDC, OIDC_COOKIE = "/sign-in/oidc", "-oidc"
-MAX_FORM_BYTES, MAX_FIELDS = 16 << 10, 20
-FORM_TYPE = "application/x-www-form-urlencoded"
-ACTIONS: Mapping[str, str] = {
-    "take": "take-desktop", "password": "new-password", "start": "start-desktop", "stop": "stop-desktop",
-    "release": "release",
-}  # fmt: skip
-"""What a button of the page of one's own desktops does -> the call that does it."""
+ACTIONS: Mapping[str, str] = {"take": "take-desktop", "start": "start-desktop", "stop": "stop-desktop"}
+"""What a button of the page of one's own desktops does at once -> the call that does it; `changes` has the others."""
 
 
 class WebForms:
@@ -55,7 +48,6 @@ class WebForms:
             Route(OIDC, self._guarded(self._go_to_issuer), methods=["GET"]),
             Route(RETURN_PATH, self._guarded(self._come_back), methods=["GET"]),
             Route(SIGN_OUT, self._guarded(self._sign_out), methods=["POST"]),
-            Route(f"{MINE}/release", self._guarded(self._ask_release), methods=["GET"]),
             *(Route(f"{MINE}/{action}", self._guarded(self._change(action)), methods=["POST"]) for action in ACTIONS),
         ]
 
@@ -137,18 +129,6 @@ class WebForms:
         set_cookie(request, response, None)
         return response
 
-    async def _ask_release(self, request: Request) -> Response:
-        """Ask whether somebody gives a desktop of his back."""
-        name = request.query_params.get("name", "")
-
-        def ask() -> Response:
-            caller, token = self._callers.find(request, changes=False), self._callers.token(request)
-            CALLS["release"].check(self._fleet, caller, {"name": name})
-            return html(render.render_question(name, visitor_of(caller, token)))
-
-        response: Response = await self._in_thread(ask)
-        return response
-
     def _change(self, action: str) -> Callable[[Request], Awaitable[Response]]:
         """Return what a button does: its call, as the one who presses it."""
 
@@ -165,7 +145,9 @@ class WebForms:
                 if password is None:
                     return RedirectResponse(MINE, 303)
                 name = str(getattr(result.data, "name", ""))
-                return html(render.render_password(name, caller.name, password, visitor_of(caller, token)))
+                text = f"Log on as {caller.name} with this password; it is good for one log-on."
+                page = secret_page(f"Your password for {name}", text, password, result.warnings, MINE)
+                return html(render.render_page(page, visitor_of(caller, token), None))
 
             response: Response = await self._in_thread(make)
             return response
@@ -177,22 +159,3 @@ def local_path(text: str) -> str:
     """Return a path of this site to go to; of another site's address its first page."""
     is_local = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2000
     return text if is_local and not text.startswith((SIGN_IN, SIGN_OUT)) else "/"
-
-
-async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that a browser sent.
-
-    Raises:
-        InvalidInput: it is none, or a field is there twice. HTTPException: it is too large, or does not arrive.
-    """
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
-        raise InvalidInput("this is not what a form sends")
-    data = await read_bytes(request, MAX_FORM_BYTES)
-    try:
-        pairs = parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
-    except ValueError as error:
-        raise InvalidInput(f"this is not what a form sends: {error}") from error
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise InvalidInput("a field of the form is there twice")
-    return fields
