@@ -33,7 +33,7 @@ FLEET = {
         ("show-fleet", "show-overview", "list-hosts", "show-host", "fits", "show-capacity", "show-restore",
          "list-events", "find-events"), SEE,
     ),
-    **dict.fromkeys(("list-pools", "list-desktops"), SEE | OPERATORS),
+    **dict.fromkeys(("list-pools", "list-desktops", "show-progress"), SEE | OPERATORS),
     **dict.fromkeys(("list-images", "show-image"), SEE | {"manager"}),
     **dict.fromkeys(("cordon-host", "drain-host", "uncordon-host"), OPERATE),
     **dict.fromkeys(

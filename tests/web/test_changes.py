@@ -253,6 +253,26 @@ def test_people_rights_and_tokens(browser: Browser, fleet: Site) -> None:
         assert fleet.get("/api/v1/me", headers).status == 401
 
 
+def test_who_operates_one_pool(browser: Browser, fleet: Site) -> None:
+    fleet.fleet.ensure_person(ADMIN, "joan")
+    fleet.fleet.set_password(ADMIN, "joan", PASSWORD)
+    fleet.fleet.entitle(ADMIN, "joan", "operate", "office")
+    with signed_in(browser, fleet, "joan") as page:
+        expect(page.locator("main")).to_contain_text("Take a desktop")
+        names = page.locator("nav[aria-label=Main] a").all_inner_texts()
+        assert names == ["Pools", "Desktops", "In progress", "My desktops"]
+        page.get_by_role("link", name="Pools").click()
+        page.locator("#pools").get_by_role("link", name="office").click()
+        expect(page.locator("#actions a")).to_have_text(["Pause", "Assign a desktop"])
+        press(page, "Assign a desktop")
+        page.get_by_label("User").fill("mary")
+        press(page, PLAN, "Assign a desktop")
+        page.locator("#desktops tr", has_text="mary").get_by_role("link").first.click()
+        expect(page.locator("main").get_by_role("link", name="gpu0")).to_have_count(0)
+        press(page, "Release", "Release")
+        expect(page.locator("#facts")).not_to_contain_text("mary")
+
+
 def test_a_double_click_changes_once(browser: Browser, fleet: Site) -> None:
     with signed_in(browser, fleet) as page:
         page.goto("/pools/design")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.web.site import ADMIN, Site, running_site
+from vgpuctl.controller.model import NewDesktop, PoolChanges
 from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.web.answers import POLICY
 from vgpuctl.controller.web.pages import PAGES
@@ -116,6 +117,35 @@ def test_the_journal_has_filters_and_older_entries(site: Site) -> None:
     assert f"{name} to zoe" in texts("person=zoe")
     assert f"{name} to zoe" in texts(f"desktop={name}")
     assert texts("person=nobody") == []
+
+
+def test_what_there_is_room_for(site: Site) -> None:
+    tree = site.get("/capacity").tree
+    (row,) = tree.xpath("//section[@id='profiles']//tbody/tr")
+    taken = sum(site.fleet.show_overview(ADMIN).data.counts.values())
+    assert [one.text_content().strip() for one in row][:3] == ["A100-4C", str(160 - taken), "160"]
+    rows = {r[0].text_content().strip(): [c.text_content().strip() for c in r[1:]] for r in tree.xpath(
+        "//section[@id='pools']//tbody/tr")}  # fmt: skip
+    assert rows["office"] == ["8", "8", ""]
+    site.fleet.cordon_host(ADMIN, "gpu01")
+    assert "gpu01" not in site.get("/capacity").tree.xpath("string(//section[@id='profiles'])")
+    site.fleet.uncordon_host(ADMIN, "gpu01")
+
+
+def test_what_is_being_done(tmp_path: Path) -> None:
+    with running_site(tmp_path, hosts=1, engine=False) as quiet:
+        pool = quiet.store.pools.find("office")
+        new = tuple(NewDesktop(f"office-00{number}", f"52:54:00:00:00:0{number}") for number in (1, 2))
+        quiet.store.desktops.tick(pool.id, lambda *_: PoolChanges(new))
+        broken = quiet.store.desktops.find("office-002")
+        with quiet.store.database.write() as connection:
+            connection.exec_driver_sql("UPDATE desktop SET host_id = (SELECT id FROM host) WHERE name = 'office-002'")
+        for _ in range(3):
+            quiet.store.desktops.note_error(broken.id, "no-space", "the disk is full", "make room")
+        tree = quiet.get("/progress").tree
+        assert tree.xpath("//section[@id='desktops']//tbody//th/a/text()") == ["office-001"]
+        assert tree.xpath("//section[@id='failed']//tbody//th/a/text()") == ["office-002"]
+        assert "the disk is full" in tree.xpath("string(//section[@id='failed'])")
 
 
 @pytest.mark.parametrize(

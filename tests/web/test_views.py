@@ -32,7 +32,9 @@ from vgpuctl.model.results.fleet import (
     FleetHostResult,
     FleetImageResult,
     FleetOverviewResult,
+    FleetProgressResult,
     GpuSliceResult,
+    ImageCopyResult,
     OverviewHostResult,
     OverviewPoolResult,
     PoolResult,
@@ -80,7 +82,7 @@ def every_page(text: str) -> dict[str, PageView]:
     person = PersonResult(text, text, (text,), True, True, text, text, 1)
     rights = (EntitlementResult(text, text, text, 1), EntitlementResult("everybody", text, None, 1))
     token = ApiTokenResult(text, None, text, text, None, text, (text,))
-    failed = replace(desktop, phase="failed")
+    progress = FleetProgressResult(9, 9, (desktop,), (desktop,), (ImageCopyResult(text, text, text),))
     capacity = FleetCapacityResult(
         (PoolRoomResult(text, (text,), 1, 2, text),), (ProfileRoomResult(text, 1, 2, {text: 1}),), 1
     )
@@ -96,7 +98,7 @@ def every_page(text: str) -> dict[str, PageView]:
         "people": people_views.people_view((person,), rights, query),
         "person": people_views.person_view(person, rights, (desktop,)), "tokens": people_views.tokens_view((token,)),
         "rights": people_views.rights_view(rights, admin),
-        "progress": progress_views.progress_view((failed, desktop), (image,)),
+        "progress": progress_views.progress_view(progress),
         "capacity": progress_views.capacity_view(capacity),
         **{path: form_of(change, text) for path, change in CHANGES.items()},
         "plan": plan_of(CHANGES["/change/pool"], shown, text),
@@ -119,7 +121,9 @@ def form_of(change: WebChange, text: str) -> PageView:
     fields = [*(one.name for one in change.single_fields), "schedules.0.days", "schedules.0.from"]
     typed = dict.fromkeys(fields, text)
     both = change_views.versions_section({text: text}, {text: text + "x"})
-    return change_views.form_page(change, typed, _Anything(text), lambda _: (text,), {**typed, "": text}, text, both)
+    return change_views.form_page(
+        change, change.visible, typed, _Anything(text), lambda _: (text,), {**typed, "": text}, text, both
+    )
 
 
 def plan_of(change: WebChange, pool: PoolResult, text: str) -> PageView:

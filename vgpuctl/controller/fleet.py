@@ -517,6 +517,7 @@ def _desktop_result(
         seen=_time_text(None if report is None else report.seen_at or None),
         code=None if report is None else report.code, error=None if report is None else report.error,
         hint=None if report is None else report.hint, generation=desktop.generation,
+        logon=None if pool.spec.logon is None else str(pool.spec.logon),
     )  # fmt: skip
 
 

@@ -199,6 +199,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("pause-pool", "POST", "/pools/{name}/pause", _OPERATE_POOL),
         FleetCall("resume-pool", "POST", "/pools/{name}/resume", _OPERATE_POOL),
         FleetCall("fits", "POST", "/fits", _SEE),
+        FleetCall("show-progress", "GET", "/progress", _LIST_POOLS),
         FleetCall("show-capacity", "GET", "/capacity", _SEE),
         FleetCall("assign", "POST", "/pools/{pool}/desktops", _OPERATE_POOL),
         FleetCall("list-desktops", "GET", "/desktops", _LIST_POOLS),

@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from vgpuctl.controller.callers import Callers, refuse_other_sites
+from vgpuctl.controller.callers import Callers
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import FleetCaller
 from vgpuctl.controller.web import change_views, render
-from vgpuctl.controller.web.answers import InThread, error_page, html, read_form, status_of, visitor_of
+from vgpuctl.controller.web.answers import InThread, error_page, html, own_path, read_form, status_of, visitor_of
 from vgpuctl.controller.web.cells import one_line
 from vgpuctl.controller.web.change_views import GENERATION, PLAN, form_page, is_plan
 from vgpuctl.controller.web.changes import CHANGES, WebChange
@@ -36,15 +36,16 @@ from vgpuctl.controller.web.fields import (
 )
 from vgpuctl.controller.web.pages import Ask
 from vgpuctl.controller.web.parts import PageView
-from vgpuctl.controller.web.pool_form import place_problems, spec_of_typed
+from vgpuctl.controller.web.pool_form import as_stored, fields_for, place_problems, spec_of_typed
 from vgpuctl.controller.web.repeats import Repeats
 from vgpuctl.errors import InvalidInput, NotFound, Stale, VgpuctlError, explain_exception
+from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
 
 MAX_TYPED, MAX_ADDRESS = 6000, 16_000
-_LISTS = {"images": "list-images", "pools": "list-pools"}
+_LISTS = ("list-images", "list-pools", "show-overview")
 
 
 class WrongFields(InvalidInput):
@@ -77,7 +78,7 @@ class WebChanges:
             except Exception as exc:
                 error = explain_exception(exc)
                 if isinstance(error, VgpuctlError):
-                    return error_page(error, None, str(request.url.path), self._callers.issuer)
+                    return error_page(error, None, own_path(request), self._callers.issuer)
                 raise
 
         return guarded
@@ -88,10 +89,12 @@ class WebChanges:
         async def show(request: Request) -> Response:
             def answer() -> Response:
                 caller = self._callers.find(request, changes=False)
-                typed = _typed(request, change)
-                refuse_other_sites(request, needed=False)  # no other page has a change tried, or fills a form in
-                page, status = _Conversation(self._fleet, caller, change, self._callers.token(request)).page(typed)
-                return html(render.render_page(page, visitor_of(caller, self._callers.token(request)), None), status)
+                token, typed = self._callers.token(request), _typed(request, change)
+                if request.headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+                    page, status = _Conversation(self._fleet, caller, change, token).page(typed)
+                else:  # no other site's page has a change tried, or fills in a form
+                    page, status = change_views.go_on_page(change, own_path(request)), 200
+                return html(render.render_page(page, visitor_of(caller, token), None), status)
 
             response: Response = await self._in_thread(answer)
             return response
@@ -129,7 +132,8 @@ class _Conversation:
         self._caller = caller
         self._change = change
         self._token = token
-        self._ask = Ask(fleet, caller, tuple(filter(None, (change.reads, *_LISTS.values()))))
+        self._shown = fields_for(caller, change.visible) if change.has_spec else change.visible
+        self._ask = Ask(fleet, caller, tuple(filter(None, (change.reads, *_LISTS))))
 
     def page(self, typed: Typed) -> tuple[PageView, int]:
         """Return the form, or the plan of what is typed; and the status of the answer."""
@@ -138,7 +142,7 @@ class _Conversation:
         if not is_plan(change, typed):
             if PLAN not in typed and now is not None:
                 typed = {**change_views.typed_now(change, now), **typed}
-            return form_page(change, typed, now, self._options), 200
+            return self._form(typed, now), 200
         try:
             return self._plan(typed, now), 200
         except VgpuctlError as error:
@@ -182,10 +186,11 @@ class _Conversation:
 
     def _options(self, kind: str) -> Sequence[str]:
         """Return what can be chosen, of what the caller may see."""
-        call = _LISTS[kind]
-        if not self._ask.may(call):
-            return ()
-        return [one.name for one in self._ask(call) if not getattr(one, "retired", False)]
+        ask = self._ask
+        if kind == "images":
+            return [one.name for one in ask("list-images") if not one.retired] if ask.may("list-images") else ()
+        pools = ask("show-overview", limit=1).pools if ask.may("show-overview") else ask("list-pools")
+        return [one.name for one in pools]
 
     def _arguments(self, typed: Typed) -> dict[str, Any]:
         change = self._change
@@ -203,7 +208,10 @@ class _Conversation:
         return {**arguments, **change.fixed}
 
     def _plan(self, typed: Typed, now: Any) -> PageView:
-        change, arguments = self._change, self._arguments(typed)
+        change = self._change
+        if GENERATION not in typed and now is not None and "if_generation" in change.fleet_call.parameters:
+            typed = {**typed, GENERATION: str(now.generation)}  # what is made then is what this plan says
+        arguments = self._arguments(typed)
         if change.fleet_call.has_dry_run:
             result = change.fleet_call.try_on(self._fleet, self._caller, arguments)
             rows = change_views.changed_rows(change, now, result.data)
@@ -216,28 +224,34 @@ class _Conversation:
     def _wrong(self, typed: Typed, now: Any, error: VgpuctlError) -> tuple[PageView, int]:
         """Return the form with what was typed and what is wrong with it, and the status of the answer."""
         change = self._change
-        names = [name for one in change.fields for name in _names(one, typed)]
+        names = [name for one in self._shown for name in _names(one, typed)]
         if isinstance(error, Stale) and change.is_new:
             problems = {"name": f"there is {typed.get('name', '')} already"}
-            return form_page(change, typed, now, self._options, problems), 409
+            return self._form(typed, now, problems), 409
         if isinstance(error, Stale) and now is not None:
             stored = change_views.shown_values(change, now)
             others = change_views.versions_section(self._typed_values(typed, stored), stored)
             problems = {"": "Somebody else changed it since this form was opened. What you typed is still here."}
             newer = {**typed, GENERATION: str(now.generation)}
-            return form_page(change, newer, now, self._options, problems, None, others), 412
+            return self._form(newer, now, problems, None, others), 412
         shown = place_problems(error, typed) if change.has_spec and not isinstance(error, WrongFields) else error
         problems = problems_of(shown, names)
         hint = error.hint if "" in problems or error.hint is None else None
         if error.hint is not None and hint is None:
             problems = {name: f"{text}\n{error.hint}" for name, text in problems.items()}
-        return form_page(change, typed, now, self._options, problems, hint), status_of(error)
+        return self._form(typed, now, problems, hint), status_of(error)
+
+    def _form(
+        self, typed: Typed, now: Any, problems: Typed = EMPTY_MAPPING, hint: str | None = None, others: Any = None
+    ) -> PageView:
+        """Return the form with the fields that the caller may change."""
+        return form_page(self._change, self._shown, typed, now, self._options, problems, hint, others)
 
     def _typed_values(self, typed: Typed, stored: Mapping[str, str]) -> dict[str, str]:
         """Return what is typed as a plan would compare it; what a form does not have is as it is stored."""
         change, arguments = self._change, self._arguments(typed)
         if change.has_spec:
-            return change_views.spec_values(arguments["spec"])
+            return change_views.spec_values(as_stored(arguments["spec"]))
         names = [name for name in change.shows if name in arguments]
         return {**stored, **{change_views.label_of(name): one_line(arguments[name]) for name in names}}
 

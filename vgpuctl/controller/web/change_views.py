@@ -45,6 +45,7 @@ Options = Callable[[str], Sequence[str]]
 
 def form_page(
     change: WebChange,
+    shown: Sequence[ChangeField | RowsField],
     typed: Typed,
     now: object,
     options: Options,
@@ -52,9 +53,10 @@ def form_page(
     hint: str | None = None,
     others: Section | None = None,
 ) -> PageView:
-    """Return the form of a change. `options`: what can be chosen; `problems`: by field, without one of the whole form.
+    """Return the form of a change. `shown`: those of its fields that can be filled in; the others stay as they are.
 
-    `others`: what somebody else changed meanwhile.
+    `options`: what can be chosen; `problems`: by field, without one of the whole form. `others`: what somebody else
+    changed meanwhile.
     """
     sections = []
     if problems:
@@ -62,9 +64,10 @@ def form_page(
         sections.append(Section("problem", "", "problem", ProblemView(text, hint, _labels(change, problems))))
     if others is not None:
         sections.append(others)
-    if change.visible:
-        fields = tuple(_shown(one, typed, problems, options) for one in change.visible)
-        hidden, cancel = hidden_fields(change, typed), change.before(typed, now)
+    if shown:
+        fields = tuple(_shown(one, typed, problems, options) for one in shown)
+        kept = tuple((one.name, typed[one.name]) for one in change.visible if one not in shown and typed.get(one.name))
+        hidden, cancel = (*hidden_fields(change, typed), *kept), change.before(typed, now)
         form = FormView(change.path, hidden, fields, change.note, cancel)
         sections.append(Section("form", "", "form", form))
     return _page(change, typed, now, sections)
@@ -180,6 +183,12 @@ def _page(change: WebChange, typed: Typed, now: object, sections: list[Section])
     if back != first:
         trail.append(Link(unquote(back.rpartition("/")[2]), back))
     return PageView(change.filled(change.title, typed, now), first.strip("/"), "", tuple(sections), tuple(trail))
+
+
+def go_on_page(change: WebChange, path: str) -> PageView:
+    """Return the page for who comes from another site: it leads to the change, and says nothing of it."""
+    text = TableView((), (), "Another site led here. Nothing is changed.")
+    return PageView(change.button, "", "", (Section("go-on", "", "table", text, (Link("Go on", path),)),))
 
 
 def secret_page(title: str, text: str, secret: str, warnings: tuple[str, ...], back: str) -> PageView:

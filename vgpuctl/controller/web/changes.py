@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from vgpuctl.controller.model import FleetCaller, Realm, Right, Role
+from vgpuctl.controller.model import FleetCaller, Logon, Realm, Right, Role
 from vgpuctl.controller.planning.phase import RECORD_CODES, PhaseWord
 from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide
 from vgpuctl.controller.routes import CALLS, FleetCall
@@ -194,7 +194,7 @@ _ALL = (
     WebChange(
         "/change/new-password", "new-password", "New password", "New password in {name}", (_NAME,),
         "{now.user} gets a new one-time password in {name}. It is shown this once; the former one is no longer good.",
-        DESKTOP, {DESKTOP: "name"}, lambda one: one.user is not None, "show-desktop",
+        DESKTOP, {DESKTOP: "name"}, lambda one: one.user is not None and one.logon == Logon.LOCAL, "show-desktop",
     ),
     WebChange(
         "/change/move-desktop", "move-desktop", "Move", "Move {name} from its lost host",

@@ -109,6 +109,7 @@ def problems_of(error: VgpuctlError, names: Sequence[str]) -> dict[str, str]:
     problems: dict[str, str] = {}
     for name, text in _parts(error, names):
         key = name if name in names else ""
+        text = f"{name}: {text}" if name != key else text
         problems[key] = f"{problems[key]}\n{text}" if key in problems else text
     return problems
 

@@ -205,13 +205,7 @@ def _tokens(ask: Ask, query: Mapping[str, str]) -> PageView:
 
 
 def _progress(ask: Ask, query: Mapping[str, str]) -> PageView:
-    desktops: list[DesktopResult] = []
-    for _ in range(MOST_READ):
-        part = ask("list-desktops", after=desktops[-1].name if desktops else None, limit=_READ_AT_A_TIME)
-        desktops += part
-        if len(part) < _READ_AT_A_TIME:
-            break
-    return progress_views.progress_view(desktops, ask("list-images") if ask.may("list-images") else ())
+    return progress_views.progress_view(ask("show-progress"))
 
 
 def _capacity(ask: Ask, query: Mapping[str, str]) -> PageView:
@@ -236,7 +230,7 @@ PAGES = (
     PageKind("/images", ("list-images",), (), _images),
     PageKind("/images/{name}", ("show-image",), (), _image),
     PageKind("/capacity", ("show-capacity",), (), _capacity, is_live=False),
-    PageKind("/progress", ("list-desktops",), (), _progress, more=("list-images",)),
+    PageKind("/progress", ("show-progress",), (), _progress),
     PageKind("/people", ("list-people", "list-entitlements"), ("after",), _people),
     PageKind("/people/{name}", ("show-person", "list-entitlements", "list-desktops"), (), _person),
     PageKind("/rights", ("list-entitlements",), (), _rights),

@@ -12,7 +12,9 @@ from typing import Any
 
 from vgpuctl.config import yaml_reader
 from vgpuctl.config.shape import Key
-from vgpuctl.controller.planning.pool_spec import POOL_SHAPE, SCHEDULE_SHAPE
+from vgpuctl.controller.model import FleetCaller, Role
+from vgpuctl.controller.planning.pool_spec import POOL_SHAPE, SCHEDULE_SHAPE, dump_pool, parse_pool
+from vgpuctl.controller.policy import MANAGED_FIELDS, has_role
 from vgpuctl.controller.web.cells import as_list, spec_text
 from vgpuctl.controller.web.fields import ChangeField, FieldKind, RowsField, Typed, field_of_row, row_count
 from vgpuctl.errors import InvalidInput, VgpuctlError
@@ -82,6 +84,22 @@ def spec_of_typed(typed: Typed) -> tuple[dict[str, Any], dict[str, str]]:
     if doubled := [str(name) for name in rest if name in LABELS]:
         return spec, {REST: f"{', '.join(doubled)}: a field above, or a list there: omit it here"}
     return {**spec, **rest}, {}
+
+
+def as_stored(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec as it would be stored.
+
+    Raises:
+        InvalidInput: something in it is wrong.
+    """
+    return dump_pool(parse_pool(spec, "spec"))
+
+
+def fields_for(caller: FleetCaller, fields: Sequence[ChangeField | RowsField]) -> tuple[ChangeField | RowsField, ...]:
+    """Return the fields that a caller may change: a pool's manager not those that are an operator's."""
+    if has_role(caller, Role.OPERATOR):
+        return tuple(fields)
+    return tuple(one for one in fields if one.name in MANAGED_FIELDS or one.name == REST)
 
 
 def place_problems(error: VgpuctlError, typed: Typed) -> VgpuctlError:

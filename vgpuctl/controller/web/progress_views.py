@@ -3,51 +3,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from vgpuctl.controller.web.bars import FAILED, REFRESHING, STARTING, UNKNOWN, state_of_phase
-from vgpuctl.controller.web.cells import PAGE_DESKTOPS, desktops_table, path_of, plural, short, with_query
+from vgpuctl.controller.web.bars import FAILED, STARTING
+from vgpuctl.controller.web.cells import desktops_table, path_of, plural, short, with_query
 from vgpuctl.controller.web.parts import Cell, Link, PageView, Section, TableView
-from vgpuctl.model.image_copy import CopyState
-from vgpuctl.model.results.fleet import DesktopResult, FleetCapacityResult, FleetImageResult, ProfileRoomResult
+from vgpuctl.model.results.fleet import FleetCapacityResult, FleetProgressResult, ProfileRoomResult
 
 MOST_HOSTS = 12
 
 
-def progress_view(desktops: Sequence[DesktopResult], images: Sequence[FleetImageResult]) -> PageView:
+def progress_view(progress: FleetProgressResult) -> PageView:
     """Return the page of what is being done, and of what failed."""
-    states = {one.name: state_of_phase(one.phase) for one in desktops}
-    moving = [one for one in desktops if states[one.name] in (STARTING, REFRESHING)]
-    failed = [one for one in desktops if states[one.name] in (FAILED, UNKNOWN)]
-    copies = [(image.name, host, text) for image in images for host, text in sorted(image.hosts.items())]
-    copies = [copy for copy in copies if copy[2] != CopyState.READY]
-    rows = tuple(
-        (Cell(name, path_of("images", name)), Cell(host, path_of("hosts", host)), Cell(text, style="text"))
-        for name, host, text in copies[:PAGE_DESKTOPS]
+    copies = tuple(
+        (Cell(one.image, path_of("images", one.image)), Cell(one.host, path_of("hosts", one.host)), Cell(one.state))
+        for one in progress.copies
     )
+    moving = desktops_table(progress.desktops, "No desktop is made, started, refreshed or moved.")
+    failed = desktops_table(progress.failures, "Nothing failed.")
     return PageView(
         "In progress", "progress",
-        f"{plural(len(moving), 'desktop')} and {plural(len(copies), 'copy').replace('copys', 'copies')} in progress, "
-        f"{plural(len(failed), 'desktop')} failed",
+        f"{plural(progress.moving, 'desktop')} in progress, {progress.failed} failed or not known",
         (
-            Section(
-                "failed", "Failed or not known", "table", desktops_table(failed[:PAGE_DESKTOPS], "Nothing failed."),
-                _more(failed, FAILED),
-            ),
-            Section(
-                "desktops", "Desktops", "table",
-                desktops_table(moving[:PAGE_DESKTOPS], "No desktop is made, started, refreshed or moved."),
-                _more(moving, STARTING),
-            ),
-            Section("images", "Images", "table", TableView(("Image", "Host", "State"), rows, "No image is copied.")),
+            Section("desktops", "Desktops", "table", moving, _more(progress.moving, moving, STARTING)),
+            Section("failed", "Failed or not known", "table", failed, _more(progress.failed, failed, FAILED)),
+            Section("images", "Images", "table", TableView(("Image", "Host", "State"), copies, "No image is copied.")),
         ),
     )  # fmt: skip
 
 
-def _more(desktops: Sequence[DesktopResult], state: str) -> tuple[Link, ...]:
-    return (
-        (Link("All with filters", with_query("/desktops", {"state": state})),) if len(desktops) > PAGE_DESKTOPS else ()
-    )
+def _more(count: int, table: TableView, state: str) -> tuple[Link, ...]:
+    link = Link("All with filters", with_query("/desktops", {"state": state}))
+    return (link,) if count > len(table.rows) else ()
 
 
 def capacity_view(capacity: FleetCapacityResult) -> PageView:

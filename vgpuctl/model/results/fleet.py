@@ -126,7 +126,7 @@ class DesktopResult(Value):
     """A desktop. `phase`: what it is doing, computed from what is wanted and the host's last report; `why` says more.
 
     `address`: only of one whose host confirmed its user. `seen`: when its host last said something of it.
-    `code`, `error`, `hint`: of what failed last.
+    `code`, `error`, `hint`: of what failed last. `logon`: whom its guest lets log on, as its pool's spec says.
     """
 
     name: str
@@ -148,6 +148,7 @@ class DesktopResult(Value):
     error: str | None
     hint: str | None
     generation: int
+    logon: str | None = None
 
 
 class AssignedDesktopResult(DesktopResult):
@@ -270,6 +271,27 @@ class FleetImageResult(Value):
     url: str | None = None
     bytes: int | None = None
     hosts: Mapping[str, str] = EMPTY_MAPPING
+
+
+class ImageCopyResult(Value):
+    """An image that a host does not have whole. `state`: missing, copying 40 %, or failed with the reason."""
+
+    image: str
+    host: str
+    state: str
+
+
+class FleetProgressResult(Value):
+    """What is being done. `moving`, `failed`: how many desktops are on their way, and how many failed or are not known.
+
+    `desktops`, `failures`: the first ones of both, by name. `copies`: images on hosts that do not have them yet.
+    """
+
+    moving: int
+    failed: int
+    desktops: tuple[DesktopResult, ...]
+    failures: tuple[DesktopResult, ...]
+    copies: tuple[ImageCopyResult, ...]
 
 
 class FleetEventResult(Value):
