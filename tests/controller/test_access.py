@@ -30,10 +30,10 @@ ADMIN = {"admin"}
 OPERATORS = {"helper", "manager", "tool"}
 FLEET = {
     **dict.fromkeys(
-        ("show-fleet", "show-overview", "list-hosts", "show-host", "fits", "show-restore", "list-events",
-         "find-events"), SEE,
+        ("show-fleet", "show-overview", "list-hosts", "show-host", "fits", "show-capacity", "show-restore",
+         "list-events", "find-events"), SEE,
     ),
-    **dict.fromkeys(("list-pools", "list-desktops"), SEE | OPERATORS),
+    **dict.fromkeys(("list-pools", "list-desktops", "show-progress"), SEE | OPERATORS),
     **dict.fromkeys(("list-images", "show-image"), SEE | {"manager"}),
     **dict.fromkeys(("cordon-host", "drain-host", "uncordon-host"), OPERATE),
     **dict.fromkeys(

@@ -67,7 +67,7 @@ def test_a_person_and_a_desktop(browser: Browser, tmp_path: Path, scripts: bool)
         if scripts:
             looked_at(page, "question")
         page.reload()
-        page.get_by_role("link", name="Keep it").click()
+        page.get_by_role("link", name="Cancel").click()
         page.go_back()
         page.get_by_role("button", name="Give back").click()
         expect(page.get_by_role("button", name="Take a desktop office")).to_be_visible()

@@ -43,6 +43,7 @@ from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.fleet_room import room_of_fleet
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
+from vgpuctl.controller.planning.pool_change import desktop_changes
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
 from vgpuctl.controller.policy import FleetTarget, has_role, no_desktop, refuse_of_manager, sees_pool
 from vgpuctl.controller.quotas import QuotaCalls
@@ -116,6 +117,10 @@ class FleetService(
         """
         return self._store.desktops.target(desktop)
 
+    def dry_run(self) -> AbstractContextManager[None]:
+        """Have the calls of this thread checked, and nothing stored."""
+        return self._store.changes.dry_run()
+
     # Pools
 
     def list_pools(self, caller: FleetCaller) -> QueryResult[tuple[PoolResult, ...]]:
@@ -150,7 +155,15 @@ class FleetService(
             refuse_of_manager(before.spec, checked)
             if_generation = before.generation if if_generation is None else if_generation
         pool, change = self._store.pools.put(name, checked, caller.name, if_generation)
-        return Outcome(change.changed, self._pool_result(pool))
+        steps = self._pool_steps(pool) if change.changed else ()
+        return Outcome(change.changed, self._pool_result(pool), steps)
+
+    def _pool_steps(self, pool: Pool) -> tuple[str, ...]:
+        """Return what follows for a pool's desktops from its spec."""
+        desktops = () if pool.generation == 1 else self._store.desktops.of_pool(pool.id)
+        image = next(one for one in self._store.images.list() if one.id == pool.image_id)
+        hosts = {host.id: host for host in self._store.hosts.list()}
+        return desktop_changes(pool, desktops, image, self._store.now(), hosts)
 
     def pause_pool(self, caller: FleetCaller, name: str, reason: str | None = None) -> Outcome[PoolResult]:
         """Make, start and refresh nothing for a pool; its users keep their desktops."""
@@ -524,6 +537,7 @@ def _desktop_result(
         seen=_time_text(None if report is None else report.seen_at or None),
         code=None if report is None else report.code, error=None if report is None else report.error,
         hint=None if report is None else report.hint, generation=desktop.generation,
+        logon=None if pool.spec.logon is None else str(pool.spec.logon),
     )  # fmt: skip
 
 

@@ -36,12 +36,13 @@ _KINDS = {
 
 
 class PortalButton(Value):
-    """A button. `action`: of `forms.ACTIONS`; `field`, `value`: what it sends."""
+    """A button. `action`: of `forms.ACTIONS`; `field`, `value`: what it sends. `asks`: a page asks first."""
 
     action: str
     text: str
     field: str
     value: str
+    asks: bool = False
 
 
 class PortalCard(Value):
@@ -96,9 +97,9 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
     power = ("start", "Start") if is_off else ("stop", "Shut down")
     buttons = [PortalButton(*power, "name", one.name)]
     if one.logon == "local" and not is_off:
-        buttons.append(PortalButton("password", "New password", "name", one.name))
+        buttons.append(PortalButton("password", "New password", "name", one.name, asks=True))
     if one.kind == "floating":
-        buttons.append(PortalButton("release", "Give back", "name", one.name))
+        buttons.append(PortalButton("release", "Give back", "name", one.name, asks=True))
     text = _TEXTS.get(one.phase, "")
     if one.phase == "assigned" and one.address is not None:
         text = (
