@@ -13,7 +13,7 @@ PACKAGE_PYTHON = f"{PACKAGE_PREFIX}/bin/python3"
 LOCAL_LIBRARIES = "/usr/local/lib/vgpuctl"
 """The Debian package also loads libraries from here, where pip may install some that Debian lacks."""
 EXTRAS = {
-    "agent": ("starlette", "uvicorn", "h11", "anyio"),
+    "agent": ("starlette", "uvicorn", "wsproto", "h11", "anyio"),
     "host": ("libvirt", "libvirtmod", "pynvml"),
     "ssh": ("paramiko", "bcrypt", "cryptography", "invoke", "nacl"),
     "solver": ("highspy",),
@@ -27,6 +27,7 @@ EXTRAS = {
         "mako",
         "starlette",
         "uvicorn",
+        "wsproto",
         "paramiko",
         "argon2",
         "cryptography",
