@@ -320,7 +320,7 @@ class DesktopReport(Value):
     `let_in`: whom the guest's helper lets log on, as it last confirmed for this disk (`planning.logons`); None: nothing
     was asked of it. `logon_due`: it must let in another one before the desktop is handed out, or is ready.
     `vgpus`: what of GPUs the VM has, or keeps while it is off. `boot_seconds`: so long its last start took until it
-    could take a user; None: not seen.
+    could take a user; None: not seen. `address_problem`: why it has no address.
     """
 
     exists: bool
@@ -354,6 +354,7 @@ class DesktopReport(Value):
     logon_due: bool = False
     vgpus: tuple[DesktopVgpu, ...] = ()
     boot_seconds: float | None = None
+    address_problem: str | None = None
 
 
 class Desktop(Value):

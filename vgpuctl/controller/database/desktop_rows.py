@@ -414,6 +414,12 @@ class DesktopRows(Rows):
             text = f"{desktop.name}: a one-time password for {desktop.user}"
             self._note(connection, "password-set", text, actor, about)
 
+    def note_opened(self, desktop: Desktop, actor: str) -> None:
+        """Note in the journal that somebody else got what opens a user's desktop."""
+        with self._write() as connection:
+            about = About(desktop=desktop.name, user=desktop.user)
+            self._note(connection, "desktop-opened", f"{desktop.name}, which {desktop.user} has", actor, about)
+
     def note_let_in(self, desktop_id: str, let_in: str | None) -> None:
         """Note whom a desktop's guest lets log on, as its helper confirmed; None: nothing is asked of a new disk."""
         table = schema.desktop

@@ -67,6 +67,7 @@ class HostVm(Value):
     image: str | None = None
     guest_users: tuple[str, ...] | None = None
     address: str | None = None
+    address_problem: str | None = None
     guest_answers: bool = False
     port_open: bool = False
     driver: str | None = None
@@ -251,6 +252,7 @@ def _seen(
         image=vm.image,
         guest_users=vm.guest_users,
         address=vm.address,
+        address_problem=None if vm.address is not None else vm.address_problem or memory.address_problem,
         ready=is_ready,
         running_since=running_since,
         seen_at=now,

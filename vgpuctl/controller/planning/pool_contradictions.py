@@ -46,7 +46,9 @@ def _check_opening(fields: Mapping[str, object]) -> Iterator[Problem]:
     if fields.get("rdp") and opening != OPEN_RDP:
         yield Problem(("rdp",), "these are keys of RDP files: specify open: rdp", at_key=True)
     if fields.get("dns_name") and fields.get("addresses"):
-        yield Problem(("addresses",), "of a name in the DNS no address is checked: omit this, or dns_name", at_key=True)
+        yield Problem(
+            ("addresses",), "addresses cannot be checked for a DNS name: remove addresses or dns_name", at_key=True
+        )
 
 
 def _check_numbers(fields: Mapping[str, object]) -> Iterator[Problem]:
