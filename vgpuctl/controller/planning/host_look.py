@@ -272,10 +272,14 @@ def _seen(
         vgpus=vm.vgpus,
         boot_seconds=_boot_seconds(former, running_since, is_ready, now),
     )
-    report = _with_error(report, desktop, vm, stray or unmarked, now)
-    if is_due and running and report.code is None and pool is not None:
-        report = _with_logon(report, desktop, pool, now)
+    report = _with_logon_error(_with_error(report, desktop, vm, stray or unmarked, now), desktop, pool, now)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)
+
+
+def _with_logon_error(report: DesktopReport, desktop: Desktop, pool: Pool | None, now: float) -> DesktopReport:
+    """Return a report with what keeps its guest from letting a user in, if nothing else is wrong."""
+    is_asked = report.logon_due and is_running(report.state) and report.code is None
+    return _with_logon(report, desktop, pool, now) if is_asked and pool is not None else report
 
 
 def _boot_seconds(

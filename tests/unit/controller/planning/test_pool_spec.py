@@ -133,7 +133,7 @@ def test_a_fixed_pool_has_no_users(line):
 
 
 OPENINGS = (
-    "open: rdp\nrdp: {redirectclipboard: 1, gatewayhostname: 'gw.example.org:443'}\naddresses: [10.20.0.0/16, 2001:db8::/64]",
+    "open: rdp\nrdp: {redirectclipboard: 1, gatewayhostname: 'gw:443'}\naddresses: [10.20.0.0/16, 2001:db8::/64]",
     "open: 'https://gw.example.org/?h={address}&u={user}'\ndns_name: '{name}.vdi.example.org'",
     "open: moonlight://{address}",
 )
