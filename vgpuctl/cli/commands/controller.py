@@ -319,6 +319,10 @@ def changes_at_controller(function: _Command) -> _Command:
 @click.option("--listen", metavar="ADDRESS:PORT", help="Serve the API there, too; other than loopback with TLS.")
 @click.option("--tls-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
 @click.option("--tls-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
+@click.option(
+    "--trusted-proxy", "proxies", metavar="NET", multiple=True,
+    help="For --listen: believe a reverse proxy at this address, or in this network, where requests come from.",
+)  # fmt: skip
 @click.option("--sign-in", metavar="FILE", type=click.Path(dir_okay=False), help="sign-in.yaml: OIDC and LDAP.")
 @click.option("--event-days", metavar="N", type=click.IntRange(7, 3650), help="Events are kept so long. [90]")
 @click.option("--events", metavar="N", type=click.IntRange(100_000), help="So many events are kept at most. [1000000]")
@@ -331,6 +335,7 @@ def run_controller(
     listen: str | None,
     tls_certificate: str | None,
     tls_key: str | None,
+    proxies: tuple[str, ...],
     sign_in: str | None,
     event_days: int | None,
     events: int | None,
@@ -348,9 +353,9 @@ def run_controller(
         from vgpuctl.model.results.host import AgentResult
 
         guard.restore_handlers()
-        if listen is None and (tls_certificate or tls_key):
-            raise InvalidInput("--tls-certificate and --tls-key need --listen")
-        port = None if listen is None else main.parse_listen(listen, tls_certificate, tls_key)
+        if listen is None and (tls_certificate or tls_key or proxies):
+            raise InvalidInput("--tls-certificate, --tls-key and --trusted-proxy need --listen")
+        port = None if listen is None else main.parse_listen(listen, tls_certificate, tls_key, proxies)
         limits = JournalLimits(event_days or JournalLimits.days, events or JournalLimits.entries)
         ended = main.run(database=database, state=state, path=path, listen=port, limits=limits, sign_in=sign_in)
         return run.CommandOutput(QueryResult(AgentResult(ended)))
