@@ -131,7 +131,7 @@ EVENTS = Listing(
         Column("time", "TIME", lambda event: event.time),
         Column("kind", "KIND", lambda event: event.kind),
         Column("actor", "ACTOR", lambda event: event.actor),
-        Column("actor_kind", "IS A", lambda event: event.actor_kind),
+        Column("actor_kind", "ACTOR IS", lambda event: event.actor_kind),
         Column("address", "FROM", lambda event: event.address),
         Column("text", "TEXT", lambda event: event.text, free_text=True),
         Column(
