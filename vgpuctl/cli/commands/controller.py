@@ -113,7 +113,7 @@ EVENTS = Listing(
         Column("time", "TIME", lambda event: event.time),
         Column("kind", "KIND", lambda event: event.kind),
         Column("actor", "ACTOR", lambda event: event.actor),
-        Column("actor_kind", "IS A", lambda event: event.actor_kind),
+        Column("actor_kind", "ACTOR IS", lambda event: event.actor_kind),
         Column("address", "FROM", lambda event: event.address),
         Column("text", "TEXT", lambda event: event.text, free_text=True),
         Column(
@@ -279,6 +279,10 @@ def changes_at_controller(function: _Command) -> _Command:
 @click.option("--listen", metavar="ADDRESS:PORT", help="Serve the API there, too; other than loopback with TLS.")
 @click.option("--tls-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
 @click.option("--tls-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
+@click.option(
+    "--trusted-proxy", "proxies", metavar="NET", multiple=True,
+    help="For --listen: believe a reverse proxy at this address, or in this network, where requests come from.",
+)  # fmt: skip
 @click.option("--sign-in", metavar="FILE", type=click.Path(dir_okay=False), help="sign-in.yaml: OIDC and LDAP.")
 @click.option("--rdp-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="PEM: signs users' RDP files.")
 @click.option("--rdp-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --rdp-certificate: PEM.")
@@ -293,6 +297,7 @@ def run_controller(
     listen: str | None,
     tls_certificate: str | None,
     tls_key: str | None,
+    proxies: tuple[str, ...],
     sign_in: str | None,
     rdp_certificate: str | None,
     rdp_key: str | None,
@@ -313,9 +318,9 @@ def run_controller(
         from vgpuctl.model.results.host import AgentResult
 
         guard.restore_handlers()
-        if listen is None and (tls_certificate or tls_key):
-            raise InvalidInput("--tls-certificate and --tls-key need --listen")
-        port = None if listen is None else main.parse_listen(listen, tls_certificate, tls_key)
+        if listen is None and (tls_certificate or tls_key or proxies):
+            raise InvalidInput("--tls-certificate, --tls-key and --trusted-proxy need --listen")
+        port = None if listen is None else main.parse_listen(listen, tls_certificate, tls_key, proxies)
         if (rdp_certificate is None) is not (rdp_key is None):
             raise InvalidInput("--rdp-certificate and --rdp-key belong together")
         signer = None if rdp_certificate is None or rdp_key is None else RdpSigner(rdp_certificate, rdp_key)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection, delete, or_, select
 
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.database.room_rows import room_of
 from vgpuctl.controller.database.rows import About, Rows, columns_of, desktop_of, read_text
 from vgpuctl.controller.model import EVERYBODY, GROUP_MARK, Desktop, PoolSpec, Quota, QuotaLimit, QuotaUse
@@ -64,17 +65,18 @@ class QuotaRows(Rows):
             return (_used(connection, person) if limits else QuotaUse()), limits
 
 
-def lock_person(connection: Connection, name: str) -> None:
-    """Have others wait who would give this person something."""
+def lock_person(database: Database, connection: Connection, name: str) -> None:
+    """Have others wait who would give this person something; one who is not known yet becomes known."""
+    database.insert_or_update(connection, schema.person, ("name",), {"name": name})
     connection.execute(select(schema.person).where(schema.person.c.name == name).with_for_update(key_share=True)).all()
 
 
-def lock_user_of(connection: Connection, desktop: str) -> str | None:
+def lock_user_of(database: Database, connection: Connection, desktop: str) -> str | None:
     """Lock the user of a desktop, of which the row is not locked yet; return who that is."""
     table = schema.desktop
     user: str | None = connection.execute(select(table.c.user).where(table.c.name == desktop)).scalar()
     if user is not None:
-        lock_person(connection, user)
+        lock_person(database, connection, user)
     return user
 
 

@@ -18,7 +18,7 @@ MAX_FIELDS, MAX_CHARACTERS = 60, 300
 """So much of one entry: it has at most 40 KiB."""
 UNSHOWN = frozenset({"password", "secret", "digest", "vm.cloud_init", "vm.network_config"})
 """Fields that can hold secrets: that they changed is in the journal, and not what they are."""
-_OWN = frozenset({"id", "generation", "image_id", "seen_at", "created_at", "signed_in_at"})
+_OWN = frozenset({"id", "generation", "image_id", "seen_at", "created_at", "signed_in_at", "set_by"})
 """Fields that nobody sets."""
 _NESTED = frozenset({"vm", "labels"})
 """Mappings of which each key is a field of its own."""
@@ -27,7 +27,9 @@ _NESTED = frozenset({"vm", "labels"})
 def changed_fields(before: Value | None, after: Value | None) -> tuple[FieldChange, ...]:
     """Return the fields in which two values differ; None: there is none, before it is made or after it is deleted."""
     old, new = _texts(before), _texts(after)
+    unset = {None, "false"} if before is None or after is None else {None}
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    names = [name for name in names if {old.get(name), new.get(name)} - unset]
     changes = (_change(name, old.get(name), new.get(name)) for name in names[:MAX_FIELDS])
     return tuple(changes)
 

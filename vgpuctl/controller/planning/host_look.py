@@ -233,9 +233,8 @@ def _seen(
     unmarked = not mark.dirty and mark.user is None and (stray or memory.logged_on_seen)
     since = memory.running_since
     ended = since is not None and is_off(vm.state) and not in_flight
-    is_floating = pool is not None and pool.spec.kind is PoolKind.FLOATING
-    may_be_user = host.state is not FleetHostState.MAINTENANCE or (is_floating and memory.logged_on_seen)
-    powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors and may_be_user and not vm.is_set_up
+    may_be_user = not desktop.errors and not vm.is_set_up and _may_user_stop(host, pool, memory)
+    powered_off = ended and memory.boot_id == host.boot_id and may_be_user
     is_done = ended or (is_off(vm.state) and not desktop.power_on)  # the stop that the controller wanted
     let_in = None if former is None else remembered(former, mark, vm.image)
     is_due = is_logon_due(desktop, pool, let_in) and not vm.is_preparing  # nobody is let in before its disk is kept
@@ -274,6 +273,12 @@ def _seen(
     )
     report = _with_logon_error(_with_error(report, desktop, vm, stray or unmarked, now), desktop, pool, now)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)
+
+
+def _may_user_stop(host: FleetHost, pool: Pool | None, memory: DesktopReport) -> bool:
+    """Return whether a VM that is off may have been shut down in its guest: hosts in maintenance stop VMs themselves."""
+    is_floating = pool is not None and pool.spec.kind is PoolKind.FLOATING
+    return host.state is not FleetHostState.MAINTENANCE or (is_floating and memory.logged_on_seen)
 
 
 def _with_logon_error(report: DesktopReport, desktop: Desktop, pool: Pool | None, now: float) -> DesktopReport:
