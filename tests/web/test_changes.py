@@ -119,7 +119,7 @@ def test_a_pool_from_its_form_to_a_desktop_and_back(browser: Browser, fleet: Sit
         press(page, "Release")
         expect(page.locator("#plan")).to_contain_text("is taken from ada")
         press(page, "Release")
-        expect(page.locator("#facts")).not_to_contain_text("ada")
+        expect(page.locator("#desktops")).not_to_contain_text("ada")
         page.go_back()
         expect(page.locator("#plan")).to_contain_text("Nothing changes")
         page.goto(f"/pools/{name}")
@@ -270,7 +270,7 @@ def test_who_operates_one_pool(browser: Browser, fleet: Site) -> None:
         page.locator("#desktops tr", has_text="mary").get_by_role("link").first.click()
         expect(page.locator("main").get_by_role("link", name="gpu0")).to_have_count(0)
         press(page, "Release", "Release")
-        expect(page.locator("#facts")).not_to_contain_text("mary")
+        expect(page.locator("#desktops")).not_to_contain_text("mary")
 
 
 def test_a_double_click_changes_once(browser: Browser, fleet: Site) -> None:

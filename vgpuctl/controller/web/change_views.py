@@ -61,7 +61,9 @@ def form_page(
     sections = []
     if problems:
         text = problems.get("") or "Something below is wrong:"
-        sections.append(Section("problem", "", "problem", ProblemView(text, hint, _labels(change, problems))))
+        view = ProblemView(text, hint, _labels(change, problems))
+        links = () if shown else (Link("Back", change.before(typed, now)),)
+        sections.append(Section("problem", "", "problem", view, links))
     if others is not None:
         sections.append(others)
     if shown:

@@ -86,6 +86,9 @@ class WebChange(Value):
 
     def before(self, typed: Typed, now: Any = None) -> str:
         """Return the path of the page that its button is on."""
+        page, field = next(iter(self.on.items()), ("", ""))
+        if field and typed.get(field):
+            return page.format(name=quote(typed[field], safe="", errors="replace"))
         back = self.filled(self.back, typed, now, in_path=True)
         return f"/{back.split('/')[1]}" if self.is_new else back
 
@@ -98,11 +101,12 @@ def buttons(
     caller: FleetCaller, page: str, target: FleetTarget, name: str = "", shown: object = None
 ) -> tuple[PageButton, ...]:
     """Return the buttons of a page. `name`: of what it is about; `shown`: that; `target`: to whom that belongs."""
-    return tuple(
+    given = [
         PageButton(change.button, change.href({change.on[page]: name} if change.on[page] else {}), change.style)
         for change in CHANGES.values()
         if page in change.on and may(caller, change, target) and change.when(shown)
-    )
+    ]
+    return tuple(sorted(given, key=lambda one: one.style == "danger"))
 
 
 def may(caller: FleetCaller, change: WebChange, target: FleetTarget) -> bool:
@@ -188,7 +192,8 @@ _ALL = (
     ),
     WebChange(
         "/change/release", "release", "Release", "Release {name}", (_NAME,),
-        "{name} is taken from {now.user}, and refreshed before anybody else gets it: what is in it is lost.", DESKTOP,
+        "{name} is taken from {now.user}, and refreshed before anybody else gets it: what is in it is lost.",
+        "/pools/{now.pool}",
         {DESKTOP: "name"}, lambda one: one.user is not None, "show-desktop", _DESKTOP_SHOWS,
     ),
     WebChange(
