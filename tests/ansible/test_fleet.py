@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.agent.conftest import RunningAgent, running
-from tests.ansible.plays import Ran, Site
+from tests.ansible.plays import ROOT, Ran, Site
 from tests.controller.conftest import IMAGE, SPEC, wait_until
 from tests.controller.controllers import Controller, running_controller
 
-POOL, FLEET_IMAGE, HOST, INFO, PERSON, ENTITLEMENT = (
-    f"vgpuctl.vgpuctl.{name}" for name in ("pool", "image", "fleet_host", "fleet_info", "person", "entitlement")
+POOL, FLEET_IMAGE, HOST, INFO, PERSON, ENTITLEMENT, QUOTA = (
+    f"vgpuctl.vgpuctl.{name}"
+    for name in ("pool", "image", "fleet_host", "fleet_info", "person", "entitlement", "quota")
 )
 
 
@@ -264,3 +266,54 @@ def test_a_token_is_read_from_its_file_and_shown_nowhere(
     assert [done.result["code"] for done in ran.failed] == ["not-allowed", "os-error"]
     assert secret not in ran.output
     assert secret not in repr(ran.tasks)
+
+
+def test_how_much_people_may_have(site: FleetSite, controller: Controller) -> None:
+    quota = {"name": "set", QUOTA: {"who": "@staff", "desktops": 2, "gpu": "16GiB"}}
+    gone = {"name": "gone", QUOTA: {"who": "@staff", "state": "absent"}}
+    made = site.play({**quota, "check_mode": True}, quota, quota, {QUOTA: {"who": "ada", "running": 1}})
+    assert [done.changed for done in made.tasks] == [True, True, False, True], made.output
+    owner = controller.data("show-fleet")["caller"]
+    assert controller.data("list-quotas") == [
+        {"who": "@staff", "desktops": 2, "running": None, "gpu_mib": 16384, "set_by": owner},
+        {"who": "ada", "desktops": None, "running": 1, "gpu_mib": None, "set_by": owner},
+    ]
+    assert site.play({QUOTA: {"who": "ada"}}).status != 0, "it limits nothing"
+    ended = site.play(gone, gone)
+    assert [done.changed for done in ended.tasks] == [True, False], ended.output
+    assert [one["who"] for one in controller.data("list-quotas")] == ["ada"]
+
+
+def test_the_playbook_for_desktops_gives_a_person_one(
+    site: FleetSite, controller: Controller, agent: RunningAgent, tmp_path: Path
+) -> None:
+    """Its third play, unmodified; the roles of the others need bare machines."""
+    controller.data("add-host", "gpu01", f"agent:{agent.path}")
+    password = tmp_path / "password"
+    password.write_text("correct horse battery\n")
+    variables = {
+        "vdi_images": [{"name": "office", "path": IMAGE, "version": "11"}],
+        "vdi_pools": {"office": {**SPEC, "maximum": 2, "spare": 1, "open": "rdp"}},
+        "vdi_people": [{"name": "ada", "groups": ["staff"], "password_file": str(password)}],
+        "vdi_quotas": [{"who": "everybody", "desktops": 2}],
+        "vdi_entitlements": [{"who": "@staff", "right": "use", "pool": "office"}],
+    }
+    *_, play = YAML(typ="safe").load(ROOT / "ansible/playbooks/vdi.yml")
+    assert play["hosts"] == "controllers[0]"
+    play |= {
+        "hosts": "gpu_hosts[0]",
+        "environment": "{{ vgpuctl_environment }}",
+        "module_defaults": {"group/vgpuctl.vgpuctl.fleet": {"executable": str(site.program)}},
+    }
+    for task in play["tasks"]:
+        if "delay" in task:
+            task |= {"delay": 1}
+    path = tmp_path / "vdi.yml"
+    path.write_text(json.dumps([play]))
+    first = site.playbook(path, ("--extra-vars", json.dumps(variables)))
+    assert first.status == 0, first.output
+    assert "office: 1 ready, 0 with users, 2 at most" in first.output
+    again = site.playbook(path, ("--extra-vars", json.dumps(variables)))
+    assert (again.status, again.changed) == (0, []), again.output
+    assert controller.data("show-person", "ada")["has_password"] is True
+    assert [(one["who"], one["right"]) for one in controller.data("list-entitlements")] == [("@staff", "use")]

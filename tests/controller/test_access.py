@@ -39,9 +39,10 @@ FLEET = {
     **dict.fromkeys(
         ("add-host", "accept-host", "label-host", "remove-host", "ensure-image", "delete-image", "list-people",
          "show-person", "ensure-person", "set-password", "delete-person", "list-tokens", "add-token", "delete-token",
-         "confirm-restore", "import-desktops"), ADMIN,
+         "confirm-restore", "import-desktops", "list-quotas", "ensure-quota", "delete-quota"), ADMIN,
     ),
     "list-entitlements": ADMIN | {"manager"},
+    "show-use": SEE | {"manager"},
     "show-myself": PEOPLE | {"tool"},
     **dict.fromkeys(("list-my-pools", "list-my-desktops"), PEOPLE),
 }  # fmt: skip
@@ -49,12 +50,14 @@ FLEET = {
 OFFICE = {
     "show-pool": SEE | OPERATORS,
     "ensure-pool": OPERATE | {"manager"},
-    **dict.fromkeys(("pause-pool", "resume-pool", "assign"), OPERATE | OPERATORS),
+    **dict.fromkeys(("pause-pool", "resume-pool", "message-pool", "assign"), OPERATE | OPERATORS),
     "delete-pool": ADMIN,
     "take-desktop": {"user", "helper", "manager"},
     **dict.fromkeys(("entitle", "revoke"), ADMIN | {"manager"}),
     "show-desktop": SEE | OPERATORS | {"user"},
-    **dict.fromkeys(("release", "start-desktop", "stop-desktop", "new-password"), OPERATE | OPERATORS | {"user"}),
+    **dict.fromkeys(
+        ("open-desktop", "release", "start-desktop", "stop-desktop", "new-password"), OPERATE | OPERATORS | {"user"}
+    ),
     "delete-desktop": OPERATE | {"manager"},
     **dict.fromkeys(("move-desktop", "accept-desktop"), ADMIN),
 }
@@ -169,7 +172,7 @@ def test_answers_have_what_a_caller_sees(controller: Controller, callers: dict[s
         ("user", "office"), ("helper", "office"), ("manager", "office"),
     }  # fmt: skip
     _, body, _ = controller.request("GET", f"{API}/me", **callers["user"])
-    assert body["data"] == {"name": "user", "kind": "person", "role": None, "rights": {"office": "use"}}
+    assert body["data"] == {"name": "user", "kind": "person", "role": None, "rights": {"office": "use"}, "limits": []}
 
 
 def test_a_pools_manager_makes_no_managers(controller: Controller, callers: dict[str, dict[str, str]]) -> None:

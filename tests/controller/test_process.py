@@ -15,6 +15,7 @@ from tests.agent.conftest import RunningAgent
 from tests.agent.image_server import qcow2_header, sha256
 from tests.controller.conftest import IMAGE, SPEC, opened, wait_until
 from tests.controller.controllers import Controller, running_controller
+from tests.controller.test_store import add_events
 from vgpuctl.controller import openapi
 from vgpuctl.controller.database.store import upgrade
 from vgpuctl.controller.model import Role
@@ -229,12 +230,10 @@ def test_old_events_are_deleted_while_it_runs(tmp_path: Path) -> None:
     url = f"sqlite:///{state}/fleet.db"
     upgrade(url)
     with opened(url) as store:
-        for number in range(3):
-            store.tokens.add(f"t{number}", Role.VIEWER, str(number) * 64, None, "root")
-        with store.database.write() as connection:
-            connection.exec_driver_sql("UPDATE event SET at = at - 3 * 86400 WHERE id < 3")
+        add_events(store, [9.0, 9.0])
+        store.tokens.add("t2", Role.VIEWER, "2" * 64, None, "root")
     one = Controller(tmp_path / "controller", 0)
-    one.start("--event-days", "2", "--events", "5000")
+    one.start("--event-days", "8", "--events", "200000")
     wait_until(lambda: [event["text"] for event in one.data("list-events")] == ["t2: viewer"], "old events to go")
     assert one.stop() == 0
 

@@ -22,6 +22,8 @@ from vgpuctl.controller.database.journal_rows import KnownAnswer
 from vgpuctl.controller.database.store import DatabaseNewer, DatabaseOlder, Store, open_store, upgrade
 from vgpuctl.controller.engine import unused_mac
 from vgpuctl.controller.model import (
+    LEAST_EVENT_DAYS,
+    LEAST_EVENTS,
     AgentFacts,
     Desktop,
     DesktopReport,
@@ -631,13 +633,25 @@ def test_old_events_go_a_thousand_at_a_time(store: Store) -> None:
     add_events(store, [100.0] * 2500 + [91.0, 89.0, 1.0])
     assert prune(store, JournalLimits()) == 3
     assert [event.text for event in store.journal.list()] == ["89.0", "1.0"]
-    assert prune(store, JournalLimits(entries=1)) == 1
+    assert prune(store, JournalLimits(days=LEAST_EVENT_DAYS)) == 1
     assert [event.text for event in store.journal.list()] == ["1.0"]
     last = store.journal.list()[-1].id
     add_events(store, [200.0])
-    prune(store, JournalLimits(days=1))
+    assert prune(store, JournalLimits(entries=LEAST_EVENTS)) == 1, "they are few"
+    with store.database.write() as connection:
+        connection.execute(schema.event.delete().where(schema.event.c.id > last))
+    add_events(store, [1.0] * LEAST_EVENTS)
+    assert prune(store, JournalLimits(entries=LEAST_EVENTS)) == 1
+    assert len(store.journal.list(after=last)) == 1000
+    assert store.journal.list(after=last - 1)[0].id > last, "as many newer ones exist"
+
+
+def test_the_last_entry_stays_so_that_ids_grow(store: Store) -> None:
+    add_events(store, [200.0, 200.0])
+    last = store.journal.list()[-1].id
+    prune(store, JournalLimits())
     (kept,) = store.journal.list()
-    assert (kept.text, kept.id) == ("200.0", last + 1), "the last one stays, so that ids grow"
+    assert (kept.text, kept.id) == ("200.0", last)
 
 
 def test_what_contradicts_the_database_is_handed_out_to_nobody(store: Store) -> None:

@@ -63,13 +63,13 @@ class Callers:
             NotSignedIn: nobody that is known. NotAllowed: another site's page may have sent it.
         """
         if request.scope.get("vgpuctl_socket"):
-            return FleetCaller(self._owner, Role.ADMIN, CallerKind.LOCAL)
+            return FleetCaller(self._owner, Role.ADMIN, CallerKind.LOCAL, address=address_of(request))
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind:
             known = self._store.tokens.find(digest_of(secret.strip())) if kind.lower() == "bearer" and secret else None
             if known is not None:
                 rights = {} if known.right is None else dict.fromkeys(known.pools, known.right)
-                return FleetCaller(known.name, known.role, CallerKind.TOKEN, rights)
+                return FleetCaller(known.name, known.role, CallerKind.TOKEN, rights, address_of(request))
         secret = session_secret(request) or ""
         person = self.passwords.caller(secret, touches=touches) if secret and not kind else None
         if person is None:
@@ -81,8 +81,8 @@ class Callers:
             if not is_header_token(secret, request.headers.get(HEADER, "") if token is None else token):
                 raise NotAllowed(f"a change with a cookie needs the header {HEADER}", rule="header-token")
         if person.role not in (None, Role.VIEWER) and self._store.restored.state().begun_at is not None:
-            return replace(person, role=Role.VIEWER)  # a restore may have brought back a role that was revoked since
-        return person
+            person = replace(person, role=Role.VIEWER)  # a restore may have brought back a role that was revoked since
+        return replace(person, address=address_of(request))
 
     def token(self, request: Request) -> str:
         """Return what the forms of a page carry; of a request without a cookie nothing."""

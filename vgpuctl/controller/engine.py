@@ -176,9 +176,13 @@ class Engine:
         self._pause(TICK_SECONDS)
 
     def _prune(self) -> None:
-        """Delete old entries of the journal."""
+        """Delete what is old: entries of the journal, places of sign-ins, spans of use."""
         while not self._stopping.is_set() and self._store.journal.prune(self._limits):
             pass
+        self._store.places.prune()
+        while not self._stopping.is_set() and self._store.use.prune():
+            pass
+        self._store.use.repair()
         self._pause(PRUNE_SECONDS)
 
     def _tick(self) -> None:

@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.agent.protocol import Fenced
@@ -20,10 +21,10 @@ from vgpuctl.config import labels as label_rules
 from vgpuctl.controller.capacity import CapacityCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
+from vgpuctl.controller.messages import MOST_SENDING, MessageCalls
 from vgpuctl.controller.model import (
     Desktop,
     FleetCaller,
-    FleetEvent,
     FleetHost,
     FleetHostState,
     HostImage,
@@ -35,7 +36,7 @@ from vgpuctl.controller.model import (
     Role,
 )
 from vgpuctl.controller.my_desktops import MyDesktopCalls, refuse_loss, shown_to
-from vgpuctl.controller.overview import OverviewCalls
+from vgpuctl.controller.overview import OverviewCalls, event_result
 from vgpuctl.controller.passwords import OneTimePasswords
 from vgpuctl.controller.people import PeopleCalls
 from vgpuctl.controller.planning import pool_rules
@@ -45,8 +46,10 @@ from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phas
 from vgpuctl.controller.planning.pool_change import desktop_changes
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
 from vgpuctl.controller.policy import FleetTarget, has_role, no_desktop, refuse_of_manager, sees_pool
+from vgpuctl.controller.quotas import QuotaCalls
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
+from vgpuctl.controller.use import UseCalls
 from vgpuctl.errors import Busy, InvalidInput, VgpuctlError
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.outcome import Outcome, QueryResult
@@ -65,6 +68,7 @@ from vgpuctl.version import __version__
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
     from vgpuctl.controller.hosts.link import HostLink
+    from vgpuctl.controller.rdp_signing import RdpSigner
 
 DAY_SECONDS = 86400.0
 LEASE_SECONDS = 30.0
@@ -72,13 +76,29 @@ LEASE_SECONDS = 30.0
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, MyDesktopCalls, OverviewCalls):
-    """The controller's calls. `connect`: makes the link to a host's agent."""
+class FleetService(
+    RecoveryCalls,
+    MaintenanceCalls,
+    CapacityCalls,
+    PeopleCalls,
+    QuotaCalls,
+    MessageCalls,
+    MyDesktopCalls,
+    OverviewCalls,
+    UseCalls,
+):
+    """The controller's calls. `connect`: makes the link to a host's agent; `signer`: signs RDP files."""
 
-    def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
+    def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink], signer: RdpSigner | None = None) -> None:
+        self._signer = signer
+        self._sending = BoundedSemaphore(MOST_SENDING)
         self._store = store
         self._connect = connect
         self._passwords = OneTimePasswords(store, connect)
+
+    def made_by(self, caller: FleetCaller) -> AbstractContextManager[None]:
+        """Have the journal say of what this thread changes who asked, and from where."""
+        return self._store.changes.made_by(caller)
 
     def show_fleet(self, caller: FleetCaller) -> QueryResult[FleetResult]:
         """Return which controller this is, and what the caller may do."""
@@ -371,7 +391,7 @@ class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, 
         """Return entries of the fleet's journal: the last ones, or those after an id."""
         if not 1 <= limit <= 1000:
             raise InvalidInput(f"limit: {limit} is not a number from 1 to 1000")
-        return QueryResult(tuple(map(_event_result, self._store.journal.list(after, limit))))
+        return QueryResult(tuple(map(event_result, self._store.journal.list(after, limit))))
 
     def _set_pool_state(
         self, caller: FleetCaller, name: str, state: PoolState, reason: str | None
@@ -519,11 +539,6 @@ def _desktop_result(
         hint=None if report is None else report.hint, generation=desktop.generation,
         logon=None if pool.spec.logon is None else str(pool.spec.logon),
     )  # fmt: skip
-
-
-def _event_result(event: FleetEvent) -> FleetEventResult:
-    about = (event.pool, event.desktop, event.host, event.user)
-    return FleetEventResult(event.id, _time_text(event.at) or "", event.kind, event.text, event.actor, *about)
 
 
 def _check_labels(labels: Mapping[str, str]) -> dict[str, str]:

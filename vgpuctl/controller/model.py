@@ -135,7 +135,9 @@ class PoolSpec(Value):
     `lease_days`: a user's desktop is released after so long; None: never.
     `starts_per_host`: how many start or are made at a time on one host. `hosts`: labels that a host must have.
     `apart`: desktops of this pool are on as many hosts as possible. `prepared`: each desktop is set up once, and a
-    refresh goes back to that.
+    refresh goes back to that. `open`: how a user opens his desktop: `rdp`, a file with the keys `rdp` in addition to
+    those of `rdp_file`; or the template of a link. `addresses`: subnets in which its address is; empty: anywhere.
+    `dns_name`: the pattern of a name in the site's DNS that is its address instead.
     """
 
     kind: PoolKind
@@ -160,6 +162,10 @@ class PoolSpec(Value):
     time_zone: str = "UTC"
     schedules: tuple[Schedule, ...] = ()
     prepared: bool = False
+    open: str | None = None
+    rdp: Mapping[str, int | str] = EMPTY_MAPPING
+    addresses: tuple[str, ...] = ()
+    dns_name: str | None = None
 
 
 class Pool(Value):
@@ -313,7 +319,8 @@ class DesktopReport(Value):
     it is made they are those that it gets.
     `let_in`: whom the guest's helper lets log on, as it last confirmed for this disk (`planning.logons`); None: nothing
     was asked of it. `logon_due`: it must let in another one before the desktop is handed out, or is ready.
-    `vgpus`: what of GPUs the VM has, or keeps while it is off.
+    `vgpus`: what of GPUs the VM has, or keeps while it is off. `boot_seconds`: so long its last start took until it
+    could take a user; None: not seen.
     """
 
     exists: bool
@@ -346,6 +353,7 @@ class DesktopReport(Value):
     let_in: str | None = None
     logon_due: bool = False
     vgpus: tuple[DesktopVgpu, ...] = ()
+    boot_seconds: float | None = None
 
 
 class Desktop(Value):
@@ -403,8 +411,20 @@ class PoolChanges(Value):
         return self == PoolChanges()
 
 
+class FieldChange(Value):
+    """A field that a change changed. `before`, `after`: as short texts; None: it had no value, or has none."""
+
+    field: str
+    before: str | None
+    after: str | None
+
+
 class FleetEvent(Value):
-    """An entry of the fleet's journal, which is only added to. `actor`: the token's name, or `controller`."""
+    """An entry of the fleet's journal, which is only added to.
+
+    `actor`: who did it, by name; `actor_kind`: local, token or person, or `controller`, which did it by itself; None:
+    an older version wrote the entry. `address`: where the request came from. `changed`: before and after.
+    """
 
     id: int
     at: float
@@ -415,6 +435,9 @@ class FleetEvent(Value):
     desktop: str | None = None
     host: str | None = None
     user: str | None = None
+    actor_kind: str | None = None
+    address: str | None = None
+    changed: tuple[FieldChange, ...] = ()
 
 
 class Restored(Value):
@@ -433,10 +456,17 @@ class Restored(Value):
 
 
 class JournalLimits(Value):
-    """How long entries of the journal are kept, and how many at most."""
+    """How long entries of the journal are kept, and how many at most.
+
+    The database itself lets nobody delete an entry of the last `LEAST_EVENT_DAYS`, unless `LEAST_EVENTS` newer ones
+    exist, nor change any.
+    """
 
     days: int = 90
     entries: int = 1_000_000
+
+
+LEAST_EVENT_DAYS, LEAST_EVENTS = 7, 100_000
 
 
 class ApiToken(Value):
@@ -487,6 +517,51 @@ class Entitlement(Value):
     pool: str | None = None
 
 
+class Quota(Value):
+    """How much each of those may have whom `who` names: a person, `@GROUP` or `everybody`. None: it is not limited.
+
+    `gpu_mib`: GPU memory of all vGPUs of a person's desktops. `set_by`: who set it.
+    """
+
+    who: str
+    desktops: int | None = None
+    running: int | None = None
+    gpu_mib: int | None = None
+    set_by: str = ""
+
+
+class QuotaLimit(Value):
+    """The most of something that a person may have, and the quota that says so."""
+
+    most: int
+    quota: Quota
+
+
+class QuotaUse(Value):
+    """How much a person has of what quotas limit."""
+
+    desktops: int = 0
+    running: int = 0
+    gpu_mib: int = 0
+
+
+class DesktopUse(Value):
+    """What people had of desktops in some time. `name`: of the person, group or pool; empty: people without a group.
+
+    `known_seconds`: while they were on, and it was known whether somebody was logged on. `idle`: how many are on now,
+    and nobody is logged on. `refused`: how many requests, by reason.
+    """
+
+    name: str
+    assigned_seconds: float = 0.0
+    on_seconds: float = 0.0
+    logged_on_seconds: float = 0.0
+    known_seconds: float = 0.0
+    gpu_mib_seconds: float = 0.0
+    idle: int = 0
+    refused: Mapping[str, int] = EMPTY_MAPPING
+
+
 class WebSession(Value):
     """Somebody who is signed in with a browser. Only the digest of its secret is kept."""
 
@@ -508,13 +583,15 @@ class CallerKind(StrEnum):
 class FleetCaller(Value):
     """Who asks, and what he may do: a role in the fleet, and rights on pools, by their names.
 
-    A caller who is local comes through the socket, so files that he names are of this machine.
+    A caller who is local comes through the socket, so files that he names are of this machine. `address`: where his
+    request comes from.
     """
 
     name: str
     role: Role | None
     kind: CallerKind = CallerKind.TOKEN
     rights: Mapping[str, Right] = EMPTY_MAPPING
+    address: str | None = None
 
     @property
     def is_local(self) -> bool:

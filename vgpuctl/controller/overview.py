@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.controller.model import Desktop, FleetCaller, FleetHost, Pool
+from vgpuctl.controller.model import Desktop, FleetCaller, FleetEvent, FleetHost, Pool
 from vgpuctl.controller.planning.gpu_use import GpuContents, gpus_of
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, state_text
 from vgpuctl.controller.planning.phase import SILENT_SECONDS, PhaseWord, phase_of
@@ -22,6 +22,7 @@ from vgpuctl.model.image_copy import CopyState
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.fleet import (
     DesktopResult,
+    FieldChangeResult,
     FleetEventResult,
     FleetGpuResult,
     FleetOverviewResult,
@@ -130,15 +131,16 @@ class OverviewCalls:
         rows = self._store.journal.find(
             kind=kind, person=person, pool=pool, host=host, desktop=desktop, before=before, limit=limit
         )
-        return QueryResult(
-            tuple(
-                FleetEventResult(
-                    one.id, time_text(one.at) or "", one.kind, one.text, one.actor,
-                    one.pool, one.desktop, one.host, one.user,
-                )
-                for one in rows
-            )
-        )  # fmt: skip
+        return QueryResult(tuple(map(event_result, rows)))
+
+
+def event_result(one: FleetEvent) -> FleetEventResult:
+    """Return an entry of the journal as calls answer with it."""
+    changed = tuple(FieldChangeResult(each.field, each.before, each.after) for each in one.changed)
+    return FleetEventResult(
+        one.id, time_text(one.at) or "", one.kind, one.text, one.actor, one.pool, one.desktop, one.host, one.user,
+        one.actor_kind, one.address, changed,
+    )  # fmt: skip
 
 
 def _phases(

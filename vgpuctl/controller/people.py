@@ -13,6 +13,7 @@ from vgpuctl.controller.model import (
     EVERYBODY,
     GROUP_MARK,
     ApiToken,
+    CallerKind,
     Entitlement,
     FleetCaller,
     Person,
@@ -21,11 +22,12 @@ from vgpuctl.controller.model import (
     Role,
 )
 from vgpuctl.controller.planning import pool_rules
+from vgpuctl.controller.planning.quotas import LIMITS
 from vgpuctl.controller.policy import has_right, has_role, only_admins
 from vgpuctl.controller.times import time_text
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, MyselfResult, PersonResult
+from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, LimitResult, MyselfResult, PersonResult
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ class PeopleCalls:
         """Return who asks, and what he may do."""
         role = None if caller.role is None else str(caller.role)
         rights = {pool: str(right) for pool, right in sorted(caller.rights.items())}
-        return QueryResult(MyselfResult(caller.name, str(caller.kind), role, rights))
+        limits = self._limits(caller.name) if caller.kind is CallerKind.PERSON else ()
+        return QueryResult(MyselfResult(caller.name, str(caller.kind), role, rights, limits))
 
     def list_people(
         self, caller: FleetCaller, after: str | None = None, limit: int = 1000
@@ -57,7 +60,13 @@ class PeopleCalls:
 
     def show_person(self, caller: FleetCaller, name: str) -> QueryResult[PersonResult]:
         """Return one person."""
-        return QueryResult(_person_result(self._store.people.find(name)))
+        result = _person_result(self._store.people.find(name))
+        return QueryResult(replace(result, limits=self._limits(name)))
+
+    def _limits(self, person: str) -> tuple[LimitResult, ...]:
+        use, limits = self._store.quotas.of_person(person)
+        shown = ((name, limits[name]) for name in LIMITS if name in limits)
+        return tuple(LimitResult(name, getattr(use, name), one.most, one.quota.who) for name, one in shown)
 
     def ensure_person(
         self,
@@ -120,7 +129,7 @@ class PeopleCalls:
         given: Role | Right = Role(text) if pool is None else Right(text)
         is_admin = has_role(caller, Role.ADMIN)
         self._refuse_of_managers(caller, pool, given)
-        entitlement = Entitlement(_check_who(who), given, pool)
+        entitlement = Entitlement(check_who(who), given, pool)
         changed = self._store.entitlements.put(entitlement, caller.name, may_manage=is_admin)
         people = self._store.entitlements.count_members(who) if is_admin and who != EVERYBODY else None
         kind = f"in the group {who.removeprefix(GROUP_MARK)}" if who.startswith(GROUP_MARK) else f"called {who}"
@@ -130,7 +139,7 @@ class PeopleCalls:
     def revoke(self, caller: FleetCaller, who: str, pool: str | None = None) -> Outcome[EntitlementResult]:
         """Take back what `entitle` gave; desktops that people have stay theirs until they are released."""
         is_admin = has_role(caller, Role.ADMIN)
-        gone = self._store.entitlements.delete(_check_who(who), pool, caller.name, may_manage=is_admin)
+        gone = self._store.entitlements.delete(check_who(who), pool, caller.name, may_manage=is_admin)
         return Outcome(True, EntitlementResult(gone.who, str(gone.right), gone.pool))
 
     def list_tokens(self, caller: FleetCaller) -> QueryResult[tuple[ApiTokenResult, ...]]:
@@ -186,7 +195,12 @@ def _check_person(name: str) -> None:
         raise InvalidInput(f"name: {error}") from error
 
 
-def _check_who(who: str) -> str:
+def check_who(who: str) -> str:
+    """Return whom something is for: a person's name, `@GROUP` or everybody.
+
+    Raises:
+        InvalidInput: it is none of them.
+    """
     if who == EVERYBODY:
         return who
     if who.startswith(GROUP_MARK):

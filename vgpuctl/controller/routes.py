@@ -25,7 +25,7 @@ from vgpuctl.controller.policy import (
     no_pool,
     not_allowed,
 )
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.library.call_table import Parameter
 from vgpuctl.model.outcome import AnyResult
 from vgpuctl.model.result_reader import Mismatch
@@ -143,8 +143,13 @@ class FleetCall(Value):
         self.check(fleet, caller, arguments)
         if self.changes:
             fleet.refuse_unconfirmed(self.name)
-        result: AnyResult = self._function(fleet, caller, **arguments)
-        return result
+        try:
+            with fleet.made_by(caller):
+                result: AnyResult = self._function(fleet, caller, **arguments)
+                return result
+        except VgpuctlError as error:
+            fleet.count_refusal(self.name, caller, arguments, error)
+            raise
 
     def try_on(self, fleet: FleetService, caller: FleetCaller, arguments: Mapping[str, Any]) -> AnyResult:
         """Check the call, and return what it would return; nothing is changed.
@@ -197,6 +202,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("ensure-pool", "PUT", "/pools/{name}", Access(Role.OPERATOR, Right.MANAGE)),
         FleetCall("delete-pool", "DELETE", "/pools/{name}", _ADMIN),
         FleetCall("pause-pool", "POST", "/pools/{name}/pause", _OPERATE_POOL),
+        FleetCall("message-pool", "POST", "/pools/{name}/message", _OPERATE_POOL),
         FleetCall("resume-pool", "POST", "/pools/{name}/resume", _OPERATE_POOL),
         FleetCall("fits", "POST", "/fits", _SEE),
         FleetCall("show-progress", "GET", "/progress", _LIST_POOLS),
@@ -204,6 +210,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("assign", "POST", "/pools/{pool}/desktops", _OPERATE_POOL),
         FleetCall("list-desktops", "GET", "/desktops", _LIST_POOLS),
         FleetCall("show-desktop", "GET", "/desktops/{name}", Access(Role.VIEWER, Right.OPERATE, own=True)),
+        FleetCall("open-desktop", "GET", "/desktops/{name}/open", Access(Role.OPERATOR, Right.OPERATE, own=True)),
         FleetCall("release", "POST", "/desktops/{name}/release", _USE_DESKTOP),
         FleetCall("start-desktop", "POST", "/desktops/{name}/start", _USE_DESKTOP),
         FleetCall("stop-desktop", "POST", "/desktops/{name}/stop", _USE_DESKTOP),
@@ -235,9 +242,13 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("list-entitlements", "GET", "/entitlements", Access(Role.ADMIN, Right.MANAGE, any_pool=True)),
         FleetCall("entitle", "PUT", "/entitlements", _ENTITLE),
         FleetCall("revoke", "DELETE", "/entitlements", _ENTITLE),
+        FleetCall("list-quotas", "GET", "/quotas", _ADMIN),
+        FleetCall("ensure-quota", "PUT", "/quotas", _ADMIN),
+        FleetCall("delete-quota", "DELETE", "/quotas", _ADMIN),
         FleetCall("list-tokens", "GET", "/tokens", _ADMIN),
         FleetCall("add-token", "POST", "/tokens", _ADMIN),
         FleetCall("delete-token", "DELETE", "/tokens/{name}", _ADMIN),
+        FleetCall("show-use", "GET", "/use", Access(Role.VIEWER, Right.MANAGE, any_pool=True)),
         FleetCall("show-restore", "GET", "/restore", _SEE),
         FleetCall("confirm-restore", "POST", "/restore/confirm", _ADMIN),
         FleetCall("import-desktops", "POST", "/restore/import", _ADMIN),

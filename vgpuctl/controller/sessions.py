@@ -111,27 +111,6 @@ class Limit:
         return min(float(self._most), bucket.tries + (self._clock.monotonic() - bucket.at) / self._seconds)
 
 
-class KnownPlaces:
-    """From where accounts signed in lately: there, what others do is in nobody's way."""
-
-    def __init__(self) -> None:
-        self._places: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def add(self, account: str, network: str) -> None:
-        """Note that somebody signed in."""
-        with self._lock:
-            self._places[account, network] = None
-            self._places.move_to_end((account, network))
-            if len(self._places) > MAX_BUCKETS:
-                self._places.popitem(last=False)
-
-    def has(self, account: str, network: str) -> bool:
-        """Return whether somebody signed in from there."""
-        with self._lock:
-            return (account, network) in self._places
-
-
 class PasswordSignIn:
     """Checks passwords, begins sessions, and says whose they are. `ldap`: the server that knows others' passwords."""
 
@@ -139,7 +118,6 @@ class PasswordSignIn:
         self._store = store
         self._ldap = ldap
         self._nobody: str | None = None
-        self._known = KnownPlaces()
         self._of_address = Limit(60, 10.0, store.clock)
         self._of_both = Limit(5, 30.0, store.clock)
         self._of_account = Limit(20, 30.0, store.clock)
@@ -154,8 +132,7 @@ class PasswordSignIn:
         """
         network, account = network_of(address), _account_of(name, password)
         limits = [(self._of_both, f"{account} {network}")]
-        is_known = self._known.has(account, network) or self._store.people.has_session_from(account, network)
-        if not is_known:
+        if not self._store.places.has(account, network):
             limits += [(self._of_address, network), (self._of_account, account)]
         if wait := max(limit.wait(key) for limit, key in limits):
             seconds = int(wait) + 1
@@ -174,8 +151,7 @@ class PasswordSignIn:
         finally:
             for (limit, key), tries in zip(limits, counted, strict=True):
                 limit.count(key, 0.0 if is_wrong else -tries)
-        self._known.add(account, network)
-        return self.begin(person.name, realm, address, person.groups, person.shown)
+        return self.begin(person.name, realm, address, person.groups, person.shown, account)
 
     def _check(self, name: str, password: str) -> tuple[_Checked, Realm]:
         """Return who this is, and who says so.
@@ -202,16 +178,29 @@ class PasswordSignIn:
         return is_right
 
     def begin(
-        self, name: str, realm: Realm, address: str, groups: tuple[str, ...] | None = None, shown: str | None = None
+        self,
+        name: str,
+        realm: Realm,
+        address: str,
+        groups: tuple[str, ...] | None = None,
+        shown: str | None = None,
+        account: str | None = None,
     ) -> BegunSession:
-        """Begin a session of somebody who has shown who he is. `groups`: of his directory.
+        """Begin a session of somebody who has shown who he is. `groups`: of his directory. `account`: as he typed it.
 
         Raises:
             NotAllowed: the account is disabled, or is one of another realm.
         """
         secret = secrets.token_urlsafe(32)
         session = self._store.people.sign_in(
-            name, realm, digest_of(secret), SESSION_SECONDS, network_of(address), groups=groups, shown=shown
+            name,
+            realm,
+            digest_of(secret),
+            SESSION_SECONDS,
+            network_of(address),
+            groups=groups,
+            shown=shown,
+            account=account,
         )
         return BegunSession(name, secret, header_token(secret), session.expires_at)
 

@@ -22,6 +22,7 @@ from vgpuctl.cli.commands.controller import (
 )
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Column, Listing, Page
+from vgpuctl.model.quota_text import limit_text
 
 if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
@@ -64,7 +65,10 @@ TOKENS = Listing(
 
 
 def _person_page(data: PersonResult) -> Page:
-    return pairs_page(data, "name", "realm", "groups", "disabled", "has_password", "shown", "signed_in")
+    page = pairs_page(data, "name", "realm", "groups", "disabled", "has_password", "shown", "signed_in")
+    return Page(
+        [*page.blocks, *(f"{limit_text(one.name, one.used, one.most)} (quota of {one.who})" for one in data.limits)]
+    )
 
 
 def _changed_person(data: Any) -> Page:

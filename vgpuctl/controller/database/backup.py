@@ -43,6 +43,7 @@ from vgpuctl.controller.database.store import (
     version_error,
     versions,
 )
+from vgpuctl.controller.database.use_rows import end_spans
 from vgpuctl.controller.model import Restored
 from vgpuctl.errors import FileFailed, InvalidInput, Locked, Refused
 from vgpuctl.host.atomic_files import sync_directory, temporary_file
@@ -50,8 +51,22 @@ from vgpuctl.regular_file import open_regular_file
 from vgpuctl.value import Value
 
 FORMAT = "vgpuctl-fleet-backup"
-TABLES = ("meta", "image", "pool", "host", "person", "membership", "entitlement", "desktop", "event")
-"""What a backup has, in the order in which rows can be added. The ids of events are given again."""
+TABLES = (
+    "meta",
+    "image",
+    "pool",
+    "host",
+    "person",
+    "membership",
+    "entitlement",
+    "quota",
+    "desktop",
+    "event",
+    "use_span",
+    "refusal",
+)
+"""What a backup has, in the order in which rows can be added. The ids of those that are `NUMBERED` are given again."""
+NUMBERED = ("event", "use_span")
 MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_ROWS = 4 << 30, 4 << 20, 20_000_000
 _BATCH_ROWS = 500
 
@@ -110,7 +125,7 @@ def _write_lines(file: gzip.GzipFile, connection: Connection, database: Database
         table = schema.metadata.tables[name]
         result = connection.execution_options(yield_per=_BATCH_ROWS).execute(select(table).order_by(*table.primary_key))
         for row in result.mappings():
-            values = {column: value for column, value in row.items() if (name, column) != ("event", "id")}
+            values = {column: value for column, value in row.items() if (name in NUMBERED, column) != (True, "id")}
             if name == "person":
                 values["password"] = None
             file.write(_line({"table": name, "row": values}))
@@ -177,6 +192,7 @@ def restore_backup(url: str, path: Path, *, replace: bool) -> Renewed:
             migrate(connection, backup.version)
             _insert_all(connection, reader)
             migrate(connection)
+            end_spans(connection, backup.at)  # what people had since then is not known
             for row in connection.execute(select(schema.pool)).mappings():
                 pool_of(row)  # what is not a pool is refused now, and not by the controller
             return _renew(database, connection, backup.incarnation, f"the backup {path.name}")
@@ -279,7 +295,7 @@ def _table_of(connection: Connection, name: str) -> Table:
 
 
 def _check_row(table: Table, row: Mapping[str, object]) -> None:
-    expected = {column.name for column in table.columns} - ({"id"} if table.name == "event" else set())
+    expected = {column.name for column in table.columns} - ({"id"} if table.name in NUMBERED else set())
     if row.keys() != expected:
         raise InvalidInput(f"the backup is damaged: a row of {table.name} has the columns {', '.join(sorted(row))}")
     for column in table.columns:

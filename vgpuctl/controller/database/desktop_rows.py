@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from sqlalchemy import Connection, ScalarSelect, Select, Table, delete, func, insert, select, update
 
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.quota_rows import lock_person, lock_user_of, refuse_over_quota
 from vgpuctl.controller.database.room_rows import count_placed
 from vgpuctl.controller.database.rows import (
     CONTROLLER,
@@ -26,6 +27,7 @@ from vgpuctl.controller.database.rows import (
     report_columns,
     row_of_desktop,
 )
+from vgpuctl.controller.database.use_rows import follow_use
 from vgpuctl.controller.model import Desktop, DesktopReport, FleetHostState, Pool, PoolChanges, PoolKind, PoolState
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.back_off import WAITING_CODES, next_try
@@ -41,7 +43,7 @@ from vgpuctl.controller.planning.phase import (
 )
 from vgpuctl.controller.planning.restored import record_of
 from vgpuctl.controller.policy import FleetTarget, no_desktop, no_pool
-from vgpuctl.errors import InvalidInput, NoCapacity, Refused
+from vgpuctl.errors import Busy, InvalidInput, NoCapacity, Refused
 from vgpuctl.value import replace
 
 DAY_SECONDS = 86400.0
@@ -169,13 +171,11 @@ class DesktopRows(Rows):
 
         Raises:
             NotFound: there is no such pool. InvalidInput: its desktops have no users.
-            Refused: it is paused, or being deleted. NoCapacity: none is ready.
+            Refused: it is paused, or being deleted. NoCapacity: none is ready. QuotaReached: he has all he may have.
         """
         with self._write() as connection:
             self._database.insert_or_update(connection, schema.person, ("name",), {"name": user})
-            connection.execute(
-                select(schema.person).where(schema.person.c.name == user).with_for_update(key_share=True)
-            )
+            lock_person(connection, user)
             row = connection.execute(
                 select(schema.pool).where(schema.pool.c.name == pool_name).with_for_update(key_share=True)
             ).mappings().first()  # fmt: skip
@@ -198,11 +198,13 @@ class DesktopRows(Rows):
             if taken is None:
                 raise _none_free(connection, pool, now)
             days = pool.spec.lease_days
+            refuse_over_quota(connection, user, desktop_of(taken), {one.id for one in silent})
             desktop = replace(
                 desktop_of(taken), user=user, generation=taken["generation"] + 1, handed_out=False, assigned_at=now,
                 lease_until=None if days is None else now + days * DAY_SECONDS, errors=0, not_before=0.0,
             )  # fmt: skip
             self._set(connection, desktop, **row_of_desktop(desktop))
+            follow_use(self._database, connection, desktop_of(taken), desktop)
             for one in silent:
                 report = replace(one.report or DesktopReport(exists=False), superseded=True)
                 self._set(connection, one, **report_columns(report))
@@ -238,13 +240,19 @@ class DesktopRows(Rows):
         """Have a desktop started or stopped; return it, and whether that is new. `user`: whose it still must be.
 
         Raises:
-            NotFound: there is none of this name, or it is not his.
+            NotFound: there is none of this name, or it is not his. QuotaReached: its user may have no more that run.
+            Busy: it was given to somebody just now.
         """
         with self._write() as connection:
+            holder = lock_user_of(connection, name) if on else None
             desktop = _find(connection, name, lock=True, user=user)
             waits = desktop.report is not None and desktop.report.code in (CRASHES_CODE, *WAITING_CODES)
             if desktop.power_on is on and not (on and waits):
                 return desktop, False
+            if on and desktop.user is not None and not desktop.power_on:
+                if desktop.user != holder:
+                    raise Busy(f"{name} was given to {desktop.user} just now", hint="try again", desktop=name)
+                refuse_over_quota(connection, holder, desktop)
             self._set(connection, desktop, power_on=on, not_before=0.0, errors=0)
             forget_crashes(connection, schema.desktop.c.id == desktop.id)
             words = "should run" if on else "should be off"
@@ -282,6 +290,7 @@ class DesktopRows(Rows):
                                record_user=None, record_generation=None),
             )  # fmt: skip
             self._set(connection, desktop, **row_of_desktop(desktop))
+            follow_use(self._database, connection, before, desktop)
             text = f"{name} is {user or 'nobody'}'s, as its host says, and not {before.user or 'nobody'}'s"
             self._note(connection, "record-accepted", text, actor, About(desktop=name, user=user))
             return desktop
@@ -442,6 +451,7 @@ class DesktopRows(Rows):
         table = schema.desktop
         if desktop.absent and not report.exists:
             connection.execute(delete(table).where(table.c.id == desktop.id))
+            follow_use(self._database, connection, desktop, None)
             self._note(connection, "desktop-deleted", desktop.name, CONTROLLER, About(desktop=desktop.name))
             return
         confirmed = _is_confirmed(desktop, report)
@@ -456,6 +466,7 @@ class DesktopRows(Rows):
         if report.ready and desktop.errors:
             values |= {"errors": 0, "not_before": 0.0}
         connection.execute(update(table).where(table.c.id == desktop.id).values(**values))
+        follow_use(self._database, connection, desktop, replace(desktop, report=report))
         if report.code == CRASHES_CODE and (desktop.report is None or desktop.report.code != CRASHES_CODE):
             self._note(
                 connection, "desktop-failed", f"{desktop.name}: {report.error}", CONTROLLER, About(desktop=desktop.name)
@@ -503,6 +514,7 @@ class DesktopRows(Rows):
         table = schema.desktop
         if desktop.host_id is None:
             connection.execute(delete(table).where(table.c.id == desktop.id))
+            follow_use(self._database, connection, desktop, None)
         else:
             self._set(connection, desktop, absent=True, not_before=0.0, errors=0)
         text = desktop.name if reason is None else f"{desktop.name}: {reason}"
@@ -514,6 +526,7 @@ class DesktopRows(Rows):
             power_on=True, errors=0, not_before=0.0,
         )  # fmt: skip
         self._set(connection, free, **row_of_desktop(free))
+        follow_use(self._database, connection, desktop, free)
         about = About(desktop=free.name, user=desktop.user)
         self._note(connection, "released", f"{free.name}, which {desktop.user} had", actor, about)
         if desktop.report is not None and desktop.report.moved:
@@ -524,6 +537,7 @@ class DesktopRows(Rows):
     def _open(self, connection: Connection, desktop: Desktop) -> Desktop:
         """Return a user's desktop, which is started if it is off."""
         if not desktop.power_on:
+            refuse_over_quota(connection, desktop.user or "", desktop)
             self._set(connection, desktop, power_on=True, not_before=0.0)
         return replace(desktop, power_on=True)
 

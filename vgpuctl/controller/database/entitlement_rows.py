@@ -7,7 +7,16 @@ from sqlalchemy import Connection, RowMapping, delete, func, or_, select
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import About, Rows, pool_ids
-from vgpuctl.controller.model import EVERYBODY, GROUP_MARK, CallerKind, Entitlement, FleetCaller, Right, Role
+from vgpuctl.controller.model import (
+    EVERYBODY,
+    GROUP_MARK,
+    CallerKind,
+    Entitlement,
+    FieldChange,
+    FleetCaller,
+    Right,
+    Role,
+)
 from vgpuctl.controller.policy import greatest, greatest_role, only_admins
 from vgpuctl.errors import NotFound
 
@@ -60,7 +69,8 @@ class EntitlementRows(Rows):
             row = {"who": who, "scope": scope, "pool_id": pool_id, "right": entitlement.right.value}
             self._database.insert_or_update(connection, table, ("who", "scope"), row)
             text = f"{who}: {entitlement.right}{f', before {before}' if before else ''}"
-            self._note(connection, "entitled", text, actor, About(pool=entitlement.pool, user=who))
+            changed = (FieldChange("right", before, entitlement.right.value),)
+            self._note(connection, "entitled", text, actor, About(pool=entitlement.pool, user=who), changed)
             return True
 
     def delete(self, who: str, pool: str | None, actor: str, *, may_manage: bool = True) -> Entitlement:
@@ -80,7 +90,10 @@ class EntitlementRows(Rows):
             if not may_manage and (pool is None or before == Right.MANAGE):
                 raise only_admins(pool)
             connection.execute(delete(table).where(own))
-            self._note(connection, "entitlement-revoked", f"{who}: {before}", actor, About(pool=pool, user=who))
+            changed = (FieldChange("right", before, None),)
+            self._note(
+                connection, "entitlement-revoked", f"{who}: {before}", actor, About(pool=pool, user=who), changed
+            )
             return Entitlement(who, Role(before) if pool is None else Right(before), pool)
 
 

@@ -24,6 +24,7 @@ from vgpuctl.controller.database.rows import (
     stop_key,
 )
 from vgpuctl.controller.model import AgentFacts, FleetHost, FleetHostState, HostLease
+from vgpuctl.controller.planning.changed_fields import changed_fields
 from vgpuctl.controller.planning.restored import RESTORED
 from vgpuctl.errors import Exists, NotFound, Refused
 from vgpuctl.value import replace
@@ -82,7 +83,8 @@ class HostRows(Rows):
             )  # fmt: skip
             changed = {"labels": json.dumps(dict(labels)), "state": new.state.value}
             connection.execute(insert(host).values(**{**columns_of(new), **changed}))
-            self._note(connection, "host-added", f"{name} at {address}", actor, About(host=name))
+            made = changed_fields(None, new)
+            self._note(connection, "host-added", f"{name} at {address}", actor, About(host=name), made)
             return new
 
     def change(
@@ -114,7 +116,8 @@ class HostRows(Rows):
                 .where(schema.host.c.id == before.id)
                 .values(state=after.state.value, labels=json.dumps(dict(after.labels)), generation=after.generation)
             )
-            self._note(connection, "host-changed", f"{name}: {after.state}", actor, About(host=name))
+            changed = changed_fields(before, after)
+            self._note(connection, "host-changed", f"{name}: {after.state}", actor, About(host=name), changed)
             return after
 
     def begin_maintenance(self, name: str, minutes: int | None, actor: str) -> tuple[FleetHost, bool]:
@@ -140,7 +143,8 @@ class HostRows(Rows):
             values = {"state": after.state.value, "generation": after.generation}
             connection.execute(update(schema.host).where(schema.host.c.id == before.id).values(**values))
             when = {None: "when nobody is logged on", 0: "now"}.get(minutes, f"in {minutes} minutes at the latest")
-            self._note(connection, "host-maintenance", f"{name}: desktops stop {when}", actor, About(host=name))
+            text, changed = f"{name}: desktops stop {when}", changed_fields(before, after)
+            self._note(connection, "host-maintenance", text, actor, About(host=name), changed)
             return after, True
 
     def stop_at(self, host_id: str) -> float | None:
@@ -210,8 +214,10 @@ class HostRows(Rows):
                     **columns_of(facts), host_key=host_key, held=None, problem=None, generation=before.generation + 1
                 )
             )
-            self._note(connection, "host-accepted", f"{name}: machine {facts.machine_id}", actor, About(host=name))
-            return _find(connection, name)
+            after = _find(connection, name)
+            text, changed = f"{name}: machine {facts.machine_id}", changed_fields(before, after)
+            self._note(connection, "host-accepted", text, actor, About(host=name), changed)
+            return after
 
     def remove(self, name: str, actor: str) -> None:
         """Remove a host that has no desktops.
@@ -232,7 +238,7 @@ class HostRows(Rows):
                 )
             connection.execute(delete(schema.host).where(schema.host.c.id == host.id))
             connection.execute(delete(schema.meta).where(schema.meta.c.key == stop_key(host.id)))
-            self._note(connection, "host-removed", name, actor, About(host=name))
+            self._note(connection, "host-removed", name, actor, About(host=name), changed_fields(host, None))
 
     def take_lease(self, host_id: str, holder: str, seconds: float, above: int = 0) -> HostLease | None:
         """Return the lease on a host: one's own, or one that nobody has any more; None: another has it.

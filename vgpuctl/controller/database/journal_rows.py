@@ -8,7 +8,7 @@ from itertools import takewhile
 from sqlalchemy import delete, func, select
 
 from vgpuctl.controller.database import schema
-from vgpuctl.controller.database.rows import About, Rows, columns_of
+from vgpuctl.controller.database.rows import About, Rows, columns_of, event_of
 from vgpuctl.controller.model import FleetEvent, JournalLimits
 from vgpuctl.errors import Refused
 from vgpuctl.value import Value
@@ -36,7 +36,7 @@ class JournalRows(Rows):
         statement = select(event).order_by(event.c.id if after else event.c.id.desc()).limit(min(limit, MAX_EVENTS))
         with self._database.read() as connection:
             rows = connection.execute(statement.where(event.c.id > after)).mappings()
-            entries = [FleetEvent(**row) for row in rows]
+            entries = list(map(event_of, rows))
         return tuple(entries if after else reversed(entries))
 
     def find(
@@ -61,7 +61,7 @@ class JournalRows(Rows):
         if before is not None:
             statement = statement.where(event.c.id < before)
         with self._database.read() as connection:
-            return tuple(FleetEvent(**row) for row in connection.execute(statement).mappings())
+            return tuple(map(event_of, connection.execute(statement).mappings()))
 
     def prune(self, limits: JournalLimits) -> bool:
         """Delete the oldest entries beyond the limits, not many at a time; return whether there may be more of them.

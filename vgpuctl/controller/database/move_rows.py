@@ -15,6 +15,7 @@ from vgpuctl.controller.database.rows import (
     report_columns,
     row_of_desktop,
 )
+from vgpuctl.controller.database.use_rows import follow_use
 from vgpuctl.controller.model import Desktop, DesktopReport
 from vgpuctl.controller.planning.moves import why_not_move
 from vgpuctl.controller.policy import no_desktop
@@ -55,6 +56,7 @@ class MoveRows(Rows):
             report = DesktopReport(exists=False, disks=before.report.disks, moved=True)
             moved = update(table).where(table.c.id == before.id)
             connection.execute(moved.values(**{**row_of_desktop(after), **report_columns(report)}))
+            follow_use(self._database, connection, before, replace(after, report=report))
             self._changes.touch(lost.id)
             about = About(desktop=name, host=lost.name, user=before.user)
             self._note(connection, "desktop-moved", f"{name} from {lost.name}, fenced: {evidence}", actor, about)

@@ -13,13 +13,16 @@ from sqlalchemy import Connection, RowMapping, delete, func, insert, select, upd
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.entitlement_rows import read_caller
+from vgpuctl.controller.database.place_rows import note_place
 from vgpuctl.controller.database.rows import About, Rows, check_generation
 from vgpuctl.controller.model import (
+    CallerKind,
     FleetCaller,
     Person,
     Realm,
     WebSession,
 )
+from vgpuctl.controller.planning.changed_fields import changed_fields
 from vgpuctl.errors import Busy, Exists, NotAllowed, NotFound
 from vgpuctl.value import replace
 
@@ -98,7 +101,8 @@ class PeopleRows(Rows):
             if after.disabled or after.realm is not person.realm:
                 _end_sessions(connection, name)
             text = f"{name}: {', '.join(after.groups) or 'no groups'}{', disabled' if after.disabled else ''}"
-            self._note(connection, "person-changed" if before else "person-added", text, actor, About(user=name))
+            kind, changed = "person-changed" if before else "person-added", changed_fields(before, after)
+            self._note(connection, kind, text, actor, About(user=name), changed)
             return after, True
 
     def set_password(self, name: str, digest: str, actor: str) -> Person:
@@ -149,15 +153,18 @@ class PeopleRows(Rows):
                     desktops=desktops,
                 )
             connection.execute(delete(schema.entitlement).where(schema.entitlement.c.who == name))
+            connection.execute(delete(schema.quota).where(schema.quota.c.who == name))
             connection.execute(delete(schema.person).where(schema.person.c.name == name))
-            self._note(connection, "person-deleted", name, actor, About(user=name))
+            self._note(connection, "person-deleted", name, actor, About(user=name), changed_fields(person, None))
             return person
 
     def sign_in(
         self, name: str, realm: Realm, digest: str, seconds: float, address: str,
-        *, groups: Iterable[str] | None = None, shown: str | None = None,
+        *, groups: Iterable[str] | None = None, shown: str | None = None, account: str | None = None,
     ) -> WebSession:  # fmt: skip
         """Begin a session of somebody whose password was checked. `groups`: of his directory, they replace his others.
+
+        `account`: his name as tries at it are counted. The journal gets one entry a day of each place.
 
         Raises:
             NotAllowed: he is disabled, or a person of this name signs in elsewhere.
@@ -181,7 +188,9 @@ class PeopleRows(Rows):
             row = {"digest": digest, "person": name, "created_at": now, "seen_at": now}
             connection.execute(insert(schema.web_session).values(**row, expires_at=now + seconds, address=address))
             connection.execute(delete(schema.web_session).where(schema.web_session.c.expires_at <= now))
-            self._note(connection, "signed-in", f"{name} from {address}", name, About(user=name))
+            if note_place(self._database, connection, name, account or name.lower(), address):
+                with self._changes.made_by(FleetCaller(name, None, CallerKind.PERSON, address=address)):
+                    self._note(connection, "signed-in", f"{name} from {address}", name, About(user=name))
             return session
 
     def keep_begun(self, digest: str, state: str, seconds: float) -> None:
@@ -217,10 +226,7 @@ class PeopleRows(Rows):
         """End a session, if there is one."""
         table = schema.web_session
         with self._write() as connection:
-            name = connection.execute(select(table.c.person).where(table.c.digest == digest)).scalar()
-            if name is not None:
-                connection.execute(delete(table).where(table.c.digest == digest))
-                self._note(connection, "signed-out", name, name, About(user=name))
+            connection.execute(delete(table).where(table.c.digest == digest))
 
     def session(self, digest: str, idle_seconds: float, *, touches: bool = True) -> FleetCaller | None:
         """Return whose session this is, with what he may do now; None: nobody's, or it is over.
@@ -238,13 +244,6 @@ class PeopleRows(Rows):
             with self._database.write() as connection:
                 connection.execute(update(table).where(table.c.digest == digest).values(seen_at=now))
         return caller
-
-    def has_session_from(self, name: str, address: str) -> bool:
-        """Return whether a person is signed in from an address."""
-        table = schema.web_session
-        with self._database.read() as connection:
-            own = (table.c.person == name) & (table.c.address == address)
-            return connection.execute(select(table.c.digest).where(own).limit(1)).first() is not None
 
 
 def _lock(connection: Connection, name: str) -> Person | None:

@@ -22,6 +22,7 @@ from vgpuctl.controller.database.rows import (
     text_of,
 )
 from vgpuctl.controller.model import Image, Pool, PoolSpec, PoolState
+from vgpuctl.controller.planning.changed_fields import changed_fields
 from vgpuctl.controller.planning.pool_spec import names_overlap
 from vgpuctl.controller.planning.pool_vm import image_problem
 from vgpuctl.errors import InvalidInput, NotFound, Refused
@@ -66,7 +67,8 @@ class ImageRows(Rows):
                 check_generation(f"image {image.name}", 0, if_generation)
                 new = replace(image, id=str(uuid.uuid4()), generation=1)
                 connection.execute(insert(schema.image).values(**columns_of(new)))
-                self._note(connection, "image-added", f"{image.name} {image.version}: {image.path}", actor, About())
+                text = f"{image.name} {image.version}: {image.path}"
+                self._note(connection, "image-added", text, actor, About(), changed_fields(None, new))
                 return new, Change(changed=True, created=True)
             before = image_of(row)
             check_generation(f"image {image.name}", before.generation, if_generation)
@@ -80,7 +82,8 @@ class ImageRows(Rows):
                 )
             after = replace(after, generation=before.generation + 1)
             connection.execute(update(schema.image).where(schema.image.c.id == before.id).values(**columns_of(after)))
-            self._note(connection, "image-changed", f"{image.name} {image.version}: {image.path}", actor, About())
+            text = f"{image.name} {image.version}: {image.path}"
+            self._note(connection, "image-changed", text, actor, About(), changed_fields(before, after))
             return after, Change(changed=True, created=False)
 
     def delete(self, name: str, actor: str) -> None:
@@ -106,7 +109,7 @@ class ImageRows(Rows):
                     desktops=list(desktops[:5]),
                 )
             connection.execute(delete(schema.image).where(schema.image.c.id == image.id))
-            self._note(connection, "image-deleted", name, actor, About())
+            self._note(connection, "image-deleted", name, actor, About(), changed_fields(image, None))
 
 
 class PoolRows(Rows):
@@ -154,7 +157,7 @@ class PoolRows(Rows):
             if before is None:
                 new = Pool(id=str(uuid.uuid4()), name=name, spec=spec, image_id=image.id)
                 connection.execute(insert(schema.pool).values(**_pool_row(new)))
-                self._note(connection, "pool-added", _summary(new), actor, About(pool=name))
+                self._note(connection, "pool-added", _summary(new), actor, About(pool=name), changed_fields(None, new))
                 return new, Change(changed=True, created=True)
             if before.state is PoolState.DRAINING:
                 raise Refused(f"pool {name} is being deleted", hint=f"vgpuctl controller show-pool {name}")
@@ -171,7 +174,8 @@ class PoolRows(Rows):
                 write_restored(self._database, connection, replace(restored, imported_pools=left))
                 after = replace(after, reason=f"imported: vgpuctl controller resume-pool {name}")
             connection.execute(update(schema.pool).where(schema.pool.c.id == before.id).values(**_pool_row(after)))
-            self._note(connection, "pool-changed", _summary(after), actor, About(pool=name))
+            changed = changed_fields(before, after)
+            self._note(connection, "pool-changed", _summary(after), actor, About(pool=name), changed)
             return after, Change(changed=True, created=False)
 
     def set_state(
@@ -202,8 +206,14 @@ class PoolRows(Rows):
                     forget_crashes(connection, schema.desktop.c.pool_id == before.id)
                 connection.execute(update(schema.pool).where(schema.pool.c.id == before.id).values(**_pool_row(after)))
                 text = f"{name}: {state}" + (f": {reason}" if reason else "")
-                self._note(connection, f"pool-{state}", text, actor, About(pool=name))
+                changed = changed_fields(before, after)
+                self._note(connection, f"pool-{state}", text, actor, About(pool=name), changed)
             return after
+
+    def note_message(self, name: str, text: str, count: int, actor: str) -> None:
+        """Note in the journal which text was shown to the users of a pool, in so many desktops."""
+        with self._write() as connection:
+            self._note(connection, "message", f"{name}: shown in {count} desktops: {text}", actor, About(pool=name))
 
     def delete(self, name: str, actor: str) -> Pool:
         """Delete a pool with its desktops: each goes when its host says so, then the pool.
@@ -225,7 +235,7 @@ class PoolRows(Rows):
                 self._changes.touch(host_id)
             gone = replace(pool, state=PoolState.DRAINING, reason="it is being deleted", generation=pool.generation + 1)
             connection.execute(update(schema.pool).where(schema.pool.c.id == pool.id).values(**_pool_row(gone)))
-            self._note(connection, "pool-deleting", name, actor, About(pool=name))
+            self._note(connection, "pool-deleting", name, actor, About(pool=name), changed_fields(pool, gone))
             return gone
 
     def forget(self, pool_id: str) -> bool:

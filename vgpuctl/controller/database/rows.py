@@ -18,6 +18,9 @@ from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.model import (
     Desktop,
     DesktopReport,
+    FieldChange,
+    FleetCaller,
+    FleetEvent,
     FleetHost,
     FleetHostState,
     HostImage,
@@ -69,6 +72,21 @@ class Changes:
             yield
         finally:
             self._own.is_dry_run = False
+
+    @contextmanager
+    def made_by(self, caller: FleetCaller) -> Iterator[None]:
+        """Have the entries that this thread adds to the journal say who asked, and from where."""
+        before, self._own.caller = self.caller, caller
+        try:
+            yield
+        finally:
+            self._own.caller = before
+
+    @property
+    def caller(self) -> FleetCaller | None:
+        """Who asked for what this thread does; None: nobody, the controller does it by itself."""
+        caller: FleetCaller | None = getattr(self._own, "caller", None)
+        return caller
 
     @property
     def is_dry_run(self) -> bool:
@@ -139,10 +157,23 @@ class Rows:
             self._database.notify(connection, sorted(self._changes.hosts))
         self._changes.note()
 
-    def _note(self, connection: Connection, kind: str, text: str, actor: str, about: About) -> None:
-        """Add an entry to the journal."""
+    def _note(
+        self,
+        connection: Connection,
+        kind: str,
+        text: str,
+        actor: str,
+        about: About,
+        changed: tuple[FieldChange, ...] = (),
+    ) -> None:
+        """Add an entry to the journal. `changed`: what the change changed."""
+        caller = self._changes.caller
+        is_asked = caller is not None and caller.name == actor
         row = {"at": self._database.now(connection), "kind": kind, "text": text, "actor": actor}
-        connection.execute(insert(schema.event).values(**row, **{n: getattr(about, n) for n in field_names(About)}))
+        row["actor_kind"] = str(caller.kind) if is_asked and caller else CONTROLLER if actor == CONTROLLER else None
+        row["address"] = None if caller is None else caller.address
+        row["changed"] = text_of(changed) if changed else None
+        connection.execute(insert(schema.event).values(**row, **columns_of(about)))
 
 
 def check_generation(what: str, generation: int, expected: int | None) -> None:
@@ -212,6 +243,12 @@ def pool_of(row: RowMapping) -> Pool:
 def image_of(row: RowMapping) -> Image:
     """Return an image."""
     return Image(**{name: row[name] for name in field_names(Image)})
+
+
+def event_of(row: RowMapping) -> FleetEvent:
+    """Return an entry of the journal."""
+    changed = () if row["changed"] is None else tuple(FieldChange(**one) for one in json.loads(row["changed"]))
+    return FleetEvent(**{**row, "changed": changed})
 
 
 def host_of(row: RowMapping) -> FleetHost:

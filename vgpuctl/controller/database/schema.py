@@ -157,6 +157,16 @@ entitlement = Table(
 """Who may what: `scope` is the pool's id again, or `FLEET`, so that each has one right there."""
 FLEET = "fleet"
 
+quota = Table(
+    "quota",
+    metadata,
+    Column("who", NAME, primary_key=True),
+    Column("desktops", Integer),
+    Column("running", Integer),
+    Column("gpu_mib", BigInteger),
+    Column("set_by", NAME, nullable=False),
+)
+
 web_session = Table(
     "web_session",
     metadata,
@@ -167,6 +177,16 @@ web_session = Table(
     Column("expires_at", Float, nullable=False),
     Column("address", NAME, nullable=False),
 )
+
+known_place = Table(
+    "known_place",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("person", NAME, ForeignKey(person.c.name, ondelete="CASCADE"), nullable=False, index=True),
+    Column("seen_at", Float, nullable=False),
+    Column("noted_at", Float, nullable=False),
+)
+"""From where people sign in; `digest`: of account and network. `noted_at`: when the journal got an entry of that."""
 
 desktop = Table(
     "desktop",
@@ -193,6 +213,34 @@ desktop = Table(
     Column("reported_generation", Integer, nullable=False),
     Index("ix_desktop_takeable", "pool_id", "can_take", "user"),
 )
+
+use_span = Table(
+    "use_span",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("desktop_id", ID, nullable=False),
+    Column("desktop", NAME, nullable=False),
+    Column("pool", NAME, nullable=False),
+    Column("person", NAME, nullable=False),
+    Column("began_at", Float, nullable=False, index=True),
+    Column("until_at", Float, index=True),
+    Column("is_on", Boolean, nullable=False),
+    Column("logged_on", Boolean),
+    Column("gpu_mib", BigInteger, nullable=False),
+    Index("ix_use_span_open", "desktop_id", "until_at"),
+)
+"""A time in which a desktop's use did not change; without an end it goes on. It outlives desktop, pool and person."""
+
+refusal = Table(
+    "refusal",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("pool", NAME, primary_key=True),
+    Column("person", NAME, primary_key=True),
+    Column("reason", NAME, primary_key=True),
+    Column("count", Integer, nullable=False),
+)
+"""How many requests for a desktop were refused on a day since 1970 (UTC), by the error's code."""
 
 begun_sign_in = Table(
     "begun_sign_in",
@@ -235,7 +283,11 @@ event = Table(
     Column("desktop", NAME),
     Column("host", NAME),
     Column("user", NAME),
+    Column("actor_kind", NAME),
+    Column("address", NAME),
+    Column("changed", Text),
 )
+"""The journal: triggers refuse each change of an entry, and deleting one that is not old (`model.LEAST_EVENT_DAYS`)."""
 
 answer = Table(
     "answer",

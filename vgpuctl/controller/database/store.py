@@ -31,11 +31,14 @@ from vgpuctl.controller.database.image_rows import HostImageRows
 from vgpuctl.controller.database.journal_rows import AnswerRows, JournalRows
 from vgpuctl.controller.database.move_rows import MoveRows
 from vgpuctl.controller.database.people_rows import PeopleRows
+from vgpuctl.controller.database.place_rows import PlaceRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
+from vgpuctl.controller.database.quota_rows import QuotaRows
 from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.room_rows import RoomRows
 from vgpuctl.controller.database.rows import Changes
 from vgpuctl.controller.database.token_rows import TokenRows
+from vgpuctl.controller.database.use_rows import UseRows
 from vgpuctl.errors import HostCannot, Refused
 
 _UPGRADE = "vgpuctl controller upgrade-db"
@@ -83,7 +86,10 @@ class Store:
         self.desktops = DesktopRows(*parts)
         self.moves = MoveRows(*parts)
         self.people = PeopleRows(*parts)
+        self.places = PlaceRows(*parts)
         self.entitlements = EntitlementRows(*parts)
+        self.quotas = QuotaRows(*parts)
+        self.use = UseRows(*parts)
         self.tokens = TokenRows(*parts)
         self.journal = JournalRows(*parts)
         self.answers = AnswerRows(*parts)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, RowMapping, delete, insert, select
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import About, Rows, pool_ids
 from vgpuctl.controller.model import ApiToken, Right, Role
+from vgpuctl.controller.planning.changed_fields import changed_fields
 from vgpuctl.errors import Exists, NotFound
 
 
@@ -65,7 +66,7 @@ class TokenRows(Rows):
             for pool_id in ids:
                 connection.execute(insert(schema.token_pool).values(token=name, pool_id=pool_id))
             what = str(role) if right is None else f"{right} on {', '.join(pools)}"
-            self._note(connection, "token-added", f"{name}: {what}", actor, About())
+            self._note(connection, "token-added", f"{name}: {what}", actor, About(), changed_fields(None, token))
             return token
 
     def delete(self, name: str, actor: str) -> None:
@@ -74,10 +75,14 @@ class TokenRows(Rows):
         Raises:
             NotFound: there is none of this name.
         """
+        own = schema.token.c.name == name
         with self._write() as connection:
-            if connection.execute(delete(schema.token).where(schema.token.c.name == name)).rowcount == 0:
+            row = connection.execute(select(schema.token).where(own)).mappings().first()
+            if row is None:
                 raise NotFound(f"there is no token {name}", hint="vgpuctl controller list-tokens", token=name)
-            self._note(connection, "token-deleted", name, actor, About())
+            token = _token_of(row, _pools_of(connection, name))
+            connection.execute(delete(schema.token).where(own))
+            self._note(connection, "token-deleted", name, actor, About(), changed_fields(token, None))
 
 
 def _pools_of(connection: Connection, token: str | None = None) -> Mapping[str, tuple[str, ...]]:

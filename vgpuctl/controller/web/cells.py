@@ -59,8 +59,8 @@ def events_table(events: Sequence[FleetEventResult]) -> TableView:
         (
             time_cell(one.time),
             Cell(one.kind, with_query("/journal", {"kind": one.kind})),
-            Cell(one.text, style="text"),
-            Cell(one.actor),
+            Cell(one.text, style="text", note=changes_text(one)),
+            Cell(one.actor, note=", ".join(filter(None, (one.actor_kind, one.address)))),
             Cell(one.user) if one.user else NOTHING,
             Cell(one.desktop, path_of("desktops", one.desktop)) if one.desktop else NOTHING,
             Cell(one.pool, path_of("pools", one.pool)) if one.pool else NOTHING,
@@ -69,6 +69,15 @@ def events_table(events: Sequence[FleetEventResult]) -> TableView:
         for one in events
     )
     return TableView(("Time", "Kind", "What", "By", "User", "Desktop", "Pool", "Host"), rows, "There is no such entry.")
+
+
+def changes_text(event: FleetEventResult) -> str:
+    """Return what an entry of the journal says was changed, before and after."""
+    return "; ".join(
+        f"{one.field}: {'nothing' if one.before is None else one.before} → "
+        f"{'nothing' if one.after is None else one.after}"
+        for one in event.changed
+    )
 
 
 def more_desktops(

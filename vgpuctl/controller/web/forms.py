@@ -22,11 +22,13 @@ from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.sessions import TooManyTries, WrongPassword
 from vgpuctl.controller.sign_in.signed_in import SignInRefused, SignInUnavailable
 from vgpuctl.controller.web import render
-from vgpuctl.controller.web.answers import InThread, error_page, html, read_form, visitor_of
+from vgpuctl.controller.web.answers import HEADERS, NO_STORE, InThread, error_page, html, read_form, visitor_of
 from vgpuctl.controller.web.change_views import secret_page
+from vgpuctl.controller.web.portal_views import OPEN_PATH
 from vgpuctl.errors import NotAllowed, NotFound, Temporary, VgpuctlError, explain_exception
 
 SIGN_IN, SIGN_OUT, MINE = "/sign-in", "/sign-out", "/my"
+RDP_TYPE = "application/x-rdp"
 OIDC, OIDC_COOKIE = "/sign-in/oidc", "-oidc"
 ACTIONS: Mapping[str, str] = {"take": "take-desktop", "start": "start-desktop", "stop": "stop-desktop"}
 """What a button of the page of one's own desktops does at once -> the call that does it; `changes` has the others."""
@@ -47,6 +49,7 @@ class WebForms:
             Route(SIGN_IN, self._guarded(self._sign_in), methods=["POST"]),
             Route(OIDC, self._guarded(self._go_to_issuer), methods=["GET"]),
             Route(RETURN_PATH, self._guarded(self._come_back), methods=["GET"]),
+            Route(OPEN_PATH, self._guarded(self._open), methods=["GET"]),
             Route(SIGN_OUT, self._guarded(self._sign_out), methods=["POST"]),
             *(Route(f"{MINE}/{action}", self._guarded(self._change(action)), methods=["POST"]) for action in ACTIONS),
         ]
@@ -127,6 +130,21 @@ class WebForms:
         await self._in_thread(sign_out)
         response = RedirectResponse(SIGN_IN, 303)
         set_cookie(request, response, None)
+        return response
+
+    async def _open(self, request: Request) -> Response:
+        """Answer with the RDP file of a desktop, or send the browser to its link."""
+        name = request.query_params.get("name", "")
+
+        def make() -> Response:
+            caller = self._callers.find(request, changes=False)
+            opened: Any = CALLS["open-desktop"].on(self._fleet, caller, {"name": name}).data
+            if opened.file is None:
+                return RedirectResponse(str(opened.link), 303, {**HEADERS, "Cache-Control": NO_STORE})
+            headers = {"Content-Disposition": f'attachment; filename="{opened.name}.rdp"', "Cache-Control": NO_STORE}
+            return Response(opened.file.encode("ascii"), 200, {**HEADERS, **headers}, RDP_TYPE)
+
+        response: Response = await self._in_thread(make)
         return response
 
     def _change(self, action: str) -> Callable[[Request], Awaitable[Response]]:

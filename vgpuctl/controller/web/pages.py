@@ -213,7 +213,7 @@ def _capacity(ask: Ask, query: Mapping[str, str]) -> PageView:
 
 
 def _mine(ask: Ask, query: Mapping[str, str]) -> PageView:
-    return portal_views.portal_view(ask("list-my-pools"), ask("list-my-desktops"), ask.token)
+    return portal_views.portal_view(ask("list-my-pools"), ask("list-my-desktops"), ask.token, ask("show-myself").limits)
 
 
 PAGES = (
@@ -235,7 +235,7 @@ PAGES = (
     PageKind("/people/{name}", ("show-person", "list-entitlements", "list-desktops"), (), _person),
     PageKind("/rights", ("list-entitlements",), (), _rights),
     PageKind("/tokens", ("list-tokens",), (), _tokens),
-    PageKind("/my", ("list-my-pools", "list-my-desktops"), (), _mine),
+    PageKind("/my", ("list-my-pools", "list-my-desktops", "show-myself"), (), _mine),
     PageKind("/journal", ("find-events",), (*desktop_views.JOURNAL_FILTERS, "before"), _journal),
 )  # fmt: skip
 """Every page."""

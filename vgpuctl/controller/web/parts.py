@@ -36,7 +36,10 @@ class Bar(Value):
 
 
 class Cell(Value):
-    """A cell of a table. `style`: words of the style sheet. `time`: RFC 3339. `color`: of a pool, as a dot."""
+    """A cell of a table. `style`: words of the style sheet. `time`: RFC 3339. `color`: of a pool, as a dot.
+
+    `note`: a line below the text.
+    """
 
     text: str = ""
     href: str | None = None
@@ -45,6 +48,7 @@ class Cell(Value):
     color: int | None = None
     time: str | None = None
     bar: Bar | None = None
+    note: str = ""
 
 
 class TableView(Value):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from vgpuctl.value import EMPTY_MAPPING, Value
 
@@ -120,6 +120,14 @@ class PoolResult(Value):
     counts: Mapping[str, int]
     generation: int
     spec: Mapping[str, Any] = EMPTY_MAPPING
+
+
+class PoolMessageResult(Value):
+    """How many desktops of a pool showed a message to who is logged on there; `failed`: those that did not, and why."""
+
+    pool: str
+    reached: int
+    failed: Mapping[str, str]
 
 
 class DesktopResult(Value):
@@ -273,6 +281,42 @@ class FleetImageResult(Value):
     hosts: Mapping[str, str] = EMPTY_MAPPING
 
 
+class FleetFileResult(Value):
+    """A whole fleet, as apply-fleet reads it. Each entry has the keys of the fleet file's reference; no secrets."""
+
+    version: int
+    hosts: Mapping[str, Mapping[str, Any]]
+    images: Mapping[str, Mapping[str, Any]]
+    pools: Mapping[str, Mapping[str, Any]]
+    people: Mapping[str, Mapping[str, Any]]
+    quotas: Mapping[str, Mapping[str, Any]]
+    entitlements: tuple[Mapping[str, Any], ...]
+
+
+class AppliedPartResult(Value):
+    """What was done with one thing of a fleet file. `fields`: those that differed; empty where it was created."""
+
+    kind: str
+    name: str
+    change: Annotated[str, "created", "changed", "unchanged"]
+    fields: tuple[str, ...] = ()
+
+
+class AppliedFleetResult(Value):
+    """What was done with a fleet file, in the order of the work, and what to know about it."""
+
+    parts: tuple[AppliedPartResult, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class FieldChangeResult(Value):
+    """A field that a change changed, before and after; null: it had no value, or has none. Secrets are not shown."""
+
+    field: str
+    before: str | None
+    after: str | None
+
+
 class ImageCopyResult(Value):
     """An image that a host does not have whole. `state`: missing, copying 40 %, or failed with the reason."""
 
@@ -295,7 +339,11 @@ class FleetProgressResult(Value):
 
 
 class FleetEventResult(Value):
-    """An entry of the fleet's journal. `actor`: the token that asked for it, or `controller`."""
+    """An entry of the fleet's journal. `actor`: who asked for it, or `controller`, which does some things by itself.
+
+    `actor_kind`: local (the controller's socket), token, person or controller; null: an older version wrote it.
+    `address`: where the request came from: of the browser or program, or `socket`.
+    """
 
     id: int
     time: str
@@ -306,6 +354,9 @@ class FleetEventResult(Value):
     desktop: str | None
     host: str | None
     user: str | None
+    actor_kind: str | None = None
+    address: str | None = None
+    changed: tuple[FieldChangeResult, ...] = ()
 
 
 class GpuSliceResult(Value):

@@ -23,11 +23,33 @@ class ApiTokenResult(Value):
     pools: tuple[str, ...] = ()
 
 
+class QuotaResult(Value):
+    """How much a person, each one of `@GROUP`, or everybody may have; null: that is not limited.
+
+    `gpu_mib`: GPU memory of the vGPUs of all his desktops.
+    """
+
+    who: str
+    desktops: int | None
+    running: int | None
+    gpu_mib: int | None
+    set_by: str
+
+
+class LimitResult(Value):
+    """What a quota limits for somebody: `desktops`, `running` or `gpu_mib`. `who`: whom the quota is for."""
+
+    name: str
+    used: int
+    most: int
+    who: str
+
+
 class PersonResult(Value):
     """Somebody who signs in, or has a desktop. `realm`: who checks the password: local, oidc or ldap; null: none yet.
 
     `groups`: as at the last log-in. `password`: a new one, only in the answer that made it. `shown`: the full name, as
-    a directory says it.
+    a directory says it. `limits`: what quotas limit, only of one person that is asked for.
     """
 
     name: str
@@ -39,6 +61,7 @@ class PersonResult(Value):
     signed_in: str | None
     generation: int
     password: str | None = None
+    limits: tuple[LimitResult, ...] = ()
 
 
 class EntitlementResult(Value):
@@ -54,12 +77,16 @@ class EntitlementResult(Value):
 
 
 class MyselfResult(Value):
-    """Who asks, and what he may do: a role in the fleet, and rights by pool. `kind`: local, token or person."""
+    """Who asks, and what he may do: a role in the fleet, and rights by pool. `kind`: local, token or person.
+
+    `limits`: what quotas limit of what he may have.
+    """
 
     name: str
     kind: str
     role: str | None
     rights: Mapping[str, str]
+    limits: tuple[LimitResult, ...] = ()
 
 
 class MyPoolResult(Value):
@@ -78,6 +105,9 @@ class MyDesktopResult(Value):
 
     `why`: what it waits for. `password`: of his account in it, only in the answer that made it. `kind`: of its pool.
     `logon`: local: he has an account in it, with one-time passwords; null: its guest lets in whom it knows.
+    `opens`: rdp: by the RDP file of open-desktop; else the link that opens it; null: it has no address yet, or its pool
+    does not say how. `usual_seconds`: so long its pool's desktops take to start, as a rule; null: not known, or it
+    does not start now.
     """
 
     name: str
@@ -91,3 +121,30 @@ class MyDesktopResult(Value):
     password: str | None = None
     kind: str | None = None
     logon: str | None = None
+    opens: str | None = None
+    usual_seconds: int | None = None
+
+
+class OpenDesktopResult(Value):
+    """How a desktop is opened: by a `link`, or by a `file`, the text of an RDP file; the other one is null."""
+
+    name: str
+    link: str | None
+    file: str | None
+
+
+class UseResult(Value):
+    """What people had in some time. `name`: of the person, group or pool; null: people without a group.
+
+    `assigned_hours`: they had a desktop; `on_hours`: and it was on; `logged_on_hours`: and somebody was logged on, null
+    where no guest said that. `gpu_gib_hours`: GPU memory that they had, times hours. `idle`: so many desktops are on
+    now, and nobody is logged on. `refused`: requests for a desktop, or to start one, by error code.
+    """
+
+    name: str | None
+    assigned_hours: float
+    on_hours: float
+    logged_on_hours: float | None
+    gpu_gib_hours: float
+    idle: int
+    refused: Mapping[str, int]
