@@ -16,7 +16,8 @@ from vgpuctl.controller.web.pages import PAGES
 
 PATHS = (
     "/", "/pools", "/pools/office", "/desktops", "/desktops/office-001", "/hosts", "/hosts/gpu01", "/images",
-    "/images/office", "/capacity", "/progress", "/people", "/people/zoe", "/rights", "/tokens", "/journal",
+    "/images/office", "/capacity", "/progress", "/people", "/people/zoe",
+    "/rights", "/use", "/tokens", "/journal",
 )  # fmt: skip
 MOST_QUERIES, MOST_QUERIES_OF_A_HOST, MOST_BYTES = 12, 16, 300_000
 

@@ -154,10 +154,11 @@ class _FormAnswer:
         result: Any = change.fleet_call.on(self._fleet, self._caller, self._arguments(typed))
         secret = getattr(result.data, "password", None) or getattr(result.data, "secret", None)
         back = change.filled(change.back, typed, now, in_path=True)
-        if secret is None:
+        if secret is None and not (change.answers and result.warnings):
             return RedirectResponse(back, 303)
         who = getattr(result.data, "user", None) or getattr(result.data, "name", "")
         text = f"Log on as {who} with it." if change.call != "add-token" else "Give it to the program that needs it."
+        text = "It is done." if secret is None else f"{text} It is shown this once."
         page = change_views.secret_page(change.filled(change.title, typed, now), text, secret, result.warnings, back)
         return html(render.render_page(page, visitor_of(self._caller, self._token), None))
 

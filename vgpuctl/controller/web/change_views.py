@@ -193,8 +193,8 @@ def go_on_page(change: WebChange, path: str) -> PageView:
     return PageView(change.button, "", "", (Section("go-on", "", "table", text, (Link("Go on", path),)),))
 
 
-def secret_page(title: str, text: str, secret: str, warnings: tuple[str, ...], back: str) -> PageView:
-    """Return the page that shows a secret once."""
+def secret_page(title: str, text: str, secret: str | None, warnings: tuple[str, ...], back: str) -> PageView:
+    """Return the page that shows a secret once; None: there is none, only what is to be said of a change."""
     view = SecretView(text, secret, warnings, back)
     return PageView(title, back.split("/")[1], "", (Section("secret", "", "secret", view),))
 
