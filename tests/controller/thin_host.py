@@ -147,7 +147,7 @@ class ThinCalls:
         ]
         return replace(room, gpus=tuple(gpus))
 
-    def show_address(self, name: str) -> QueryResult[Any]:
+    def show_address(self, name: str, *, seen_by_host: bool = False) -> QueryResult[Any]:
         raise NotFound(f"{name} has no address")
 
     def show_vm(self, name: str) -> QueryResult[Any]:

@@ -19,7 +19,7 @@ CALLERS: dict[str, dict[str, Any]] = {
     "helper": {"right": "operate", "pools": ["office"]}, "manager": {"right": "manage", "pools": ["office"]},
     "user": {"right": "use", "pools": ["office"]},
 }  # fmt: skip
-OPERATE_POOL = {"/change/pause-pool", "/change/assign"}
+OPERATE_POOL = {"/change/pause-pool", "/change/assign", "/change/message-pool"}
 BUTTONS = {
     "/pools/office": {
         "viewer": set(), "operator": {"/change/pool", *OPERATE_POOL}, "helper": OPERATE_POOL,
@@ -36,15 +36,15 @@ BUTTONS = {
         "viewer": set(), "operator": {"/change/cordon-host", "/change/drain-host"},
         "admin": {"/change/cordon-host", "/change/drain-host", "/change/label-host", "/change/remove-host"},
     },
-    "/rights": {"manager": set(), "admin": {"/change/entitle"}},
+    "/rights": {"manager": set(), "admin": {"/change/entitle", "/change/quota"}},
     "/images": {"manager": set(), "operator": set(), "admin": {"/change/new-image"}},
 }  # fmt: skip
 
 ALLOWED: dict[str, set[str]] = {
     "viewer": set(), "user": set(),
     "helper": {
-        *(f"/change/{one}" for one in ("pause-pool", "resume-pool", "assign", "start-desktop", "stop-desktop",
-          "release", "new-password")), "/my/release", "/my/password",
+        *(f"/change/{one}" for one in ("pause-pool", "resume-pool", "message-pool", "assign", "start-desktop",
+          "stop-desktop", "release", "new-password")), "/my/release", "/my/password",
     },
 }  # fmt: skip
 """Who may make which changes about the pool office and its desktops; of others they may make none."""
@@ -94,7 +94,7 @@ def test_who_has_a_right_on_a_pool_sees_that_pool_alone(site: Site, tokens: dict
     pages = {path for path in seen if not path.startswith(("/change/", "/web/", "/desktops?"))}
     expected = {"/pools", "/pools/office", "/desktops", "/progress", *(f"/desktops/office-00{n}" for n in range(1, 5))}
     if who == "manager":
-        expected |= {"/images", "/images/office", "/rights"}
+        expected |= {"/images", "/images/office", "/rights", "/use"}
     assert pages == {*expected, "/"}
     for path in pages:
         text = site.get(path, tokens[who]).text

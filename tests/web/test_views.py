@@ -41,7 +41,7 @@ from vgpuctl.model.results.fleet import (
     PoolRoomResult,
     ProfileRoomResult,
 )
-from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, PersonResult
+from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, PersonResult, QuotaResult, UseResult
 from vgpuctl.value import replace
 
 HOSTILE = (
@@ -81,6 +81,8 @@ def every_page(text: str) -> dict[str, PageView]:
     query = {"pool": text, "user": text, "after": text, "kind": text, "person": text}
     person = PersonResult(text, text, (text,), True, True, text, text, 1)
     rights = (EntitlementResult(text, text, text, 1), EntitlementResult("everybody", text, None, 1))
+    use = UseResult(text, 1.0, 1.0, None, 1.0, 1, {text: 2})
+    quota = QuotaResult(text, 1, None, 1024, text)
     token = ApiTokenResult(text, None, text, text, None, text, (text,))
     progress = FleetProgressResult(9, 9, (desktop,), (desktop,), (ImageCopyResult(text, text, text),))
     capacity = FleetCapacityResult(
@@ -97,7 +99,8 @@ def every_page(text: str) -> dict[str, PageView]:
         "journal": desktop_views.journal_view((event,), query),
         "people": people_views.people_view((person,), rights, query),
         "person": people_views.person_view(person, rights, (desktop,)), "tokens": people_views.tokens_view((token,)),
-        "rights": people_views.rights_view(rights, admin),
+        "rights": people_views.rights_view(rights, (quota,), admin),
+        "use": people_views.use_view((use,), {"by": "pool", "pool": text}),
         "progress": progress_views.progress_view(progress),
         "capacity": progress_views.capacity_view(capacity),
         **{path: form_of(change, text) for path, change in CHANGES.items()},

@@ -91,7 +91,7 @@ class WebChanges:
                 caller = self._callers.find(request, changes=False)
                 token, typed = self._callers.token(request), _typed(request, change)
                 if request.headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
-                    page, status = _Conversation(self._fleet, caller, change, token).page(typed)
+                    page, status = _FormAnswer(self._fleet, caller, change, token).page(typed)
                 else:  # no other site's page has a change tried, or fills in a form
                     page, status = change_views.go_on_page(change, own_path(request)), 200
                 return html(render.render_page(page, visitor_of(caller, token), None), status)
@@ -111,12 +111,12 @@ class WebChanges:
                 token = form.get("token", "")
                 caller = self._callers.find(request, changes=True, token=token)
                 typed = _typed(request, change)
-                talk = _Conversation(self._fleet, caller, change, token)
+                form_answer = _FormAnswer(self._fleet, caller, change, token)
                 what = {"path": change.path, **{name: text for name, text in typed.items() if name != PLAN}}
                 try:
-                    return self._repeats.answer(caller.key, form.get("once", ""), what, lambda: talk.make(typed))
+                    return self._repeats.answer(caller.key, form.get("once", ""), what, lambda: form_answer.make(typed))
                 except VgpuctlError as error:
-                    return talk.failed(typed, error)
+                    return form_answer.failed(typed, error)
 
             response: Response = await self._in_thread(answer)
             return response
@@ -124,8 +124,8 @@ class WebChanges:
         return make
 
 
-class _Conversation:
-    """One change of one caller."""
+class _FormAnswer:
+    """The answers to one form of one caller."""
 
     def __init__(self, fleet: FleetService, caller: FleetCaller, change: WebChange, token: str) -> None:
         self._fleet = fleet
@@ -154,10 +154,11 @@ class _Conversation:
         result: Any = change.fleet_call.on(self._fleet, self._caller, self._arguments(typed))
         secret = getattr(result.data, "password", None) or getattr(result.data, "secret", None)
         back = change.filled(change.back, typed, now, in_path=True)
-        if secret is None:
+        if secret is None and not (change.answers and result.warnings):
             return RedirectResponse(back, 303)
         who = getattr(result.data, "user", None) or getattr(result.data, "name", "")
         text = f"Log on as {who} with it." if change.call != "add-token" else "Give it to the program that needs it."
+        text = "It is done." if secret is None else f"{text} It is shown this once."
         page = change_views.secret_page(change.filled(change.title, typed, now), text, secret, result.warnings, back)
         return html(render.render_page(page, visitor_of(self._caller, self._token), None))
 

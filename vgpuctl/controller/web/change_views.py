@@ -61,7 +61,9 @@ def form_page(
     sections = []
     if problems:
         text = problems.get("") or "Something below is wrong:"
-        sections.append(Section("problem", "", "problem", ProblemView(text, hint, _labels(change, problems))))
+        view = ProblemView(text, hint, _labels(change, problems))
+        links = () if shown else (Link("Back", change.before(typed, now)),)
+        sections.append(Section("problem", "", "problem", view, links))
     if others is not None:
         sections.append(others)
     if shown:
@@ -191,8 +193,8 @@ def go_on_page(change: WebChange, path: str) -> PageView:
     return PageView(change.button, "", "", (Section("go-on", "", "table", text, (Link("Go on", path),)),))
 
 
-def secret_page(title: str, text: str, secret: str, warnings: tuple[str, ...], back: str) -> PageView:
-    """Return the page that shows a secret once."""
+def secret_page(title: str, text: str, secret: str | None, warnings: tuple[str, ...], back: str) -> PageView:
+    """Return the page that shows a secret once; None: there is none, only what is to be said of a change."""
     view = SecretView(text, secret, warnings, back)
     return PageView(title, back.split("/")[1], "", (Section("secret", "", "secret", view),))
 

@@ -35,7 +35,8 @@ class WebChange(Value):
     arguments that it always has. `on`: the pages with its button -> the field that takes the name of what the page is
     about, empty for none. `when`: whether the thing on the page is such that the button makes sense. `reads`: the call
     that answers with what is changed. `shows`: the fields of that and of the call's result that are compared; `spec` is
-    compared key by key. `back`: where the browser goes then. `style`: of its button.
+    compared key by key. `back`: where the browser goes then. `style`: of its button. `answers`: warnings come after it
+    was made, which its plan does not have.
     """
 
     path: str
@@ -52,6 +53,7 @@ class WebChange(Value):
     fixed: Mapping[str, Any] = EMPTY_MAPPING
     style: str = ""
     note: str = ""
+    answers: bool = False
 
     @property
     def fleet_call(self) -> FleetCall:
@@ -86,6 +88,9 @@ class WebChange(Value):
 
     def before(self, typed: Typed, now: Any = None) -> str:
         """Return the path of the page that its button is on."""
+        page, field = next(iter(self.on.items()), ("", ""))
+        if field and typed.get(field):
+            return page.format(name=quote(typed[field], safe="", errors="replace"))
         back = self.filled(self.back, typed, now, in_path=True)
         return f"/{back.split('/')[1]}" if self.is_new else back
 
@@ -98,11 +103,12 @@ def buttons(
     caller: FleetCaller, page: str, target: FleetTarget, name: str = "", shown: object = None
 ) -> tuple[PageButton, ...]:
     """Return the buttons of a page. `name`: of what it is about; `shown`: that; `target`: to whom that belongs."""
-    return tuple(
+    given = [
         PageButton(change.button, change.href({change.on[page]: name} if change.on[page] else {}), change.style)
         for change in CHANGES.values()
         if page in change.on and may(caller, change, target) and change.when(shown)
-    )
+    ]
+    return tuple(sorted(given, key=lambda one: one.style == "danger"))
 
 
 def may(caller: FleetCaller, change: WebChange, target: FleetTarget) -> bool:
@@ -171,6 +177,12 @@ _ALL = (
         lambda pool: pool.state == "active" and pool.kind != "fixed", shows=("name", "user", "host"),
     ),
     WebChange(
+        "/change/message-pool", "message-pool", "Message", "Message to users of {name}",
+        (_NAME, ChangeField("text", "Text", help="one line", required=True)),
+        "Everybody who is logged on in a desktop of {name} sees: {text}", POOL, {POOL: "name"},
+        lambda pool: pool.kind != "fixed", shows=("reached",), answers=True,
+    ),
+    WebChange(
         "/change/delete-pool", "delete-pool", "Delete", "Delete pool {name}", (_NAME,),
         "{now.desktops} desktops of {name} are deleted with their disks; {now.assigned} of them have a user. What is "
         "on the disks is lost. The pool goes with the last desktop.",
@@ -188,7 +200,8 @@ _ALL = (
     ),
     WebChange(
         "/change/release", "release", "Release", "Release {name}", (_NAME,),
-        "{name} is taken from {now.user}, and refreshed before anybody else gets it: what is in it is lost.", DESKTOP,
+        "{name} is taken from {now.user}, and refreshed before anybody else gets it: what is in it is lost.",
+        "/pools/{now.pool}",
         {DESKTOP: "name"}, lambda one: one.user is not None, "show-desktop", _DESKTOP_SHOWS,
     ),
     WebChange(
@@ -242,7 +255,7 @@ _ALL = (
         "/change/accept-host", "accept-host", "Accept", "Accept {name} as it is",
         (_NAME, ChangeField("host_key", "New SSH key", help="SHA256:…, if that changed")),
         "{name} goes on as it is now: {now.held}", HOST, {HOST: "name"}, lambda host: host.held is not None,
-        "show-host", _HOST_SHOWS, style="first",
+        "show-host", _HOST_SHOWS, style="first", answers=True,
     ),
     WebChange(
         "/change/cordon-host", "cordon-host", "Cordon", "Cordon {name}", (_NAME,),
@@ -308,7 +321,7 @@ _ALL = (
         "{name} is deleted. Hosts delete their copies; a file that nobody copied stays.", IMAGES, {IMAGE: "name"},
         reads="show-image", style="danger",
     ),
-    # People, rights, tokens
+    # People, rights, quotas, tokens
     WebChange(
         "/change/new-person", "ensure-person", "Add a person", "Add a person",
         (
@@ -365,6 +378,22 @@ _ALL = (
         (ChangeField("who", "Who", FieldKind.HIDDEN), ChangeField("pool", "Pool", FieldKind.HIDDEN)),
         "{who} loses it at once. Desktops that people have stay theirs until they are released.", RIGHTS,
         style="danger",
+    ),
+    WebChange(
+        "/change/quota", "ensure-quota", "Set a quota", "Set a quota",
+        (
+            ChangeField("who", "Who", help="a person, @GROUP for each one of it, or everybody", required=True),
+            ChangeField("desktops", "Desktops", FieldKind.NUMBER, "in all pools together"),
+            ChangeField("running", "Running desktops", FieldKind.NUMBER),
+            ChangeField("gpu_mib", "GPU memory in MiB", FieldKind.NUMBER, "of the vGPUs of all his desktops"),
+        ),
+        "What is left empty is not limited. Nobody loses what he has.", RIGHTS, {RIGHTS: "", PERSON: "who"},
+        shows=("who", "desktops", "running", "gpu_mib"),
+    ),
+    WebChange(
+        "/change/delete-quota", "delete-quota", "Delete", "Delete the quota of {who}",
+        (ChangeField("who", "Who", FieldKind.HIDDEN),),
+        "The next quota decides: that of his groups, or everybody's.", RIGHTS, style="danger",
     ),
     WebChange(
         "/change/new-token", "add-token", "Add a token", "Add an API token",

@@ -163,7 +163,7 @@ class WebForms:
                 if password is None:
                     return RedirectResponse(MINE, 303)
                 name = str(getattr(result.data, "name", ""))
-                text = f"Log on as {caller.name} with this password; it is good for one log-on."
+                text = f"Log on as {caller.name} with this password; it is good for one log-on, and is shown this once."
                 page = secret_page(f"Your password for {name}", text, password, result.warnings, MINE)
                 return html(render.render_page(page, visitor_of(caller, token), None))
 

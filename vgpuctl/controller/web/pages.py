@@ -24,6 +24,7 @@ MAX_TEXT = 255
 MOST_READ = 5
 """So many times desktops are read for one page with a filter by state; then a link goes on from there."""
 PAGE_HOSTS = 40
+USE_FILTERS = ("by", "since", "until", "pool")
 FLEET = FleetTarget()
 _READ_AT_A_TIME = 1000
 _IN_PATH = re.compile(r"\{([a-z]+)\}")
@@ -197,7 +198,12 @@ def _person(ask: Ask, query: Mapping[str, str]) -> PageView:
 
 
 def _rights(ask: Ask, query: Mapping[str, str]) -> PageView:
-    return _with_buttons(people_views.rights_view(ask("list-entitlements"), ask.caller), ask, "/rights")
+    quotas = ask("list-quotas") if ask.may("list-quotas") else None
+    return _with_buttons(people_views.rights_view(ask("list-entitlements"), quotas, ask.caller), ask, "/rights")
+
+
+def _use(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return people_views.use_view(ask("show-use", **{name: query.get(name) for name in USE_FILTERS}), query)
 
 
 def _tokens(ask: Ask, query: Mapping[str, str]) -> PageView:
@@ -233,7 +239,8 @@ PAGES = (
     PageKind("/progress", ("show-progress",), (), _progress),
     PageKind("/people", ("list-people", "list-entitlements"), ("after",), _people),
     PageKind("/people/{name}", ("show-person", "list-entitlements", "list-desktops"), (), _person),
-    PageKind("/rights", ("list-entitlements",), (), _rights),
+    PageKind("/rights", ("list-entitlements",), (), _rights, more=("list-quotas",)),
+    PageKind("/use", ("show-use",), USE_FILTERS, _use, is_live=False),
     PageKind("/tokens", ("list-tokens",), (), _tokens),
     PageKind("/my", ("list-my-pools", "list-my-desktops", "show-myself"), (), _mine),
     PageKind("/journal", ("find-events",), (*desktop_views.JOURNAL_FILTERS, "before"), _journal),

@@ -231,10 +231,10 @@ class ProblemView(Value):
 
 
 class SecretView(Value):
-    """A secret that is shown once. `back`: where the page leads then."""
+    """A secret that is shown once, or None. `back`: where the page leads then."""
 
     text: str
-    secret: str
+    secret: str | None
     warnings: tuple[str, ...]
     back: str
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from vgpuctl.controller.model import EVERYBODY, GROUP_MARK, FleetCaller, Right, Role
 from vgpuctl.controller.policy import FleetTarget, has_role
+from vgpuctl.controller.use import KINDS
 from vgpuctl.controller.web.cells import (
     NOTHING,
     Query,
     desktops_table,
+    options,
     path_of,
     plural,
     short,
@@ -18,11 +20,12 @@ from vgpuctl.controller.web.cells import (
     with_query,
 )
 from vgpuctl.controller.web.changes import CHANGES, may
-from vgpuctl.controller.web.parts import Cell, Fact, Link, PageView, Section, TableView
+from vgpuctl.controller.web.parts import Cell, Fact, Filter, Filters, Link, PageView, Section, TableView
 from vgpuctl.model.results.fleet import DesktopResult
-from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, PersonResult
+from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, PersonResult, QuotaResult, UseResult
 
 PAGE_PEOPLE = 200
+_QUOTA, _DELETE_QUOTA = CHANGES["/change/quota"], CHANGES["/change/delete-quota"]
 _REVOKE, _DELETE = CHANGES["/change/revoke"], CHANGES["/change/delete-token"]
 
 
@@ -79,8 +82,13 @@ def rights_of(person: PersonResult, rights: Sequence[EntitlementResult]) -> list
     return texts
 
 
-def rights_view(rights: Sequence[EntitlementResult], caller: FleetCaller) -> PageView:
-    """Return the page of who may what; with a link to take it back where the caller may."""
+def rights_view(
+    rights: Sequence[EntitlementResult], quotas: Sequence[QuotaResult] | None, caller: FleetCaller
+) -> PageView:
+    """Return the page of who may what, with a link to take it back where the caller may; and of how much.
+
+    `quotas`: None: the caller does not see them.
+    """
     rows = tuple(
         (
             Cell(one.who, path_of("people", one.who)) if one.who[:1] != GROUP_MARK and one.who != EVERYBODY
@@ -92,7 +100,24 @@ def rights_view(rights: Sequence[EntitlementResult], caller: FleetCaller) -> Pag
         for one in rights
     )  # fmt: skip
     table = TableView(("Who", "Right", "Of", "Take back"), rows, "Nobody has a right yet.")
-    return PageView("Rights", "rights", "who may what", (Section("rights", "Rights", "table", table),))
+    sections = [Section("rights", "Rights", "table", table)]
+    if quotas is not None:
+        sections.append(Section("quotas", "Quotas", "table", _quotas_table(quotas)))
+    return PageView("Rights", "rights", "who may what, and how much", tuple(sections))
+
+
+def _quotas_table(quotas: Sequence[QuotaResult]) -> TableView:
+    rows = tuple(
+        (
+            Cell(one.who),
+            *(Cell("any" if number is None else str(number)) for number in (one.desktops, one.running, one.gpu_mib)),
+            Cell("Change", _QUOTA.href({name: getattr(one, name) for name in _QUOTA.shows})),
+            Cell("Delete", _DELETE_QUOTA.href({"who": one.who})),
+        )
+        for one in quotas
+    )
+    columns = ("Who", "Desktops", "Running", "GPU memory in MiB", "Change", "Delete")
+    return TableView(columns, rows, "There is no quota: nobody is limited but by pools.", frozenset((1, 2, 3)))
 
 
 def _revoke(one: EntitlementResult, caller: FleetCaller) -> Cell:
@@ -100,6 +125,38 @@ def _revoke(one: EntitlementResult, caller: FleetCaller) -> Cell:
     if not may(caller, _REVOKE, FleetTarget(one.pool)) or (is_admins and not has_role(caller, Role.ADMIN)):
         return NOTHING
     return Cell("Revoke", _REVOKE.href({"who": one.who, "pool": one.pool}))
+
+
+def use_view(use: Sequence[UseResult], query: Query) -> PageView:
+    """Return the page of what people had: hours, GPU memory, desktops on which nobody is logged on, and refusals."""
+    by = query.get("by", "pool")
+    filters = Filters(
+        "/use",
+        (
+            Filter("by", "By", query.get("by", ""), options(KINDS, by)),
+            Filter("since", "Since", query.get("since", "")),
+            Filter("until", "Until", query.get("until", "")),
+            Filter("pool", "Pool", query.get("pool", "")),
+        ),
+        bool(query),
+    )  # fmt: skip
+    rows = tuple(
+        (
+            Cell(one.name or "no group"),
+            *(Cell(f"{hours:.1f}") for hours in (one.assigned_hours, one.on_hours)),
+            NOTHING if one.logged_on_hours is None else Cell(f"{one.logged_on_hours:.1f}"),
+            Cell(f"{one.gpu_gib_hours:.1f}"),
+            Cell(str(one.idle)),
+            Cell(", ".join(f"{count} {code}" for code, count in sorted(one.refused.items())), style="text"),
+        )
+        for one in use
+    )
+    columns = (by.capitalize(), "Assigned h", "On h", "Logged on h", "GPU GiB h", "Idle now", "Refused")
+    table = TableView(columns, rows, "Nobody had a desktop then.", frozenset(range(1, 6)))
+    return PageView(
+        "Use", "use", "of the last 30 days" if not query.get("since") else "what people had",
+        (Section("filters", "", "filters", filters), Section("use", "Use", "table", table)),
+    )  # fmt: skip
 
 
 def tokens_view(tokens: Sequence[ApiTokenResult]) -> PageView:

@@ -34,6 +34,7 @@ NAV = (
     ("images", "Images", "/images"),
     ("capacity", "Capacity", "/capacity"),
     ("progress", "In progress", "/progress"),
+    ("use", "Use", "/use"),
     ("people", "People", "/people"),
     ("rights", "Rights", "/rights"),
     ("tokens", "Tokens", "/tokens"),
