@@ -104,6 +104,18 @@ def test_the_journal_is_only_added_to(store: Store, statement: str) -> None:
     assert store.journal.list() == before
 
 
+def test_a_forged_id_or_time_is_no_way_around(store: Store) -> None:
+    add_image(store)
+    before = store.journal.list()
+    with store.database.write() as connection:
+        connection.execute(
+            text("INSERT INTO event (id, at, kind, text, actor) VALUES (9000000, 0, 'x', 'forged', 'x')")
+        )
+    with pytest.raises((IntegrityError, DatabaseUnreachable)), store.database.write() as connection:
+        connection.execute(text("DELETE FROM event WHERE id < 9000000"))
+    assert [one for one in store.journal.list() if one.text != "forged"] == list(before)
+
+
 def test_replacing_an_entry_is_no_way_around(own_store: Store) -> None:
     add_image(own_store)
     before = own_store.journal.list()

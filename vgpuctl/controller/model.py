@@ -457,17 +457,16 @@ class Restored(Value):
 
 
 class JournalLimits(Value):
-    """How long entries of the journal are kept, and how many at most.
+    """How long entries of the journal are kept, and how many older than `LEAST_EVENT_DAYS` at most.
 
-    The database itself lets nobody delete an entry of the last `LEAST_EVENT_DAYS`, unless `LEAST_EVENTS` newer ones
-    exist, nor change any.
+    The database itself lets nobody delete an entry of those last days, nor change any.
     """
 
     days: int = 90
     entries: int = 1_000_000
 
 
-LEAST_EVENT_DAYS, LEAST_EVENTS = 7, 100_000
+LEAST_EVENT_DAYS = 7
 
 
 class ApiToken(Value):

@@ -287,7 +287,7 @@ def changes_at_controller(function: _Command) -> _Command:
 @click.option("--rdp-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="PEM: signs users' RDP files.")
 @click.option("--rdp-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --rdp-certificate: PEM.")
 @click.option("--event-days", metavar="N", type=click.IntRange(7, 3650), help="Events are kept so long. [90]")
-@click.option("--events", metavar="N", type=click.IntRange(100_000), help="So many events are kept at most. [1000000]")
+@click.option("--events", metavar="N", type=click.IntRange(1000), help="At most so many, but all of 7 days. [1000000]")
 @click.pass_obj
 def run_controller(
     settings: Settings,

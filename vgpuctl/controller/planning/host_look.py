@@ -276,7 +276,7 @@ def _seen(
 
 
 def _may_user_stop(host: FleetHost, pool: Pool | None, memory: DesktopReport) -> bool:
-    """Return whether a VM that is off may have been shut down in its guest: hosts in maintenance stop VMs themselves."""
+    """Return whether a VM that is off may have been shut down in its guest: in maintenance its host stops it."""
     is_floating = pool is not None and pool.spec.kind is PoolKind.FLOATING
     return host.state is not FleetHostState.MAINTENANCE or (is_floating and memory.logged_on_seen)
 
