@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.config import labels as label_rules
 from vgpuctl.controller.capacity import CapacityCalls
+from vgpuctl.controller.desktop_ports import DesktopPortCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
 from vgpuctl.controller.model import (
@@ -71,7 +72,9 @@ LEASE_SECONDS = 30.0
 _READY = frozenset({PhaseWord.READY})
 
 
-class FleetService(RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, MyDesktopCalls, OverviewCalls):
+class FleetService(
+    RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, MyDesktopCalls, DesktopPortCalls, OverviewCalls
+):
     """The controller's calls. `connect`: makes the link to a host's agent; `signer`: signs RDP files."""
 
     def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink], signer: RdpSigner | None = None) -> None:

@@ -96,6 +96,13 @@ class MyDesktopResult(Value):
     opens: str | None = None
 
 
+class DesktopPortsResult(Value):
+    """The ports of a desktop to which users connect through the controller."""
+
+    name: str
+    ports: tuple[int, ...]
+
+
 class OpenDesktopResult(Value):
     """How a desktop is opened: by a `link`, or by a `file`, the text of an RDP file; the other one is null."""
 
