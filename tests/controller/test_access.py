@@ -57,7 +57,8 @@ OFFICE = {
     **dict.fromkeys(("entitle", "revoke"), ADMIN | {"manager"}),
     "show-desktop": SEE | OPERATORS | {"user"},
     **dict.fromkeys(
-        ("open-desktop", "release", "start-desktop", "stop-desktop", "new-password"), OPERATE | OPERATORS | {"user"}
+        ("open-desktop", "connect-desktop", "release", "start-desktop", "stop-desktop", "new-password"),
+        OPERATE | OPERATORS | {"user"},
     ),
     "delete-desktop": OPERATE | {"manager"},
     **dict.fromkeys(("move-desktop", "accept-desktop"), ADMIN),

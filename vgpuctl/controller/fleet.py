@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.config import labels as label_rules
 from vgpuctl.controller.capacity import CapacityCalls
+from vgpuctl.controller.desktop_ports import DesktopPortCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
 from vgpuctl.controller.messages import MOST_SENDING, MessageCalls
@@ -84,6 +85,7 @@ class FleetService(
     QuotaCalls,
     MessageCalls,
     MyDesktopCalls,
+    DesktopPortCalls,
     OverviewCalls,
     UseCalls,
 ):

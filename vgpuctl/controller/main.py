@@ -213,6 +213,7 @@ async def _serve(
     systemd.notify("STOPPING=1")
     log.info("the controller stops")
     api.web.close()
+    api.streams.stop()
     for server in servers:
         server.should_exit = True
     await asyncio.wait(serving, timeout=DRAIN_SECONDS)

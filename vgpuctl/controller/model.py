@@ -137,7 +137,8 @@ class PoolSpec(Value):
     `apart`: desktops of this pool are on as many hosts as possible. `prepared`: each desktop is set up once, and a
     refresh goes back to that. `open`: how a user opens his desktop: `rdp`, a file with the keys `rdp` in addition to
     those of `rdp_file`; or the template of a link. `addresses`: subnets in which its address is; empty: anywhere.
-    `dns_name`: the pattern of a name in the site's DNS that is its address instead.
+    `dns_name`: the pattern of a name in the site's DNS that is its address instead. `connect`: ports to which the
+    controller connects its user.
     """
 
     kind: PoolKind
@@ -166,6 +167,7 @@ class PoolSpec(Value):
     rdp: Mapping[str, int | str] = EMPTY_MAPPING
     addresses: tuple[str, ...] = ()
     dns_name: str | None = None
+    connect: tuple[int, ...] = ()
 
 
 class Pool(Value):

@@ -189,8 +189,10 @@ def changed_page(data: Any, text: str, *stderr: str) -> Page:
     return Page([text], list(stderr))
 
 
-def connect(settings: Settings, address: str | None, token_file: str | None, dry_run: bool) -> FleetClient:
-    """Return the controller that the options or the environment name.
+def connect(
+    settings: Settings, address: str | None, token_file: str | None, dry_run: bool, *, as_person: bool = False
+) -> FleetClient:
+    """Return the controller that the options or the environment name. `as_person`: somebody signs in there.
 
     Raises:
         InvalidInput, FileFailed: they are wrong, or the token cannot be read.
@@ -198,8 +200,11 @@ def connect(settings: Settings, address: str | None, token_file: str | None, dry
     from vgpuctl.controller import client
     from vgpuctl.regular_file import read_regular_file
 
+    url = address or os.environ.get(URL_VARIABLE) or None
     if settings.is_remote or settings.host != "local" or settings.root != "/":
         raise InvalidInput("a controller is named by --controller, not by --host", hint=f"or by {URL_VARIABLE}")
+    if as_person:
+        return client.connect(url, as_person=True)
     path = token_file or os.environ.get(TOKEN_VARIABLE)
     token = None
     if path:
@@ -207,7 +212,7 @@ def connect(settings: Settings, address: str | None, token_file: str | None, dry
             token = read_regular_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
         except (OSError, ValueError) as error:
             raise FileFailed(f"the token's file {path} cannot be read: {error}", path=path) from error
-    return client.connect(address or os.environ.get(URL_VARIABLE) or None, token, dry_run=dry_run)
+    return client.connect(url, token, dry_run=dry_run)
 
 
 def make_call(settings: Settings, where: Where, call: str, /, **arguments: Any) -> int:

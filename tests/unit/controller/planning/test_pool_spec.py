@@ -67,7 +67,15 @@ def test_a_pool_as_an_admin_writes_it():
 
 
 @pytest.mark.parametrize(
-    "text", [OFFICE, FIXED, DEDICATED, DEDICATED + "on_logoff: stop\nlease_days: 30\napart: true\nlogon: domain\n"]
+    "text",
+    [
+        OFFICE,
+        FIXED,
+        DEDICATED,
+        OFFICE + "connect: [22, 5901]\n",
+        OFFICE + "connect: 22\n",
+        DEDICATED + "on_logoff: stop\nlease_days: 30\napart: true\nlogon: domain\n",
+    ],
 )
 def test_what_is_shown_can_be_read_again(text):
     spec = parse_pool(text, "p.yaml")
@@ -118,6 +126,13 @@ def test_what_is_shown_can_be_read_again(text):
         ("kind: floating\n", "", "kind: missing"),
         ("spare: 5", "logon: locl", "'locl' is not domain or local (did you mean 'local'?)"),
         ("spare: 5", "logon: [local]", "logon: "),
+        ("spare: 5", "connect: [22, 22]", "connect[1]: is given twice"),
+        ("spare: 5", "connect: []", "the list is empty"),
+        ("spare: 5", "connect: 65536", "65536 is not between 1 and 65535"),
+        ("spare: 5", "connect: [0]", "0 is not between 1 and 65535"),
+        ("spare: 5", "connect: [ssh]", "connect"),
+        ("spare: 5", "connect: 22\ndns_name: '{name}.example.org'", "it goes to the address that the host sees"),
+        ("bridge=br0", "none}\nconnect: 22\nx: {", "connect: a VM without a network card has no port"),
     ],
 )  # fmt: skip
 def test_what_cannot_hold_is_refused_in_its_line(old, new, expected):
@@ -125,7 +140,7 @@ def test_what_cannot_hold_is_refused_in_its_line(old, new, expected):
 
 
 @pytest.mark.parametrize(
-    "line", ["spare: 1", "per_user: 1", "on_logoff: keep", "lease_days: 3", "logon: local", "open: rdp"]
+    "line", ["spare: 1", "per_user: 1", "on_logoff: keep", "lease_days: 3", "logon: local", "open: rdp", "connect: 22"]
 )
 def test_a_fixed_pool_has_no_users(line):
     assert "p.yaml:6:1: " in refused(FIXED + line)
