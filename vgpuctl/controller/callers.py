@@ -137,6 +137,6 @@ def refuse_other_sites(request: HTTPConnection, *, needed: bool = True) -> None:
         raise NotAllowed("another site's page sent this request", rule="sec-fetch-site")
 
 
-def address_of(request: Request) -> str:
+def address_of(request: HTTPConnection) -> str:
     """Return where a request comes from."""
     return request.client.host if request.client is not None else "socket"
