@@ -12,6 +12,7 @@ from typing import Any
 from vgpuctl.config.host_spec import HOST_SHAPE
 from vgpuctl.config.shape import Key, Shape
 from vgpuctl.config.vm_spec import VM_SHAPE
+from vgpuctl.controller.fleet_file import FLEET_SHAPE
 from vgpuctl.controller.planning.pool_spec import POOL_SHAPE
 from vgpuctl.host.usage.programs import MAX_ROWS
 from vgpuctl.model.json_schema import schema_of
@@ -33,6 +34,11 @@ def host_schema() -> dict[str, Any]:
 def pool_spec_schema() -> dict[str, Any]:
     """Return the JSON Schema of a pool's spec."""
     return _make_schema(POOL_SHAPE, "pool-spec", "vgpuctl pool spec")
+
+
+def fleet_file_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a fleet's file."""
+    return _make_schema(FLEET_SHAPE, "fleet-file", "vgpuctl fleet file")
 
 
 def reader_schema() -> dict[str, Any]:

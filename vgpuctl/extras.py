@@ -13,14 +13,25 @@ PACKAGE_PYTHON = f"{PACKAGE_PREFIX}/bin/python3"
 LOCAL_LIBRARIES = "/usr/local/lib/vgpuctl"
 """The Debian package also loads libraries from here, where pip may install some that Debian lacks."""
 EXTRAS = {
-    "agent": ("starlette", "uvicorn", "h11", "anyio"),
+    "agent": ("starlette", "uvicorn", "wsproto", "h11", "anyio"),
     "host": ("libvirt", "libvirtmod", "pynvml"),
     "ssh": ("paramiko", "bcrypt", "cryptography", "invoke", "nacl"),
     "solver": ("highspy",),
     "top": ("textual", "rich"),
     "ldap": ("ldap",),
     "oidc": ("authlib", "joserfc"),
-    "controller": ("sqlalchemy", "alembic", "psycopg", "mako", "starlette", "uvicorn", "paramiko", "argon2"),
+    "controller": (
+        "sqlalchemy",
+        "alembic",
+        "psycopg",
+        "mako",
+        "starlette",
+        "uvicorn",
+        "wsproto",
+        "paramiko",
+        "argon2",
+        "cryptography",
+    ),
 }
 """Extra -> import names of its libraries, the one that it is for first."""
 _PIP_NAMES = {

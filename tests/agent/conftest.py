@@ -106,8 +106,9 @@ def running(
     path: str | None = None,
     watch_reads: Callable[[Host], Host] = lambda ports: ports,
     metrics: MetricsSpec | None = None,
+    prepare: Callable[[], None] = lambda: None,
 ) -> Iterator[RunningAgent]:
-    """Run an agent of a host in a thread. `path`: its socket, by default one of its own."""
+    """Run an agent of a host in a thread, which calls `prepare` first. `path`: its socket, by default its own."""
     snapshots = SnapshotCache(HostClock())
     ports = library.open_ports(host)
     assert ports.usage is not None
@@ -142,7 +143,12 @@ def running(
     with tempfile.TemporaryDirectory(prefix="agent-") as short:  # a socket's path has at most 107 bytes
         path = path or f"{short}/agent.sock"
         listening = server.bind(path)
-        thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+
+        def run() -> None:
+            prepare()
+            asyncio.run(serve())
+
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         assert ready.wait(60)
         try:

@@ -139,7 +139,7 @@ PACKAGES = {
     **{name: {} for name in ("qemu-system-x86", "libvirt-daemon-system", "ovmf", "swtpm", "swtpm-tools")},
     **{
         f"python3-{name}": {}
-        for name in ("alembic", "argon2", "paramiko", "psycopg", "sqlalchemy", "starlette", "uvicorn")
+        for name in ("alembic", "argon2", "paramiko", "psycopg", "sqlalchemy", "starlette", "uvicorn", "wsproto")
     },
     **{name: {} for name in ("gcc", "make", "dkms", f"linux-headers-{platform.release()}")},
     "libvirt-clients": {"/usr/bin/virsh": VIRSH},

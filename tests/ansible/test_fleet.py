@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.agent.conftest import RunningAgent, running
-from tests.ansible.plays import Ran, Site
+from tests.ansible.plays import ROOT, Ran, Site
 from tests.controller.conftest import IMAGE, SPEC, wait_until
 from tests.controller.controllers import Controller, running_controller
 
@@ -281,3 +282,38 @@ def test_how_much_people_may_have(site: FleetSite, controller: Controller) -> No
     ended = site.play(gone, gone)
     assert [done.changed for done in ended.tasks] == [True, False], ended.output
     assert [one["who"] for one in controller.data("list-quotas")] == ["ada"]
+
+
+def test_the_playbook_for_desktops_gives_a_person_one(
+    site: FleetSite, controller: Controller, agent: RunningAgent, tmp_path: Path
+) -> None:
+    """Its third play, unmodified; the roles of the others need bare machines."""
+    controller.data("add-host", "gpu01", f"agent:{agent.path}")
+    password = tmp_path / "password"
+    password.write_text("correct horse battery\n")
+    variables = {
+        "vdi_images": [{"name": "office", "path": IMAGE, "version": "11"}],
+        "vdi_pools": {"office": {**SPEC, "maximum": 2, "spare": 1, "open": "rdp"}},
+        "vdi_people": [{"name": "ada", "groups": ["staff"], "password_file": str(password)}],
+        "vdi_quotas": [{"who": "everybody", "desktops": 2}],
+        "vdi_entitlements": [{"who": "@staff", "right": "use", "pool": "office"}],
+    }
+    *_, play = YAML(typ="safe").load(ROOT / "ansible/playbooks/vdi.yml")
+    assert play["hosts"] == "controllers[0]"
+    play |= {
+        "hosts": "gpu_hosts[0]",
+        "environment": "{{ vgpuctl_environment }}",
+        "module_defaults": {"group/vgpuctl.vgpuctl.fleet": {"executable": str(site.program)}},
+    }
+    for task in play["tasks"]:
+        if "delay" in task:
+            task |= {"delay": 1}
+    path = tmp_path / "vdi.yml"
+    path.write_text(json.dumps([play]))
+    first = site.playbook(path, ("--extra-vars", json.dumps(variables)))
+    assert first.status == 0, first.output
+    assert "office: 1 ready, 0 with users, 2 at most" in first.output
+    again = site.playbook(path, ("--extra-vars", json.dumps(variables)))
+    assert (again.status, again.changed) == (0, []), again.output
+    assert controller.data("show-person", "ada")["has_password"] is True
+    assert [(one["who"], one["right"]) for one in controller.data("list-entitlements")] == [("@staff", "use")]

@@ -7,8 +7,9 @@ import pytest
 
 from tests.contract.site import Site, libvirt_refuses, new_uuid
 from tests.contract.test_libvirt import DOMAIN
-from vgpuctl.domain.console import parse_consoles
+from vgpuctl.domain.console import parse_consoles, parse_nic_bridges
 from vgpuctl.model.port_values import DomainInfo
+from vgpuctl.operations.seen_addresses import read_tables
 
 pytestmark = pytest.mark.forms("mdev-pf")
 SCREEN = "<graphics type='vnc' port='-1' autoport='yes'{more}><listen type='address' address='127.0.0.1'/></graphics>"
@@ -36,6 +37,21 @@ def test_without_a_guest_agent_no_source_knows_an_address(site: Site, uuid: str)
         assert site.ports.hypervisor.guest_addresses(uuid, "lease") == ()
         assert site.ports.hypervisor.guest_addresses(uuid, "arp") == ()
         site.ports.hypervisor.destroy(uuid)
+
+
+def test_a_running_domain_names_the_bridge_of_its_network_and_the_host_its_subnets(site: Site, uuid: str) -> None:
+    card = "<interface type='network'><mac address='52:54:00:12:34:56'/><source network='default'/></interface>"
+    define(site, uuid, card)
+    site.ports.hypervisor.start(uuid)
+    running = site.ports.hypervisor.find_domain(uuid)
+    assert running is not None
+    assert running.live_xml is not None
+    bridge = parse_nic_bridges(running.live_xml)["52:54:00:12:34:56"]
+    tables = read_tables(site.ports)
+    (subnet,) = tables.subnets[bridge]
+    assert any(own in subnet for own in tables.own)
+    assert "52:54:00:12:34:56" not in {mac for _, mac, _ in tables.neighbours}
+    site.ports.hypervisor.destroy(uuid)
 
 
 def test_an_unknown_domain_is_error_42(site: Site) -> None:

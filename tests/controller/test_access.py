@@ -31,10 +31,10 @@ ADMIN = {"admin"}
 OPERATORS = {"helper", "manager", "tool"}
 FLEET = {
     **dict.fromkeys(
-        ("show-fleet", "show-overview", "list-hosts", "show-host", "fits", "show-restore", "list-events",
-         "find-events"), SEE,
+        ("show-fleet", "show-overview", "list-hosts", "show-host", "fits", "show-capacity", "show-restore",
+         "list-events", "find-events"), SEE,
     ),
-    **dict.fromkeys(("list-pools", "list-desktops"), SEE | OPERATORS),
+    **dict.fromkeys(("list-pools", "list-desktops", "show-progress"), SEE | OPERATORS),
     **dict.fromkeys(("list-images", "show-image"), SEE | {"manager"}),
     **dict.fromkeys(("cordon-host", "drain-host", "uncordon-host"), OPERATE),
     **dict.fromkeys(
@@ -51,12 +51,14 @@ FLEET = {
 OFFICE = {
     "show-pool": SEE | OPERATORS,
     "ensure-pool": OPERATE | {"manager"},
-    **dict.fromkeys(("pause-pool", "resume-pool", "assign"), OPERATE | OPERATORS),
+    **dict.fromkeys(("pause-pool", "resume-pool", "message-pool", "assign"), OPERATE | OPERATORS),
     "delete-pool": ADMIN,
     "take-desktop": {"user", "helper", "manager"},
     **dict.fromkeys(("entitle", "revoke"), ADMIN | {"manager"}),
     "show-desktop": SEE | OPERATORS | {"user"},
-    **dict.fromkeys(("release", "start-desktop", "stop-desktop", "new-password"), OPERATE | OPERATORS | {"user"}),
+    **dict.fromkeys(
+        ("open-desktop", "release", "start-desktop", "stop-desktop", "new-password"), OPERATE | OPERATORS | {"user"}
+    ),
     "delete-desktop": OPERATE | {"manager"},
     **dict.fromkeys(("move-desktop", "accept-desktop"), ADMIN),
 }

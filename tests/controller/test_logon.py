@@ -259,3 +259,30 @@ def test_a_password_is_nowhere_but_in_its_answer(
     for password in (first, second, third, fourth, fifth):
         assert not [text for text in (*seen, controller.log) if password in text]
         assert files_with(tmp_path, password) == []
+
+
+@pytest.mark.usefixtures("quick_helpers")
+def test_a_text_is_shown_to_the_users_of_a_pool(own_store: Store, agent: RunningAgent, tmp_path: Path) -> None:
+    store = own_store
+    with guests_of(store, tmp_path) as guests:
+        with_pool(store, agent, spare=2, maximum=2, logon="domain")
+        with working(store) as service:
+            wait_until(is_ready(store, 2), "two spare desktops")
+            assert service.message_pool(ADMIN, "office", "hello").data.reached == 0
+            for user in ("ada", "eve"):
+                service.assign(ADMIN, "office", user)
+            wait_until(lambda: handed_out(store, "office-001") and handed_out(store, "office-002"), "both")
+            ada = guests.of(store, "office-001")
+            ada.log_on("ada")
+            wait_until(lambda: desktop(store).report.guest_users == ("ada",), "her log-on is seen")
+            done = service.message_pool(ADMIN, "office", "save your work")
+            assert (done.changed, done.data.reached, done.data.failed) == (True, 1, {})
+            assert ("wall",) in ada.programs.ran
+            assert "save your work" in str(ada.programs.stdin)
+            assert events(store, "message") == ["office: shown in 1 desktops: save your work"]
+            for text in ("", "a\nb", "x" * 1001):
+                with pytest.raises(InvalidInput, match="1 to 1000 printable characters"):
+                    service.message_pool(ADMIN, "office", text)
+            guests.of(store, "office-001").programs.failing.add("wall")
+            refused = service.message_pool(ADMIN, "office", "again")
+            assert (refused.data.reached, list(refused.data.failed)) == (0, ["office-001"]), refused

@@ -16,10 +16,13 @@ from tests.agent.conftest import RunningAgent
 from tests.controller.conftest import IMAGE, SPEC, wait_until
 from tests.controller.controllers import Controller, running_controller
 from vgpuctl.controller.callers import HEADER
-from vgpuctl.controller.web.forms import ACTIONS, MAX_FORM_BYTES, local_path
+from vgpuctl.controller.web.answers import MAX_FORM_BYTES
+from vgpuctl.controller.web.change_views import secret_page
+from vgpuctl.controller.web.changes import CHANGES
+from vgpuctl.controller.web.forms import ACTIONS, local_path
 from vgpuctl.controller.web.parts import Visitor
 from vgpuctl.controller.web.portal_views import portal_view
-from vgpuctl.controller.web.render import render_page, render_password, render_sign_in
+from vgpuctl.controller.web.render import render_page, render_sign_in
 from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
 from vgpuctl.value import replace
 
@@ -46,7 +49,10 @@ class Browser:
         for form in self.page.forms:
             (button,) = form.xpath(".//button")
             if button.text_content().strip() == text:
-                return self.post(form.action, {**dict(form.form_values()), **typed})
+                fields = {**dict(form.form_values()), **typed}
+                if form.method == "GET":
+                    return self.open(f"{form.action}?{urlencode(fields)}")
+                return self.post(form.action, fields)
         raise AssertionError(f"no button {text!r} in {self.text}")
 
     def post(self, path: str, fields: dict[str, str], **headers: str) -> str:
@@ -126,9 +132,11 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     eve = signed_in(controller, "eve")
     assert "office-001" not in eve.text
     token = eve.page.xpath("//form//input[@name='token']/@value")[0]
-    for action in ("start", "stop", "release"):
-        eve.post(f"/my/{action}", {"token": token, "name": "office-001", "sure": "yes"})
+    for action in ("start", "stop"):
+        eve.post(f"/my/{action}", {"token": token, "name": "office-001"})
         assert (eve.status, "there is no desktop office-001" in eve.text) == (404, True), action
+    eve.open("/my/release?name=office-001")
+    assert (eve.status, "there is no desktop office-001" in eve.text) == (404, True)
     ada.press("Shut down office-001")
     wait_until(lambda: data("show-desktop", "office-001")["phase"] == "off", "it is off")
     ada.open("/my")
@@ -137,10 +145,11 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     assert data("show-desktop", "office-001")["address"] in ada.open("/my")
     assert "gpu01" not in ada.text, "nothing of its host"
     token = ada.page.xpath("//form//input[@name='token']/@value")[0]
-    ada.post("/my/password", {"token": token, "name": "office-001"})
+    ada.post("/my/password?name=office-001", {"token": token, "once": "1"})
     assert (ada.status, "nobody has an account in office-001" in ada.text) == (400, True)
     ada.open("/my")
     ada.press("Give back office-001")
+    ada.open("/my/release?name=office-001")  # as when the page is loaded again
     assert "What is in it is deleted" in ada.text
     assert data("show-desktop", "office-001")["user"] == "ada"
     ada.press("Give back")
@@ -218,7 +227,7 @@ def test_what_is_typed_or_named_is_text() -> None:
     for text in (
         page,
         render_sign_in(HOSTILE, HOSTILE, HOSTILE),
-        render_password(HOSTILE, HOSTILE, HOSTILE, Visitor()),
+        render_page(secret_page(HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), "/my"), Visitor(), None),
     ):
         assert "<script>alert" not in text
         assert "\u202e" not in text
@@ -233,5 +242,7 @@ def test_each_button_is_a_call() -> None:
     page = html.fromstring(render_page(portal_view([pool], [desktop, running], "token"), Visitor(), None))
     floating = portal_view([pool], [replace(running, kind="floating")], "token")
     page2 = html.fromstring(render_page(floating, Visitor(), None))
-    assert {form.action for form in page.forms} == {f"/my/{action}" for action in ACTIONS} - {"/my/release"}
+    assert {form.action for form in page.forms} == {*(f"/my/{action}" for action in ACTIONS), "/my/password"}
     assert "/my/release" in {form.action for form in page2.forms}
+    asking = {form.action for form in (*page.forms, *page2.forms) if form.method == "GET"}
+    assert asking == {"/my/release", "/my/password"} <= CHANGES.keys()

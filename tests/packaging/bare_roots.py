@@ -63,7 +63,7 @@ wait $agent
 """
 FLEET_LIBRARIES = (
     "python3-alembic python3-argon2 python3-paramiko python3-psycopg python3-sqlalchemy python3-starlette "
-    "python3-uvicorn"
+    "python3-uvicorn python3-wsproto"
 )
 FLEET = """\
 for directory in /var/lib /run; do install -d -o vgpuctl-controller -m 700 $directory/vgpuctl-controller; done
@@ -233,8 +233,10 @@ def agent(root: BareRoot, deb: Path) -> None:
     assert not any(link.is_symlink() for link in links)
     assert "-I -m vgpuctl agent run" in root.file(AGENT_UNITS[-1].package_path).read_text()
     refused = root.run("vgpuctl install-host --agent 2>&1", status=6)
-    assert "apt install python3-starlette && apt install python3-uvicorn" in refused, refused
-    root.run(f"{INSTALL} python3-starlette python3-uvicorn; vgpuctl install-host --agent")
+    assert "apt install python3-starlette && apt install python3-uvicorn && apt install python3-wsproto" in refused, (
+        refused
+    )
+    root.run(f"{INSTALL} python3-starlette python3-uvicorn python3-wsproto; vgpuctl install-host --agent")
     assert [os.readlink(link) for link in links] == [unit.package_path for unit in AGENT_UNITS]
     assert "nothing to do" in root.run("vgpuctl install-host --agent").lower()
     root.run(f"dpkg -i {_make_newer(root)}")
@@ -270,7 +272,7 @@ def controller(root: BareRoot, deb: Path) -> None:
 def member(root: BareRoot, deb: Path) -> None:
     """Who is put into the group vgpuctl creates, watches and deletes a VM through the host agent, without root."""
     _install(root, deb)
-    root.run(f"{INSTALL} python3-starlette python3-uvicorn; usermod -aG vgpuctl admin")
+    root.run(f"{INSTALL} python3-starlette python3-uvicorn python3-wsproto; usermod -aG vgpuctl admin")
     output = root.run(MEMBER)
     assert "cordon is not allowed to admin" in output, output
 

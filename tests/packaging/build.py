@@ -52,7 +52,7 @@ DEPENDS = (
 )  # fmt: skip
 RECOMMENDS = (
     "libvirt-daemon-system", "ovmf", "python3-paramiko (>= 2.12)", "python3-starlette (>= 0.26)",
-    "python3-uvicorn (>= 0.17.1)", "qemu-system-x86", "qemu-utils",
+    "python3-uvicorn (>= 0.17.1)", "python3-wsproto (>= 1.2)", "qemu-system-x86", "qemu-utils",
 )  # fmt: skip
 CONTROL = """\
 Package: vgpuctl

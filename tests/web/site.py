@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from lxml import html
 from sqlalchemy import event
@@ -50,7 +51,7 @@ class Answer:
 
 
 class Site:
-    """The controller. `secret`: of a viewer's token."""
+    """The controller. `secret`: of an admin's token."""
 
     def __init__(self, store: Store, hosts: ThinHosts, port: int) -> None:
         self.store = store
@@ -58,7 +59,7 @@ class Site:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.fleet = FleetService(store, hosts.link)
-        self.secret = self.fleet.add_token(ADMIN, "browser", "viewer").data.secret or ""
+        self.secret = self.fleet.add_token(ADMIN, "browser", "admin").data.secret or ""
         self.headers = {"Authorization": f"Bearer {self.secret}"}
         self.live: LiveStreams | None = None
         self.end_streams: Callable[[], object] = lambda: None
@@ -67,6 +68,16 @@ class Site:
         """Ask for a path."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request(method, path, headers=self.headers if headers is None else headers)
+        response = connection.getresponse()
+        answer = Answer(response.status, response.headers, response.read())
+        connection.close()
+        return answer
+
+    def post(self, path: str, fields: dict[str, str], headers: dict[str, str] | None = None) -> Answer:
+        """Send a form, as a page of this site does."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        sent = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
+        connection.request("POST", path, urlencode(fields), {**sent, **(self.headers if headers is None else headers)})
         response = connection.getresponse()
         answer = Answer(response.status, response.headers, response.read())
         connection.close()
@@ -97,6 +108,8 @@ class Site:
         for pool, kind in (("office", "floating"), ("design", "dedicated"), ("training", "floating")):
             spec = {"kind": kind, "image": "office", "names": f"{pool}-{{:03}}", "maximum": maximum, "spare": spare}
             self.fleet.ensure_pool(ADMIN, pool, {**spec, "profile": "A100-4C", "placement": "spread"})
+        self.fleet.ensure_person(ADMIN, "zoe", groups=["staff"])
+        self.fleet.entitle(ADMIN, "@staff", "use", "office")
 
     def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
         """Wait until something holds."""

@@ -51,7 +51,7 @@ def test_axe_finds_nothing_on_any_page(browser: Browser, site: Site, scheme: str
     with opened(browser, site, color_scheme=scheme) as page:
         for path in PATHS:
             page.goto(path)
-            expect(page.locator("#live")).to_have_text("live")
+            expect(page.locator("#live")).to_have_text("" if path == "/capacity" else "live")
             assert [(path, one["id"], one["nodes"][0]["html"]) for one in _violations(page)] == []
 
 

@@ -8,21 +8,40 @@ from typing import Any
 import pytest
 from lxml import html
 
+from vgpuctl.controller.model import FleetCaller, Role
 from vgpuctl.controller.planning.phase import PhaseWord
-from vgpuctl.controller.web import bars, cells, desktop_views, fleet_views, host_views, render
+from vgpuctl.controller.web import (
+    bars,
+    cells,
+    change_views,
+    desktop_views,
+    fleet_views,
+    host_views,
+    people_views,
+    progress_views,
+    render,
+)
+from vgpuctl.controller.web.changes import CHANGES, WebChange
 from vgpuctl.controller.web.parts import PageView, Visitor
+from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.fleet import (
     DesktopResult,
+    FleetCapacityResult,
     FleetEventResult,
     FleetGpuResult,
     FleetHostResult,
     FleetImageResult,
     FleetOverviewResult,
+    FleetProgressResult,
     GpuSliceResult,
+    ImageCopyResult,
     OverviewHostResult,
     OverviewPoolResult,
     PoolResult,
+    PoolRoomResult,
+    ProfileRoomResult,
 )
+from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, PersonResult
 from vgpuctl.value import replace
 
 HOSTILE = (
@@ -60,15 +79,58 @@ def every_page(text: str) -> dict[str, PageView]:
     image = FleetImageResult(text, text, text, text, text, True, (text,), 1, text, text, 5, {text: text})
     event = FleetEventResult(1, text, text, text, text, text, text, text, text)
     query = {"pool": text, "user": text, "after": text, "kind": text, "person": text}
+    person = PersonResult(text, text, (text,), True, True, text, text, 1)
+    rights = (EntitlementResult(text, text, text, 1), EntitlementResult("everybody", text, None, 1))
+    token = ApiTokenResult(text, None, text, text, None, text, (text,))
+    progress = FleetProgressResult(9, 9, (desktop,), (desktop,), (ImageCopyResult(text, text, text),))
+    capacity = FleetCapacityResult(
+        (PoolRoomResult(text, (text,), 1, 2, text),), (ProfileRoomResult(text, 1, 2, {text: 1}),), 1
+    )
+    admin = FleetCaller(text, Role.ADMIN)
     return {
-        "fleet": fleet_views.fleet_view(overview, query), "pools": fleet_views.pools_view(overview, query),
+        "fleet": fleet_views.fleet_view(overview, query), "pools": fleet_views.pools_view((pool,), query),
         "pool": fleet_views.pool_view(shown, (desktop,), query),
         "desktops": desktop_views.desktops_view((desktop,), text, (text,), (text,), query),
         "desktop": desktop_views.desktop_view(desktop, (event,), query),
         "hosts": host_views.hosts_view(overview, query), "host": host_views.host_view(full, overview, query),
         "images": host_views.images_view((image,), query), "image": host_views.image_view(image, query),
         "journal": desktop_views.journal_view((event,), query),
+        "people": people_views.people_view((person,), rights, query),
+        "person": people_views.person_view(person, rights, (desktop,)), "tokens": people_views.tokens_view((token,)),
+        "rights": people_views.rights_view(rights, admin),
+        "progress": progress_views.progress_view(progress),
+        "capacity": progress_views.capacity_view(capacity),
+        **{path: form_of(change, text) for path, change in CHANGES.items()},
+        "plan": plan_of(CHANGES["/change/pool"], shown, text),
+        "secret": change_views.secret_page(text, text, text, (text,), "/tokens"),
     }  # fmt: skip
+
+
+class _Anything:
+    """Has this text for each field."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __getattr__(self, _: str) -> str:
+        return self._text
+
+
+def form_of(change: WebChange, text: str) -> PageView:
+    """Return the form of a change in which a text was typed everywhere, and is wrong."""
+    fields = [*(one.name for one in change.single_fields), "schedules.0.days", "schedules.0.from"]
+    typed = dict.fromkeys(fields, text)
+    both = change_views.versions_section({text: text}, {text: text + "x"})
+    return change_views.form_page(
+        change, change.visible, typed, _Anything(text), lambda _: (text,), {**typed, "": text}, text, both
+    )
+
+
+def plan_of(change: WebChange, pool: PoolResult, text: str) -> PageView:
+    """Return a plan that says a text everywhere."""
+    typed, after = {"name": text}, replace(pool, spec={"names": text + "x", "vm": {text: text}})
+    plan = change_views.plan_view(change, typed, pool, Outcome(True, pool, (text,), (text,)), text, text)
+    return change_views.plan_page(change, typed, pool, change_views.changed_rows(change, pool, after), plan)
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
@@ -152,7 +214,7 @@ def test_a_paused_pool_says_why_and_how_it_goes_on() -> None:
     assert tree.xpath("string(//section[@id='notice']//code)") == "vgpuctl controller resume-pool office"
     draining = fleet_views.pool_view(replace(pool, state="draining", reason=None), (), {})
     assert "resume-pool" not in render.render_page(draining, Visitor("a"), None)
-    assert fleet_views.spec_text({"users": ["@a", "b"], "spare": 2}) == "users:\n- '@a'\n- b\nspare: 2\n"
+    assert cells.spec_text({"users": ["@a", "b"], "spare": 2}) == "users:\n- '@a'\n- b\nspare: 2\n"
 
 
 def test_a_full_page_of_the_journal_leads_to_older_entries() -> None:

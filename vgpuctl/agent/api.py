@@ -43,6 +43,7 @@ from vgpuctl.agent.protocol import (
 )
 from vgpuctl.agent.request import CallRequest
 from vgpuctl.agent.snapshot_cache import SnapshotCache
+from vgpuctl.agent.vm_streams import VmStreams
 from vgpuctl.errors import Busy, InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception, stale_error
 from vgpuctl.library.call_table import LibraryCall
 from vgpuctl.model.caller import Caller, Rights
@@ -105,8 +106,10 @@ class Api:
         fleet: FleetApi,
         images: ImageApi,
         read_metrics: Callable[[], bytes],
+        vm_streams: VmStreams,
     ) -> None:
         """`open_reader`: opens the host with these snapshots. `read_metrics`: the text of the last sample, or empty."""
+        self._vm_streams = vm_streams
         self._fleet = fleet
         self._images = images
         self._read_metrics = read_metrics
@@ -137,6 +140,7 @@ class Api:
             Route(f"{prefix}/operations/{{id}}", self._answer(self._show_operation)),
             Route(f"{prefix}/operations/{{id}}", self._answer(self._cancel_operation), methods=["DELETE"]),
             Route(f"{prefix}/operations/{{id}}/events", self._answer(self._follow_operation)),
+            *vm_streams.routes(prefix),
             Route(f"{prefix}/{{call}}", self._answer(self._call), methods=["GET", "POST"]),
         ]
         handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _bug}
@@ -146,6 +150,7 @@ class Api:
         """End the streams that are open."""
         for stream in self._streams:
             stream.cancel()
+        self._vm_streams.close()
         await asyncio.to_thread(self._images.close)
         self._readers.close()
         self._checkers.close()

@@ -45,17 +45,9 @@ class FleetApi:
             InvalidInput: the body is no announcement.
             Fenced, FenceLost, StateNotWritable: as `FleetFence.announce`.
         """
-        self.require_fleet(caller)
+        require_fleet_rights(caller)
         fence, adopt = read_announcement(body)
         self._fence.announce(fence, adopt=adopt, is_root=caller.rights is Rights.ROOT)
-
-    def require_fleet(self, caller: Caller) -> None:
-        """Refuse who controls no fleet.
-
-        Raises:
-            NotAllowed: the caller does not.
-        """
-        _require_fleet(caller)
 
     def require_fence(self, caller: Caller, fence: Fence | None) -> None:
         """Refuse a change of images by a controller that the host does not obey; root may send no fence.
@@ -64,7 +56,7 @@ class FleetApi:
             NotAllowed, FenceNeeded: the caller controls no fleet, or sends none.
             Fenced, FenceLost: as `FleetFence.check`.
         """
-        _require_fleet(caller)
+        require_fleet_rights(caller)
         if fence is not None:
             self._fence.check(fence)
         elif caller.rights is Rights.FLEET:
@@ -123,14 +115,19 @@ def refuse_request(caller: Caller, call: LibraryCall, options: RequestOptions) -
                 hint=f'send {REQUEST_KEY}: {{"fleet": {{"fence": {{...}}}}}}',
             )
         return
-    _require_fleet(caller)
+    require_fleet_rights(caller)
     if fleet.mark is not None and call.name not in MARK_CALLS:
         raise InvalidInput(
             f"{REQUEST_KEY}: fleet: {call.name} writes no mark; {', '.join(sorted(MARK_CALLS))} do", hint="omit mark"
         )
 
 
-def _require_fleet(caller: Caller) -> None:
+def require_fleet_rights(caller: Caller) -> None:
+    """Refuse who controls no fleet.
+
+    Raises:
+        NotAllowed: the caller does not.
+    """
     if caller.rights not in (Rights.FLEET, Rights.ROOT):
         raise NotAllowed(
             f"{caller.account} controls no fleet",

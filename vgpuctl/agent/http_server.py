@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP servers of the agent: uvicorn without signal handlers of its own, and with limits for connections.
 
-A header must be whole ten seconds after its first byte, and nobody has all connections.
+A header must be whole ten seconds after its first byte, and nobody has all connections. A WebSocket counts as the
+connection that it was before.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from vgpuctl.agent.stream_socket import StreamSocket
+
 HEADER_SECONDS = 10.0
 """A request's header is whole within this time after its first byte, and the first byte after the connection."""
 MAX_CONNECTIONS = 64
@@ -33,6 +36,8 @@ class LimitedProtocol(H11Protocol):
     """So many a peer has at once."""
     keep_seconds: ClassVar[int] = 5
     """A connection without a request is closed after this time."""
+    takes_streams: ClassVar[bool] = True
+    """Whether a connection can become a WebSocket."""
     _header_timer: asyncio.TimerHandle | None = None
     _peer: Hashable = None
     _connections: ClassVar[Counter[Hashable]] = Counter()
@@ -64,12 +69,38 @@ class LimitedProtocol(H11Protocol):
             self._header_timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+        """Forget the timers."""
+        self.stop_timers()
+        self._give_back()
+        super().connection_lost(exc)
+
+    def stop_timers(self) -> None:
+        """Stop every timer of the connection."""
         self._stop_timer()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Make the connection a WebSocket."""
+        super().handle_websocket_upgrade(event)
+        self._hand_over()
+
+    def handle_upgrade(self, event: h11.Request) -> None:
+        """Make the connection a WebSocket (uvicorn before 0.20)."""
+        super().handle_upgrade(event)  # type: ignore[misc]
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Let a WebSocket that took the connection end it, and count as this peer's; nothing ran in it yet."""
+        stream = self.transport.get_protocol()
+        if isinstance(stream, StreamSocket):
+            self.stop_timers()
+            stream.on_end = self._give_back
+            stream.set_client(self.client)
+
+    def _give_back(self) -> None:
+        """Count the connection no more."""
         self._connections[self._peer] -= 1
         if not self._connections[self._peer]:
             del self._connections[self._peer]
-        super().connection_lost(exc)
 
     def _stop_timer(self) -> None:
         if self._header_timer is not None:
@@ -80,6 +111,7 @@ class LimitedProtocol(H11Protocol):
 class PortProtocol(LimitedProtocol):
     """HTTP on a port, where nobody proves who he is: an answer that is not read in time ends the connection."""
 
+    takes_streams: ClassVar[bool] = False
     answer_seconds: ClassVar[float] = 30.0
     """After a request began, its answer has been sent and read within this time."""
     _answer_timer: asyncio.TimerHandle | None = None
@@ -93,10 +125,10 @@ class PortProtocol(LimitedProtocol):
             self._timed = self.cycle
             self._answer_timer = self.loop.call_later(self.answer_seconds, self._end_answer)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+    def stop_timers(self) -> None:
+        """Stop every timer of the connection."""
+        super().stop_timers()
         self._stop_answer_timer()
-        super().connection_lost(exc)
 
     def _stop_answer_timer(self) -> None:
         if self._answer_timer is not None:
@@ -128,10 +160,10 @@ class StreamProtocol(LimitedProtocol):
         super().resume_writing()
         self._stop_unread_timer()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+    def stop_timers(self) -> None:
+        """Stop every timer of the connection."""
+        super().stop_timers()
         self._stop_unread_timer()
-        super().connection_lost(exc)
 
     def _stop_unread_timer(self) -> None:
         if self._unread_timer is not None:
@@ -172,7 +204,9 @@ def make_server(app: Any, protocol: type[LimitedProtocol], **tls: Any) -> uvicor
     config = uvicorn.Config(
         app,
         http=protocol,
-        ws="none",
+        ws=StreamSocket if protocol.takes_streams else "none",
+        ws_per_message_deflate=False,
+        ws_ping_interval=None,  # a guest that does not read would seem to be a peer that does not answer
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -17,7 +17,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from vgpuctl.agent.fair_threads import FairThreads
-from vgpuctl.agent.fleet_api import FleetApi
+from vgpuctl.agent.fleet_api import FleetApi, require_fleet_rights
 from vgpuctl.agent.http_input import read_body
 from vgpuctl.agent.image_copies import ImageCopies
 from vgpuctl.agent.image_rights import check_image_path, check_image_request
@@ -99,7 +99,7 @@ class ImageApi:
         return _json({"have": have})
 
     def _list(self, caller: Caller) -> object:
-        self._fleet.require_fleet(caller)
+        require_fleet_rights(caller)
         return self._copies.list()
 
     def _begin(self, caller: Caller, fence: Fence | None, request: ImageRequest) -> object:

@@ -110,8 +110,8 @@ HARMLESS_ARGUMENTS = frozenset({
     "error", "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "job", "labels",
     "lines", "managed_only", "max_moves", "minutes", "names", "nobody",
     "owner", "parallel", "password", "pool", "profile", "profiles",
-    "sets", "since", "size", "start", "state", "targets", "text", "timeout_seconds", "unassigned", "units", "user",
-    "vgpus", "vm", "wait_for", "wait_timeout", "workload",
+    "seen_by_host", "sets", "since", "size", "start", "state", "targets", "text", "timeout_seconds", "unassigned",
+    "units", "user", "vgpus", "vm", "wait_for", "wait_timeout", "workload",
 })  # fmt: skip
 """Arguments with names, numbers and choices, which the library checks: none of them is a path that something opens."""
 HARMLESS_FIELDS = frozenset({

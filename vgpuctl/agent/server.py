@@ -39,6 +39,7 @@ from vgpuctl.agent.planned_changes import PlannedChanger
 from vgpuctl.agent.sinks import SinkDelivery
 from vgpuctl.agent.snapshot_cache import SnapshotCache
 from vgpuctl.agent.usage_sampler import SampledUsage, UsageSampler
+from vgpuctl.agent.vm_streams import VmStreams
 from vgpuctl.agent.watcher import HostWatcher
 from vgpuctl.config.agent_metrics import MetricsSpec
 from vgpuctl.errors import FileFailed, FileNeeded, InvalidInput, Locked, NeedsConfirmation, Refused, VgpuctlError
@@ -203,9 +204,7 @@ async def serve(
     sampler = None if agent.usage is None else UsageSampler(agent.ports, agent.usage, events)
     read_metrics = (lambda: b"") if sampler is None else (lambda: sampler.metrics)
     scraped = _open_metrics(agent, read_metrics)
-    fleet = FleetApi(agent.ports, fence)
-    images = _open_images(agent, fleet)
-    api = Api(agent.open_reader, operations, events, agent.policy, agent.snapshots, fleet, images, read_metrics)
+    api = _open_api(agent, operations, events, fence, read_metrics)
     server = make_server(api.app, PeerProtocol)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     scraping = None if scraped is None else asyncio.create_task(scraped.serve())
@@ -234,6 +233,21 @@ async def serve(
     await asyncio.wait((serving,), timeout=DRAIN_SECONDS)
     server.force_exit = True
     await serving
+
+
+def _open_api(
+    agent: Agent,
+    operations: AgentOperations,
+    events: EventLog,
+    fence: FleetFence,
+    read_metrics: Callable[[], bytes],
+) -> Api:
+    fleet = FleetApi(agent.ports, fence)
+    images = _open_images(agent, fleet)
+    streams = VmStreams(agent.ports, fence, events, agent.policy)
+    return Api(
+        agent.open_reader, operations, events, agent.policy, agent.snapshots, fleet, images, read_metrics, streams
+    )
 
 
 def _open_images(agent: Agent, fleet: FleetApi) -> ImageApi:

@@ -20,7 +20,14 @@ from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results import TargetsResult
 from vgpuctl.model.results.advice import AdviceResult
-from vgpuctl.model.results.fleet import BackupResult, DatabaseResult, DemoResult, RestoredDatabaseResult
+from vgpuctl.model.results.fleet import (
+    AppliedFleetResult,
+    BackupResult,
+    DatabaseResult,
+    DemoResult,
+    FleetFileResult,
+    RestoredDatabaseResult,
+)
 from vgpuctl.model.results.host import (
     AgentResult,
     CompletionResult,
@@ -46,6 +53,8 @@ _OTHERS: dict[str, object] = {
     "controller-backup": QueryResult[BackupResult],
     "controller-demo": QueryResult[DemoResult],
     "controller-doctor": Outcome[DoctorResult],
+    "controller-apply-fleet": Outcome[AppliedFleetResult],
+    "controller-export-fleet": QueryResult[FleetFileResult],
     "controller-restore": QueryResult[RestoredDatabaseResult],
     "controller-run": QueryResult[AgentResult],
     "controller-upgrade-db": QueryResult[DatabaseResult],

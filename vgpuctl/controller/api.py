@@ -29,7 +29,7 @@ from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import Engine
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.metrics import metrics_text
-from vgpuctl.controller.model import FleetCaller, Role
+from vgpuctl.controller.model import Role
 from vgpuctl.controller.policy import Access, FleetDecision, FleetTarget, decide, not_allowed
 from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
 from vgpuctl.controller.sign_in.ways import SignInWays
@@ -76,7 +76,7 @@ class ControllerApi:
         ]
         for call in CALLS.values():
             routes.append(Route(API + call.path, self._answer(call), methods=[call.method], name=call.name))
-        self.web = WebPages(fleet, self._callers, self._in_thread, store.changes)
+        self.web = WebPages(fleet, self._callers, self._in_thread, store)
         routes += self.web.routes()
         handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _bug}
         self.app = Starlette(routes=routes, exception_handlers=handlers)
@@ -166,11 +166,10 @@ class ControllerApi:
         arguments = call.read(query, from_text=True) | call.read(body, from_text=False)
         arguments |= in_path | _generation(request, call)
         if is_dry_run:
-            with self._store.changes.dry_run():
-                return self._make(call, caller, arguments, is_dry_run=True)
+            return self._respond(call, call.try_on(self._fleet, caller, arguments))
         key = request.headers.get("idempotency-key") if call.changes else None
         if key is None:
-            return self._make(call, caller, arguments)
+            return self._respond(call, call.on(self._fleet, caller, arguments))
         if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
             raise InvalidInput(f"Idempotency-Key: 1 to {MAX_KEY_CHARACTERS} printable characters")
         call.check(self._fleet, caller, arguments)
@@ -185,12 +184,6 @@ class ControllerApi:
             answer = KnownAnswer(digest, kept.status_code, bytes(kept.body).decode())
             self._store.answers.keep(caller.key, key, answer)
         return response
-
-    def _make(
-        self, call: FleetCall, caller: FleetCaller, arguments: Mapping[str, Any], *, is_dry_run: bool = False
-    ) -> Response:
-        result = call.on(self._fleet, caller, arguments)
-        return self._respond(call, replace(result, dry_run=True) if is_dry_run else result)
 
     def _respond(self, call: FleetCall, result: AnyResult) -> Response:
         generation = getattr(result.data, "generation", None)

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The call that counts how many more desktops fit; `FleetService` has it with all other calls."""
+"""The calls that count how many more desktops fit; `FleetService` has them with all other calls."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vgpuctl.controller.model import FleetCaller, PoolSpec
+from vgpuctl.controller.model import FleetCaller, FleetHost, FleetHostState, HostImage, PoolSpec
 from vgpuctl.controller.planning.fleet_fits import HostFits, count_fits
-from vgpuctl.controller.planning.fleet_room import room_of_fleet
+from vgpuctl.controller.planning.fleet_room import FleetRoom, room_of_fleet
 from vgpuctl.controller.planning.image_plan import state_text
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, parse_pool
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.outcome import QueryResult
-from vgpuctl.model.results.fleet import FleetFitsHostResult, FleetFitsResult
+from vgpuctl.model.results.fleet import (
+    FleetCapacityResult,
+    FleetFitsHostResult,
+    FleetFitsResult,
+    PoolRoomResult,
+    ProfileRoomResult,
+)
 
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
@@ -21,7 +29,7 @@ MAX_COUNT = 1_000_000
 
 
 class CapacityCalls:
-    """The call. `FleetService` says which store it is about."""
+    """The calls. `FleetService` says which store they are about."""
 
     _store: Store
 
@@ -57,6 +65,26 @@ class CapacityCalls:
             )
         )  # fmt: skip
 
+    def show_capacity(self, caller: FleetCaller) -> QueryResult[FleetCapacityResult]:
+        """Return how many more desktops of each pool, and how many more of each profile, the hosts have room for."""
+        hosts, pools = self._store.hosts.list(), {one.id: one for one in self._store.pools.list()}
+        stored, now = self._store.rooms.list(), self._store.now()
+        desktops = [one for one in self._store.desktops.list(limit=MAX_COUNT) if not one.absent]
+        counts = Counter(one.pool_id for one in desktops)
+        images: dict[str, dict[str, HostImage]] = defaultdict(dict)
+        for row in self._store.host_images.list():
+            images[row.image_id][row.host_id] = row
+        rooms = []
+        for pool in pools.values():
+            left = max(0, pool.spec.maximum - counts[pool.id])
+            fits = count_fits(pool.spec, hosts, room_of_fleet(*stored, pools), images[pool.image_id], now, left)
+            free = sum(one.free for one in fits)
+            why = next((f"{one.host.name}: {one.why}" for one in fits if one.why), None) if free < left else None
+            rooms.append(PoolRoomResult(pool.name, pool.spec.profiles, free, left, why))
+        profiles = _profiles_of(hosts, room_of_fleet(*stored, pools))
+        unplaced = sum(one.host_id is None for one in desktops)
+        return QueryResult(FleetCapacityResult(tuple(rooms), profiles, unplaced))
+
     def _spec_of(self, pool: str | None, text: str | None, file: str) -> tuple[PoolSpec, int | None]:
         """Return the spec, and how many desktops its pool may still get; None: it is not stored."""
         if pool is not None:
@@ -70,3 +98,18 @@ class CapacityCalls:
 
 def _host_result(one: HostFits, image: str | None) -> FleetFitsHostResult:
     return FleetFitsHostResult(one.host.name, one.free, one.profiles, image, one.why or None)
+
+
+def _profiles_of(hosts: Iterable[FleetHost], room: FleetRoom) -> tuple[ProfileRoomResult, ...]:
+    """Return how many more of each profile fit; a host that takes nothing new just now counts only when it is empty."""
+    totals: Counter[str] = Counter()
+    free: dict[str, dict[str, int]] = defaultdict(dict)
+    for host in hosts:
+        totals.update(room.totals(host.id))
+        takes = host.state is FleetHostState.ACTIVE and host.held is None
+        for profile, count in room.profiles(host.id).items():
+            free[profile][host.name] = count if takes else 0
+    return tuple(
+        ProfileRoomResult(profile, sum(free[profile].values()), totals[profile], free[profile])
+        for profile in sorted(totals)
+    )

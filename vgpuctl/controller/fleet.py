@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.agent.protocol import Fenced
@@ -20,6 +21,7 @@ from vgpuctl.config import labels as label_rules
 from vgpuctl.controller.capacity import CapacityCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
+from vgpuctl.controller.messages import MOST_SENDING, MessageCalls
 from vgpuctl.controller.model import (
     Desktop,
     FleetCaller,
@@ -41,6 +43,7 @@ from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.fleet_room import room_of_fleet
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
+from vgpuctl.controller.planning.pool_change import desktop_changes
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
 from vgpuctl.controller.policy import FleetTarget, has_role, no_desktop, refuse_of_manager, sees_pool
 from vgpuctl.controller.quotas import QuotaCalls
@@ -65,6 +68,7 @@ from vgpuctl.version import __version__
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
     from vgpuctl.controller.hosts.link import HostLink
+    from vgpuctl.controller.rdp_signing import RdpSigner
 
 DAY_SECONDS = 86400.0
 LEASE_SECONDS = 30.0
@@ -73,11 +77,21 @@ _READY = frozenset({PhaseWord.READY})
 
 
 class FleetService(
-    RecoveryCalls, MaintenanceCalls, CapacityCalls, PeopleCalls, QuotaCalls, MyDesktopCalls, OverviewCalls, UseCalls
+    RecoveryCalls,
+    MaintenanceCalls,
+    CapacityCalls,
+    PeopleCalls,
+    QuotaCalls,
+    MessageCalls,
+    MyDesktopCalls,
+    OverviewCalls,
+    UseCalls,
 ):
-    """The controller's calls. `connect`: makes the link to a host's agent."""
+    """The controller's calls. `connect`: makes the link to a host's agent; `signer`: signs RDP files."""
 
-    def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
+    def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink], signer: RdpSigner | None = None) -> None:
+        self._signer = signer
+        self._sending = BoundedSemaphore(MOST_SENDING)
         self._store = store
         self._connect = connect
         self._passwords = OneTimePasswords(store, connect)
@@ -102,6 +116,10 @@ class FleetService(
             NotFound: there is none of this name.
         """
         return self._store.desktops.target(desktop)
+
+    def dry_run(self) -> AbstractContextManager[None]:
+        """Have the calls of this thread checked, and nothing stored."""
+        return self._store.changes.dry_run()
 
     # Pools
 
@@ -137,7 +155,15 @@ class FleetService(
             refuse_of_manager(before.spec, checked)
             if_generation = before.generation if if_generation is None else if_generation
         pool, change = self._store.pools.put(name, checked, caller.name, if_generation)
-        return Outcome(change.changed, self._pool_result(pool))
+        steps = self._pool_steps(pool) if change.changed else ()
+        return Outcome(change.changed, self._pool_result(pool), steps)
+
+    def _pool_steps(self, pool: Pool) -> tuple[str, ...]:
+        """Return what follows for a pool's desktops from its spec."""
+        desktops = () if pool.generation == 1 else self._store.desktops.of_pool(pool.id)
+        image = next(one for one in self._store.images.list() if one.id == pool.image_id)
+        hosts = {host.id: host for host in self._store.hosts.list()}
+        return desktop_changes(pool, desktops, image, self._store.now(), hosts)
 
     def pause_pool(self, caller: FleetCaller, name: str, reason: str | None = None) -> Outcome[PoolResult]:
         """Make, start and refresh nothing for a pool; its users keep their desktops."""
@@ -511,6 +537,7 @@ def _desktop_result(
         seen=_time_text(None if report is None else report.seen_at or None),
         code=None if report is None else report.code, error=None if report is None else report.error,
         hint=None if report is None else report.hint, generation=desktop.generation,
+        logon=None if pool.spec.logon is None else str(pool.spec.logon),
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from vgpuctl.controller.engine import Engine, connect_host
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import JournalLimits
 from vgpuctl.controller.proxies import parse_proxies, through_proxies
+from vgpuctl.controller.rdp_signing import RdpSigner
 from vgpuctl.controller.sign_in.settings import read_settings
 from vgpuctl.controller.sign_in.ways import SignInWays, open_ways
 from vgpuctl.errors import FileFailed, InvalidInput, Refused
@@ -101,8 +102,11 @@ def run(
     listen: Listen | None,
     limits: JournalLimits = JournalLimits(),  # noqa: B008 - values do not change
     sign_in: str | None = None,
+    signer: RdpSigner | None = None,
 ) -> str:
     """Run until SIGTERM or SIGINT; return the socket's path. `sign_in`: the file that says how people sign in, too.
+
+    `signer`: signs the RDP files of desktops.
 
     Raises:
         VgpuctlError: it cannot begin: the database, the socket or the port cannot be used.
@@ -116,12 +120,14 @@ def run(
         with contextlib.suppress(FileExistsError):
             make_directory(directory)
         upgrade(url)  # a database of one's own needs no command to begin
+    if signer is not None:
+        signer.check()
     ways = None if sign_in is None else open_ways(read_settings(sign_in))
     store = open_store(url, alone=True)
     try:
         with bind(path or SOCKET_PATH) as listening:
             socket_path = str(listening.getsockname())
-            asyncio.run(_serve(store, listening, listen, limits, ways))
+            asyncio.run(_serve(store, FleetService(store, connect_host, signer), listening, listen, limits, ways))
         return socket_path
     finally:
         store.close()
@@ -180,13 +186,18 @@ class _OwnProtocol(StreamProtocol):
 
 
 async def _serve(
-    store: Store, listening: socket.socket, listen: Listen | None, limits: JournalLimits, ways: SignInWays | None
+    store: Store,
+    fleet: FleetService,
+    listening: socket.socket,
+    listen: Listen | None,
+    limits: JournalLimits,
+    ways: SignInWays | None,
 ) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     engine = Engine(store, on_failure=lambda: loop.call_soon_threadsafe(stop.set), limits=limits)
-    api = ControllerApi(store, FleetService(store, connect_host), engine, ways)
+    api = ControllerApi(store, fleet, engine, ways)
     servers = [make_server(_through_socket(api.app), _OwnProtocol)]
     sockets = [listening]
     if listen is not None:

@@ -135,7 +135,9 @@ class PoolSpec(Value):
     `lease_days`: a user's desktop is released after so long; None: never.
     `starts_per_host`: how many start or are made at a time on one host. `hosts`: labels that a host must have.
     `apart`: desktops of this pool are on as many hosts as possible. `prepared`: each desktop is set up once, and a
-    refresh goes back to that.
+    refresh goes back to that. `open`: how a user opens his desktop: `rdp`, a file with the keys `rdp` in addition to
+    those of `rdp_file`; or the template of a link. `addresses`: subnets in which its address is; empty: anywhere.
+    `dns_name`: the pattern of a name in the site's DNS that is its address instead.
     """
 
     kind: PoolKind
@@ -160,6 +162,10 @@ class PoolSpec(Value):
     time_zone: str = "UTC"
     schedules: tuple[Schedule, ...] = ()
     prepared: bool = False
+    open: str | None = None
+    rdp: Mapping[str, int | str] = EMPTY_MAPPING
+    addresses: tuple[str, ...] = ()
+    dns_name: str | None = None
 
 
 class Pool(Value):
@@ -313,7 +319,8 @@ class DesktopReport(Value):
     it is made they are those that it gets.
     `let_in`: whom the guest's helper lets log on, as it last confirmed for this disk (`planning.logons`); None: nothing
     was asked of it. `logon_due`: it must let in another one before the desktop is handed out, or is ready.
-    `vgpus`: what of GPUs the VM has, or keeps while it is off.
+    `vgpus`: what of GPUs the VM has, or keeps while it is off. `boot_seconds`: so long its last start took until it
+    could take a user; None: not seen.
     """
 
     exists: bool
@@ -346,6 +353,7 @@ class DesktopReport(Value):
     let_in: str | None = None
     logon_due: bool = False
     vgpus: tuple[DesktopVgpu, ...] = ()
+    boot_seconds: float | None = None
 
 
 class Desktop(Value):

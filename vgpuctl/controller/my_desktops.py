@@ -5,20 +5,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
-from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind, PoolState
-from vgpuctl.controller.policy import sees_pool
+from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind, PoolState, ReadyWhen
+from vgpuctl.controller.planning.desktop_address import OPEN_RDP, fill_link
+from vgpuctl.controller.planning.rdp_file import RDP_PORT, rdp_lines, rdp_text
+from vgpuctl.controller.policy import no_desktop, sees_pool
 from vgpuctl.errors import Busy, HostKeyRefused, NotAllowed, Refused, Unreachable
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fleet import AssignedDesktopResult, DesktopResult
-from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
+from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult, OpenDesktopResult
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
     from vgpuctl.controller.model import Desktop, Pool
+    from vgpuctl.controller.rdp_signing import RdpSigner
 
+
+MOST_MEASURED = 200
+"""So many desktops of a pool say how long one takes to start."""
+_STARTING = frozenset({"making", "starting", "waiting"})
 
 log = logging.getLogger("vgpuctl.controller")
 
@@ -27,6 +35,7 @@ class _Desktops(Protocol):
     """What `FleetService` has besides."""
 
     _store: Store
+    _signer: RdpSigner | None
 
     def assign(
         self, caller: FleetCaller, pool: str, user: str, new_password: bool = False
@@ -57,7 +66,13 @@ class MyDesktopCalls:
         """Return the caller's desktops."""
         own = self._store.desktops.list(user=_person(caller))
         pools = {pool.name: pool for pool in self._store.pools.list()}
-        return QueryResult(tuple(_my_result(one, pools.get(one.pool)) for one in self._desktop_results(own)))
+        shown = self._desktop_results(own)
+        starting = {one.pool for one in shown if one.phase in _STARTING}
+        usual = {pool: _usual_seconds(self._store.desktops.list(pool=pool, limit=MOST_MEASURED)) for pool in starting}
+        results = (_my_result(one, pools.get(one.pool)) for one in shown)
+        return QueryResult(
+            tuple(replace(one, usual_seconds=usual[one.pool]) if one.phase in _STARTING else one for one in results)
+        )
 
     def take_desktop(
         self: _Desktops, caller: FleetCaller, pool: str, new_password: bool = False
@@ -76,6 +91,39 @@ class MyDesktopCalls:
             raise Busy("the host of your desktop does not answer just now", hint="try again in a minute") from None
         late = ("your password is not set yet: ask for a new one in a minute",) if outcome.warnings else ()
         return Outcome(outcome.changed, _my_result(outcome.data, stored), warnings=late)
+
+    def open_desktop(self: _Desktops, caller: FleetCaller, name: str) -> QueryResult[OpenDesktopResult]:
+        """Return the link or the RDP file that opens a desktop for its user."""
+        desktop = self._store.desktops.find(name)
+        pool = next((one for one in self._store.pools.list() if one.id == desktop.pool_id), None)
+        shown = self._desktop_results((desktop,))
+        if desktop.user != caller.name and (pool is None or not sees_pool(caller, pool.name)):
+            raise no_desktop(name)  # it was taken from him meanwhile
+        if pool is None or pool.spec.open is None:
+            raise Refused(
+                f"the pool of {name} does not say how its desktops are opened",
+                hint="its spec needs open: rdp, or open: with a link; without it a user types the address himself",
+                desktop=name,
+            )
+        if desktop.user is None or not shown or shown[0].address is None:
+            raise Busy(f"{name} has no address to open yet: it is {shown[0].phase if shown else 'gone'}", desktop=name)
+        return QueryResult(_opened(pool, shown[0].name, shown[0].address, desktop.user, self._signer))
+
+
+def _usual_seconds(desktops: Sequence[Desktop]) -> int | None:
+    """Return how long desktops took to start, the median of their last starts; None: none was seen."""
+    reports = [one.report for one in desktops if one.report is not None]
+    seen = [report.boot_seconds for report in reports if report.boot_seconds is not None]
+    return round(median(seen)) if seen else None
+
+
+def _opened(pool: Pool, name: str, address: str, user: str, signer: RdpSigner | None) -> OpenDesktopResult:
+    spec = pool.spec
+    if spec.open is not None and spec.open != OPEN_RDP:
+        return OpenDesktopResult(name, fill_link(spec.open, address, user, name), None)
+    port = spec.port if spec.ready_when is ReadyWhen.PORT else RDP_PORT
+    lines = rdp_lines(spec.rdp, address, port, user)
+    return OpenDesktopResult(name, None, rdp_text(lines if signer is None else signer.sign(lines)))
 
 
 def refuse_loss(caller: FleetCaller, desktop: Desktop, pools: Sequence[Pool]) -> None:
@@ -119,7 +167,10 @@ def _my_result(one: DesktopResult, pool: Pool | None) -> MyDesktopResult:
     password = one.password if isinstance(one, AssignedDesktopResult) else None
     kind = None if pool is None else str(pool.spec.kind)
     logon = None if pool is None or pool.spec.logon is None else str(pool.spec.logon)
+    opening = None if pool is None or one.address is None or one.user is None else pool.spec.open
+    if opening not in (None, OPEN_RDP):
+        opening = fill_link(opening, str(one.address), str(one.user), one.name)
     return MyDesktopResult(
         one.name, one.pool, one.phase, None, one.power, one.address, one.assigned, one.lease_until, password, kind,
-        logon,
+        logon, opening,
     )  # fmt: skip

@@ -7,23 +7,28 @@ They cost the same number of queries however large the fleet is.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.controller.model import Desktop, FleetCaller, FleetEvent, FleetHost, Pool
 from vgpuctl.controller.planning.gpu_use import GpuContents, gpus_of
-from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key
-from vgpuctl.controller.planning.phase import SILENT_SECONDS, phase_of
+from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, state_text
+from vgpuctl.controller.planning.phase import SILENT_SECONDS, PhaseWord, phase_of
 from vgpuctl.controller.planning.schedules import wanted_spare
+from vgpuctl.controller.policy import sees_pool
 from vgpuctl.controller.times import time_text
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.image_copy import CopyState
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.fleet import (
+    DesktopResult,
     FieldChangeResult,
     FleetEventResult,
     FleetGpuResult,
     FleetOverviewResult,
+    FleetProgressResult,
     GpuSliceResult,
+    ImageCopyResult,
     OverviewHostResult,
     OverviewPoolResult,
 )
@@ -33,12 +38,19 @@ if TYPE_CHECKING:
 
 MOST_DESKTOPS = 1_000_000
 MOST_HOSTS = 1000
+MOST_SHOWN = 200
+MOVING_PHASES = frozenset(map(str, (
+    PhaseWord.UNPLACED, PhaseWord.WAITING, PhaseWord.MAKING, PhaseWord.PREPARING, PhaseWord.STARTING, PhaseWord.DIRTY,
+    PhaseWord.REFRESHING, PhaseWord.STOPPING, PhaseWord.RETIRING,
+)))  # fmt: skip
+FAILED_PHASES = frozenset(map(str, (PhaseWord.FAILED, PhaseWord.LOST, PhaseWord.UNKNOWN)))
 
 
 class OverviewCalls:
     """The calls. `FleetService` says which store they are about."""
 
     _store: Store
+    _desktop_results: Callable[[tuple[Desktop, ...]], tuple[DesktopResult, ...]]
 
     def show_overview(
         self, caller: FleetCaller, after: str | None = None, host: str | None = None, limit: int = 100
@@ -77,6 +89,28 @@ class OverviewCalls:
             )
         )  # fmt: skip
 
+    def show_progress(self, caller: FleetCaller) -> QueryResult[FleetProgressResult]:
+        """Return what is being done: desktops that are on their way to be ready, copies of images, and what failed."""
+        store = self._store
+        pools, hosts, now = store.pools.list(), store.hosts.list(), store.now()
+        seen = None if caller.role is not None else [one.name for one in pools if sees_pool(caller, one.name)]
+        desktops = store.desktops.list(limit=MOST_DESKTOPS, pools=seen)
+        phases = _phases(desktops, pools, hosts, store, now)
+        moving = [one for one in desktops if phases.get(one.id) in MOVING_PHASES]
+        failed = [one for one in desktops if phases.get(one.id) in FAILED_PHASES]
+        copies: tuple[ImageCopyResult, ...] = ()
+        if caller.role is not None:
+            names, on = {one.id: one.name for one in store.images.list()}, {one.id: one.name for one in hosts}
+            rows = [row for row in store.host_images.list() if row.state is not CopyState.READY and row.host_id in on]
+            copies = tuple(
+                ImageCopyResult(names.get(row.image_id, row.path), on[row.host_id], state_text(row)) for row in rows
+            )
+        shown = self._desktop_results((*failed[:MOST_SHOWN], *moving[:MOST_SHOWN]))
+        count = len(failed[:MOST_SHOWN])
+        return QueryResult(
+            FleetProgressResult(len(moving), len(failed), shown[count:], shown[:count], copies[:MOST_SHOWN])
+        )
+
     def find_events(
         self,
         caller: FleetCaller,
@@ -110,7 +144,7 @@ def event_result(one: FleetEvent) -> FleetEventResult:
 
 
 def _phases(
-    desktops: tuple[Desktop, ...], pools: tuple[Pool, ...], hosts: list[FleetHost], store: Store, now: float
+    desktops: tuple[Desktop, ...], pools: tuple[Pool, ...], hosts: Iterable[FleetHost], store: Store, now: float
 ) -> dict[str, str]:
     """Return the phase of each desktop by its id."""
     by_pool, by_host = {one.id: one for one in pools}, {one.id: one for one in hosts}

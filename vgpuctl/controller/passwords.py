@@ -7,19 +7,17 @@ not the database, not the agent's operations, no journal and no log. A lost one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING
 
-from vgpuctl.controller.model import Desktop, FleetHost
+from vgpuctl.controller.host_voice import Connect, speaking_to
+from vgpuctl.controller.model import Desktop
 from vgpuctl.controller.planning.logons import LOGON_CODES
 from vgpuctl.errors import Busy, Refused
-from vgpuctl.model.desktop import Fence, FleetRequest
 from vgpuctl.model.guest_logon import new_password
 
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
-    from vgpuctl.controller.hosts.link import HostLink
 
 CONFIRM_SECONDS = 20.0
 """So long an answer waits for a host to confirm a user and his account."""
@@ -31,7 +29,7 @@ MOST_WAITING = 8
 class OneTimePasswords:
     """Makes passwords, and brings them into guests. `connect`: makes the link to a host's agent."""
 
-    def __init__(self, store: Store, connect: Callable[[FleetHost], HostLink]) -> None:
+    def __init__(self, store: Store, connect: Connect) -> None:
         self._store = store
         self._connect = connect
         self._waiting = BoundedSemaphore(MOST_WAITING)
@@ -75,16 +73,9 @@ class OneTimePasswords:
     def _bring(self, row: Desktop, password: str) -> None:
         """Have the helper in a desktop's guest set a password.
 
-        Whichever controller holds the host: who reads the lease in the database speaks for it, and a password is no
-        part of what its holder plans. The helper takes one only for the account that is let in.
+        The helper takes one only for the account that is let in.
         """
-        host = self._store.hosts.find_id(row.host_id or "")
-        lease = None if host is None else self._store.hosts.leases().get(host.id)
-        if host is None or lease is None or row.user is None:
-            raise Busy(f"no controller holds the host of {row.name} now", desktop=row.name)
-        link = self._connect(host)
-        try:
-            fence = Fence(self._store.incarnation, lease.epoch, lease.holder)
-            link.host(FleetRequest(fence)).set_password(row.id, row.user, password)
-        finally:
-            link.close()
+        if row.user is None:
+            raise Refused(f"{row.name} is nobody's any more", desktop=row.name)
+        with speaking_to(self._store, self._connect, row.host_id or "", row.name) as host:
+            host.set_password(row.id, row.user, password)

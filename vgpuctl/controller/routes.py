@@ -29,7 +29,7 @@ from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.library.call_table import Parameter
 from vgpuctl.model.outcome import AnyResult
 from vgpuctl.model.result_reader import Mismatch
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 API = "/api/v1"
 DRY_RUN = "dry_run"
@@ -107,12 +107,11 @@ class FleetCall(Value):
         except (Mismatch, ValueError) as error:
             raise InvalidInput(f"{self.name}: {error}") from error
 
-    def check(self, fleet: FleetService, caller: FleetCaller, arguments: Mapping[str, Any]) -> None:
-        """Refuse a call that its caller may not make, or that lacks an argument.
+    def refuse_stranger(self, fleet: FleetService, caller: FleetCaller, arguments: Mapping[str, Any]) -> None:
+        """Refuse a call that its caller may not make.
 
         Raises:
             NotAllowed: he may not. NotFound: nor may he know whether what he names exists.
-            InvalidInput: arguments are missing.
         """
         _refuse_unstorable(self.name, arguments)
         pool, desktop = arguments.get(self.pool_argument), arguments.get(self.desktop_argument or "")
@@ -124,6 +123,14 @@ class FleetCall(Value):
             raise no_pool(str(pool)) if self.desktop_argument is None else no_desktop(str(desktop))
         if decision is FleetDecision.DENY:
             raise not_allowed(self.name, self.access, caller)
+
+    def check(self, fleet: FleetService, caller: FleetCaller, arguments: Mapping[str, Any]) -> None:
+        """Refuse a call that its caller may not make, or that lacks an argument.
+
+        Raises:
+            VgpuctlError: as `refuse_stranger`. InvalidInput: arguments are missing.
+        """
+        self.refuse_stranger(fleet, caller, arguments)
         if missing := sorted(name for name, one in self.parameters.items() if one.required and name not in arguments):
             raise InvalidInput(f"{self.name}: {', '.join(missing)}: missing", fields=missing)
 
@@ -143,6 +150,16 @@ class FleetCall(Value):
         except VgpuctlError as error:
             fleet.count_refusal(self.name, caller, arguments, error)
             raise
+
+    def try_on(self, fleet: FleetService, caller: FleetCaller, arguments: Mapping[str, Any]) -> AnyResult:
+        """Check the call, and return what it would return; nothing is changed.
+
+        Raises:
+            VgpuctlError: as `on`.
+        """
+        assert self.has_dry_run, f"{self.name} cannot be tried"
+        with fleet.dry_run():
+            return replace(self.on(fleet, caller, arguments), dry_run=True)
 
     @property
     def _function(self) -> Any:
@@ -185,11 +202,15 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("ensure-pool", "PUT", "/pools/{name}", Access(Role.OPERATOR, Right.MANAGE)),
         FleetCall("delete-pool", "DELETE", "/pools/{name}", _ADMIN),
         FleetCall("pause-pool", "POST", "/pools/{name}/pause", _OPERATE_POOL),
+        FleetCall("message-pool", "POST", "/pools/{name}/message", _OPERATE_POOL),
         FleetCall("resume-pool", "POST", "/pools/{name}/resume", _OPERATE_POOL),
         FleetCall("fits", "POST", "/fits", _SEE),
+        FleetCall("show-progress", "GET", "/progress", _LIST_POOLS),
+        FleetCall("show-capacity", "GET", "/capacity", _SEE),
         FleetCall("assign", "POST", "/pools/{pool}/desktops", _OPERATE_POOL),
         FleetCall("list-desktops", "GET", "/desktops", _LIST_POOLS),
         FleetCall("show-desktop", "GET", "/desktops/{name}", Access(Role.VIEWER, Right.OPERATE, own=True)),
+        FleetCall("open-desktop", "GET", "/desktops/{name}/open", Access(Role.OPERATOR, Right.OPERATE, own=True)),
         FleetCall("release", "POST", "/desktops/{name}/release", _USE_DESKTOP),
         FleetCall("start-desktop", "POST", "/desktops/{name}/start", _USE_DESKTOP),
         FleetCall("stop-desktop", "POST", "/desktops/{name}/stop", _USE_DESKTOP),

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to reach a domain's screen and serial console, according to its XML."""
+"""How to reach a domain's screen, serial console and network cards, according to its XML."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_root
@@ -70,3 +71,19 @@ def _parse_graphics(entry: _Element) -> GraphicsDevice:
 def _parse_port(text: object) -> int | None:
     number = parse_integer(str(text or ""))
     return number if number is not None and number > 0 else None
+
+
+def parse_nic_bridges(live_xml: str) -> Mapping[str, str]:
+    """Return the host's bridge of each network card by its MAC address, in lower case; cards on none are left out.
+
+    The XML of a running domain also has the bridge of a libvirt network (libvirt's formatdomain, "interface").
+    """
+    bridges = {}
+    for interface in parse_root(live_xml).iterfind("devices/interface"):
+        mac, source = interface.find("mac"), interface.find("source")
+        if mac is None or source is None or interface.get("type") not in ("network", "bridge"):
+            continue
+        address, bridge = mac.get("address"), source.get("bridge")
+        if address and bridge:
+            bridges[str(address).lower()] = str(bridge)
+    return bridges

@@ -30,6 +30,7 @@ from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from socket import socket
 
     from vgpuctl.ports.libvirt import DeviceRemoval, GuestReboot
 
@@ -132,6 +133,10 @@ class AbsentHypervisor(_Absent):
         self._raise_absent()
 
     def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def open_graphics(self, uuid: str, index: int) -> socket:
         """Raise HostCannot."""
         self._raise_absent()
 

@@ -69,11 +69,14 @@ class VmCalls(Calls):
         return guest.read_console(self._ports, self._context(), name)
 
     @query
-    def show_address(self, name: str) -> QueryResult[AddressesResult]:
-        """Return a running VM's IP addresses, and who knows them. Busy: none is known yet."""
+    def show_address(self, name: str, *, seen_by_host: bool = False) -> QueryResult[AddressesResult]:
+        """Return a running VM's IP addresses, and who knows them. Busy: none is known yet.
+
+        `seen_by_host`: only those that its host sees on the VM's own bridge; what the guest says does not count.
+        """
         from vgpuctl.operations import guest
 
-        return guest.read_addresses(self._ports, self._context(), name)
+        return guest.read_addresses(self._ports, self._context(), name, seen_by_host=seen_by_host)
 
     @query
     def wait(

@@ -24,6 +24,7 @@ class EventType(StrEnum):
     `license-token-ends`: the token of a license expires within 30 days, or has expired.
     `guest-helper-up`, `guest-helper-lost`: a guest's helper reports, or does so no more; `guest-helper-bad`: it sends
     what is no report, or too much. `guest-users`: who is logged on in a guest has changed; show-vm shows who.
+    `stream-begin`, `stream-end`: a controller connects its user to a port of a desktop, or to its screen (`reason`).
     `history-problem`: the history of the use of vGPUs cannot be written, or was damaged and begins again.
     `read-only-begin`: the agent cannot write its state directory, so it refuses operations until `read-only-end`.
     """
@@ -71,6 +72,8 @@ class EventType(StrEnum):
     READ_ONLY_END = "read-only-end"
     CORDON = "cordon"
     NVML_PAUSED = "nvml-paused"
+    STREAM_BEGIN = "stream-begin"
+    STREAM_END = "stream-end"
     HISTORY_PROBLEM = "history-problem"
     HISTORY_BACK = "history-back"
 

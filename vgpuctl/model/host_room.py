@@ -74,7 +74,7 @@ class HostRoom(Value):
 
     `memory_mib`: its memory less that of its VMs that run and of all desktops of a controller; null: not known.
     `cpus`: how many are online; null: not known. `storage_mib`: about what is free in each storage pool that is
-    active: where that is much, the host says so in steps, and no more than `MUCH_MIB`.
+    active: where that is much, the host says so in steps, and no more than `MUCH_MIB`. `own_addresses`: its own.
     """
 
     rules: tuple[DivisionRule, ...]
@@ -82,6 +82,7 @@ class HostRoom(Value):
     memory_mib: int | None
     cpus: int | None
     storage_mib: Mapping[str, int]
+    own_addresses: tuple[str, ...] = ()
 
 
 NO_ROOM = HostRoom((), (), None, None, {})

@@ -24,6 +24,7 @@ from vgpuctl.model.vm import NOT_RUNNING_STATES
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.observe.definition import read_vm
 from vgpuctl.operations.guards import find_vm, refuse_others_vm
+from vgpuctl.operations.seen_addresses import SEEN_SOURCES, read_seen
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
 ADDRESS_SOURCES = ("agent", "lease", "arp")
 """The sources of addresses, in this order: the guest itself, then those that only observe it."""
 
-
+_HINT = "try again when it has booted; with qemu-guest-agent in the guest its addresses are known on any network"
+_SEEN_HINT = (
+    "the host sees DHCP leases of libvirt's networks, and guests that it exchanged packets with on a bridge where it "
+    "has an address itself"
+)
 _GONE_OR_OFF = (42, 55)
 """libvirt's numbers for "no such domain" and "the domain is not running"; the next look at the VM says which."""
 
@@ -65,8 +70,12 @@ def read_console(host: Host, context: Context, name: str) -> QueryResult[Console
     return QueryResult(data, () if domain.live_xml is not None else off_notes)
 
 
-def read_addresses(host: Host, context: Context, name: str) -> QueryResult[AddressesResult]:
+def read_addresses(
+    host: Host, context: Context, name: str, *, seen_by_host: bool = False
+) -> QueryResult[AddressesResult]:
     """Return a running guest's addresses by the first source that knows one: agent, DHCP lease, ARP.
+
+    `seen_by_host`: what the guest says does not count, see `seen_addresses`.
 
     Raises:
         NotFound: with similar names.
@@ -85,8 +94,12 @@ def read_addresses(host: Host, context: Context, name: str) -> QueryResult[Addre
     vm = parse_domain(domain.live_xml, domain.state, host.machine_id)
     macs = frozenset(vm.mac_addresses)
     silent: list[str] = []
-    for source in ADDRESS_SOURCES:
-        reported = host.hypervisor.guest_addresses(domain.uuid, source)
+    sources = SEEN_SOURCES if seen_by_host else ADDRESS_SOURCES
+    for source in sources:
+        if seen_by_host:
+            reported = read_seen(host, domain.uuid, domain.live_xml, source)
+        else:
+            reported = host.hypervisor.guest_addresses(domain.uuid, source)
         if reported is None:
             silent.append(source)
         addresses = select_reachable(reported or (), macs)
@@ -94,13 +107,13 @@ def read_addresses(host: Host, context: Context, name: str) -> QueryResult[Addre
             results = tuple(_address_result(address) for address in addresses)
             return QueryResult(AddressesResult(domain.name, domain.uuid, source, results))
     config = vm.record.requested("network_config", str) if vm.record else None
-    hint = "try again when it has booted; with qemu-guest-agent in the guest its addresses are known on any network"
+    hint = _SEEN_HINT if seen_by_host else _HINT
     raise Busy(
         f"no address of {domain.name} is known yet: "
-        + ", ".join(_describe_source(source, source in silent) for source in ADDRESS_SOURCES),
+        + ", ".join(_describe_source(source, source in silent) for source in sources),
         hint=f"{config} is the network configuration that it was given; {hint}" if config else hint,
         vm=domain.name,
-        sources=list(ADDRESS_SOURCES),
+        sources=list(sources),
         silent=silent,
     )
 

@@ -20,6 +20,7 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.facts import find_gpu_holders, host_memory_mib, read_topology
 from vgpuctl.operations.guards import require_libvirt
 from vgpuctl.operations.plans.choose_whole import offer_whole_gpus
+from vgpuctl.operations.seen_addresses import read_tables
 from vgpuctl.placement.fleet import build_fleet_state
 from vgpuctl.placement.vm_placement import list_rooms
 from vgpuctl.value import replace
@@ -54,6 +55,7 @@ def read_room(host: Host) -> HostRoom:
             for pool in pools
             if pool.active and pool.available_bytes is not None
         },
+        own_addresses=tuple(sorted(str(one) for one in read_tables(host).own if not one.is_loopback)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
+from socket import socket
 from typing import Protocol
 
 from vgpuctl.model.deleted_disk import BinnedVolume
@@ -132,6 +133,12 @@ class Hypervisor(Protocol):
         """Return a running guest's addresses from `agent`, `lease` or `arp`; None when that source does not answer.
 
         Libvirt's error 55 when the domain is off.
+        """
+
+    def open_graphics(self, uuid: str, index: int) -> socket:
+        """Open a running domain's screen: the graphics device with this index in its XML, which is VNC.
+
+        No password is asked for. Error 55 when the domain is off, 1 when it has no such device.
         """
 
     def resize_disk(self, uuid: str, path: str, capacity_bytes: int) -> None:

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 
 COPY_PREFIX = ".vgpuctl-package-"
 COPY_PARENT = "/var/tmp"  # noqa: S108 - in a new directory
-AGENT_LIBRARIES = ("python3-starlette", "python3-uvicorn")
+AGENT_LIBRARIES = ("python3-starlette", "python3-uvicorn", "python3-wsproto")
 """The Debian package only recommends them; install-host --agent needs them."""
 """Where the package is copied to, into a directory that only root can read."""
 _MAX_HOLDER_BYTES = 100

@@ -56,6 +56,13 @@ class DialledSocket:
         for start in range(0, len(view), _CHUNK_BYTES):
             self._channel.sendall(bytes(view[start : start + _CHUNK_BYTES]))
 
+    def shutdown(self, how: int) -> None:
+        """End both directions: who waits for bytes gets none."""
+        channel = self._channel
+        if channel is not None:
+            with contextlib.suppress(Exception):  # it may be closed meanwhile
+                channel.shutdown(how)
+
     def makefile(self, mode: str) -> io.BufferedReader:
         """Return the bytes of an answer as a file. As a socket does, the connection stays until it is closed, too."""
         self._open_files += 1

@@ -138,6 +138,9 @@ class AgentSocket(Protocol):
     def settimeout(self, seconds: float | None) -> None:
         """Set how long one read or write may take."""
 
+    def shutdown(self, how: int) -> None:
+        """End both directions: who waits for bytes gets none."""
+
     def makefile(self, mode: str) -> BufferedReader:
         """Return the bytes of an answer as a file. Its reads raise Interrupted and DeadlineExceeded."""
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt does with a running guest on the simulated host: reboot and reset."""
+"""What libvirt does with a running guest on the simulated host: reboot and reset, and its screen."""
 
 from __future__ import annotations
 
+from socket import socket
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from vgpuctl.model.port_values import RebootOutcome
 from vgpuctl.sim import domain_xml
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.refusals import VirError, VirErrorNumber, read_call, require_libvirt, write_call
+from vgpuctl.sim.screen import show_screen
 
 if TYPE_CHECKING:
     from vgpuctl.sim.objects import RunningDomain
@@ -45,6 +47,22 @@ class SimGuestAccess:
             _require_domain(state, uuid)
             running = state.running.get(uuid)
         return SimReboot(self._core, uuid, None if running is None else (running.pid, running.resets))
+
+    def open_graphics(self, uuid: str, index: int) -> socket:
+        """Open a running domain's screen."""
+        with read_call(self._core, "open-graphics", self._domain_name(uuid)) as state:
+            running = _require_running(state, uuid)
+            devices = domain_xml.parse(running.xml).findall("devices/graphics")
+            if index >= len(devices) or devices[index].get("type") != "vnc":
+                raise VirError(VirErrorNumber.INTERNAL_ERROR, f"internal error: No graphics backend with index {index}")
+        pid = running.pid
+
+        def runs() -> bool:
+            with self._core.call_lock:
+                domain = self._core.read_state().running.get(uuid)
+            return domain is not None and domain.pid == pid
+
+        return show_screen(runs)
 
 
 def _require_domain(state: State, uuid: str) -> None:

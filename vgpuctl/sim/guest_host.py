@@ -122,6 +122,10 @@ def _pool_directory(state: State, node: int, size: int) -> DirectoryNode:
     )
 
 
+NETWORK_BRIDGE = "virbr0"
+"""The bridge of each libvirt network."""
+
+
 def interface_nodes(state: State) -> Mapping[str, Node]:
     """Return /sys/class/net: the loopback device, and the bridges with their settings."""
     children: dict[str, Node] = {"lo": fixed_directory({})}
@@ -129,3 +133,18 @@ def interface_nodes(state: State) -> Mapping[str, Node]:
         files = {"vlan_filtering": text_file(int(bridge["vlan_filtering"]))}
         children[bridge["name"]] = fixed_directory({"bridge": fixed_directory(files)} if bridge["linux"] else {})
     return children
+
+
+def network_tables(state: State) -> Mapping[str, Node]:
+    """Return /proc/net: the bridge of libvirt's network with its subnet, where the host exchanged no packets so far."""
+    bridge = NETWORK_BRIDGE if state.machine.scenario["networks"] else None
+    route = "" if bridge is None else f"\n{bridge}\t007AA8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0"
+    own = "" if bridge is None else "           |-- 192.168.122.1\n              /32 host LOCAL\n"
+    return {
+        "arp": text_file("IP address       HW type     Flags       HW address            Mask     Device"),
+        "route": text_file(
+            f"Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT{route}"
+        ),
+        "fib_trie": text_file(f"Main:\n           |-- 127.0.0.1\n              /32 host LOCAL\n{own}"),
+        "if_inet6": text_file("00000000000000000000000000000001 01 80 10 80       lo"),
+    }

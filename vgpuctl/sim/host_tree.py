@@ -299,6 +299,7 @@ def _proc_nodes(state: State) -> Mapping[str, Node]:
             f"MemTotal: {MEMORY_KIB:>14} kB\nMemFree: {MEMORY_KIB:>15} kB\nMemAvailable: {MEMORY_KIB:>10} kB"
         ),
         "driver": fixed_directory({}),
+        "net": fixed_directory(guest_host.network_tables(state)),
     }
     bound_gpus = [gpu for gpu in state.machine.gpus.values() if gpu.nvml and state.driver(gpu.own_function) == "nvidia"]
     if any(gpu.nvml for gpu in state.machine.gpus.values()):

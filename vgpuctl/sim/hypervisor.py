@@ -349,10 +349,11 @@ def strip_passwords(xml: str) -> str:
 
 
 def live_xml(running: RunningDomain) -> str:
-    """Return a running domain's XML with its id, its graphics port and its console's terminal."""
+    """Return a running domain's XML with its id, its graphics port, its console's terminal and its bridges."""
     number = (running.pid - FIRST_PID) % _PORT_COUNT
     xml = strip_passwords(running.xml).replace(_AUTO_PORT, f"port='{FIRST_PORT + number}' autoport='yes'")
     xml = xml.replace("<domain ", f"<domain id='{number + 1}' ", 1)
+    xml = xml.replace("<source network=", f"<source bridge='{guest_host.NETWORK_BRIDGE}' network=")
     for kind in ("serial", "console"):
         xml = xml.replace(f"<{kind} type='pty'>", f"<{kind} type='pty' tty='/dev/pts/{number}'>", 1)
     return xml

@@ -43,6 +43,7 @@ _LIBVIRT_CALLS = {
     "detach-device": ("virDomainDetachDeviceAlias", "cannot detach the device from VM {}"),
     "unplug": ("virDomainDetachDeviceAlias", "cannot detach the device from VM {}"),
     "removal": ("virConnectDomainEventRegisterAny", "cannot watch the removal of a device from VM {}"),
+    "open-graphics": ("virDomainOpenGraphicsFD", "cannot open the screen of VM {}"),
     "guest-addresses": ("virDomainInterfaceAddresses", "cannot read the addresses of VM {}"),
     "agent-command": ("virDomainQemuAgentCommand", "cannot ask the guest agent of VM {}"),
     "open-channel": ("virDomainOpenChannel", "cannot open a channel of VM {}"),

@@ -56,6 +56,8 @@ def test_reaching_a_vm(sim: Run) -> None:
     assert "ssh -L 59" in page.err
     known = sim("show-address vdi-001 --json").document["data"]
     assert known["source"] == "lease"
+    seen = sim("show-address vdi-001 --seen-by-host --json").document["data"]
+    assert (seen["source"], seen["addresses"]) == ("lease", known["addresses"])
     result = sim("show-address vdi-001")
     assert result.out == f"{known['addresses'][0]['address']}\n"
     assert result.err == "known from a DHCP lease\n"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.json_schema import host_schema, pool_spec_schema, reader_schema, vm_spec_schema
+from tests.json_schema import fleet_file_schema, host_schema, pool_spec_schema, reader_schema, vm_spec_schema
 from vgpuctl.config.host_spec import DEFAULTS_SHAPE, parse_host_spec
 from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.config.vm_spec import build_request, parse_vm_spec
@@ -28,7 +28,8 @@ READERS = {"vm-spec": parse_vm_spec, "host": parse_host_spec}
 
 
 @pytest.mark.parametrize(
-    ("name", "make"), [*SCHEMAS.items(), ("reader", reader_schema), ("pool-spec", pool_spec_schema)]
+    ("name", "make"),
+    [*SCHEMAS.items(), ("reader", reader_schema), ("pool-spec", pool_spec_schema), ("fleet-file", fleet_file_schema)],
 )
 def test_the_published_schema_is_the_models_own(name: str, make: Callable[[], dict[str, Any]]) -> None:
     path = ROOT / "docs" / "json" / f"{name}.schema.json"

@@ -148,7 +148,7 @@ def test_an_installation_runs_apt_and_install_host(place: Path) -> None:
 
 
 def test_the_host_agent_gets_its_libraries(place: Path) -> None:
-    libraries = "python3-starlette python3-uvicorn"
+    libraries = "python3-starlette python3-uvicorn python3-wsproto"
     result = run(place, input_for(place, "install", words=["install-host", "--agent"]))
     assert result["data"]["steps"][1] == f"apt-get install vgpuctl.deb {libraries}"
     assert (place / "apt-words").read_text().endswith(f"vgpuctl.deb {libraries}\n")

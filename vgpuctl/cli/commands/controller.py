@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
     from vgpuctl.controller.client import FleetClient
     from vgpuctl.model.results.fleet import (
-        DesktopResult,
         FieldChangeResult,
         FleetHostResult,
         FleetImageResult,
@@ -63,23 +62,6 @@ POOLS = Listing(
         Column("reason", "REASON", lambda pool: pool.reason, free_text=True, optional=True),
     ),
     lambda pool: str(pool.name),
-)
-DESKTOPS = Listing(
-    "desktops",
-    (
-        Column("name", "NAME", lambda one: one.name),
-        Column("pool", "POOL", lambda one: one.pool),
-        Column("phase", "PHASE", lambda one: one.phase, is_state=True),
-        Column("user", "USER", lambda one: one.user),
-        Column("host", "HOST", lambda one: one.host),
-        Column("profile", "PROFILE", lambda one: one.profile),
-        Column("address", "ADDRESS", lambda one: one.address),
-        Column("image", "IMAGE", lambda one: one.image, level="wide"),
-        Column("mac", "MAC", lambda one: one.mac, level="wide"),
-        Column("lease", "LEASE UNTIL", lambda one: one.lease_until, level="wide"),
-        Column("why", "WHY", lambda one: one.why, free_text=True, optional=True),
-    ),
-    lambda one: str(one.name),
 )
 HOSTS = Listing(
     "hosts",
@@ -166,28 +148,6 @@ def _spec_lines(data: PoolResult) -> list[str]:
 def _changed_pool(data: Any) -> Page:
     pool: PoolResult = data.data
     return changed_page(data, f"pool {pool.name}: {pool.state if data.changed else 'unchanged'}")
-
-
-def _desktop_page(data: DesktopResult) -> Page:
-    return pairs_page(
-        data, "name", "id", "pool", "phase", "why", "user", "host", "profile", "image", "mac", "address", "power",
-        "assigned", "lease_until", "seen", "code", "error", "hint",
-    )  # fmt: skip
-
-
-def changed_desktop(data: Any) -> Page:
-    """Return the page of a desktop that was changed."""
-    desktop: DesktopResult = data.data
-    who = "" if desktop.user is None else f", of {desktop.user}"
-    where = "" if desktop.address is None else f", at {desktop.address}"
-    return changed_page(data, f"desktop {desktop.name}: {desktop.phase}{who}{where}")
-
-
-def _assigned_desktop(data: Any) -> Page:
-    page = changed_desktop(data)
-    if data.data.password is None:
-        return page
-    return Page([*page.blocks, f"one-time password: {data.data.password}"], ["the password is shown this once"])
 
 
 def _host_page(data: FleetHostResult) -> Page:
@@ -324,6 +284,8 @@ def changes_at_controller(function: _Command) -> _Command:
     help="For --listen: believe a reverse proxy at this address, or in this network, where requests come from.",
 )  # fmt: skip
 @click.option("--sign-in", metavar="FILE", type=click.Path(dir_okay=False), help="sign-in.yaml: OIDC and LDAP.")
+@click.option("--rdp-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="PEM: signs users' RDP files.")
+@click.option("--rdp-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --rdp-certificate: PEM.")
 @click.option("--event-days", metavar="N", type=click.IntRange(7, 3650), help="Events are kept so long. [90]")
 @click.option("--events", metavar="N", type=click.IntRange(100_000), help="So many events are kept at most. [1000000]")
 @click.pass_obj
@@ -337,6 +299,8 @@ def run_controller(
     tls_key: str | None,
     proxies: tuple[str, ...],
     sign_in: str | None,
+    rdp_certificate: str | None,
+    rdp_key: str | None,
     event_days: int | None,
     events: int | None,
 ) -> int:
@@ -349,6 +313,7 @@ def run_controller(
     def work(guard: SignalGuard) -> run.CommandOutput:
         from vgpuctl.controller import main
         from vgpuctl.controller.model import JournalLimits
+        from vgpuctl.controller.rdp_signing import RdpSigner
         from vgpuctl.model.outcome import QueryResult
         from vgpuctl.model.results.host import AgentResult
 
@@ -356,8 +321,13 @@ def run_controller(
         if listen is None and (tls_certificate or tls_key or proxies):
             raise InvalidInput("--tls-certificate, --tls-key and --trusted-proxy need --listen")
         port = None if listen is None else main.parse_listen(listen, tls_certificate, tls_key, proxies)
+        if (rdp_certificate is None) is not (rdp_key is None):
+            raise InvalidInput("--rdp-certificate and --rdp-key belong together")
+        signer = None if rdp_certificate is None or rdp_key is None else RdpSigner(rdp_certificate, rdp_key)
         limits = JournalLimits(event_days or JournalLimits.days, events or JournalLimits.entries)
-        ended = main.run(database=database, state=state, path=path, listen=port, limits=limits, sign_in=sign_in)
+        ended = main.run(
+            database=database, state=state, path=path, listen=port, limits=limits, sign_in=sign_in, signer=signer
+        )
         return run.CommandOutput(QueryResult(AgentResult(ended)))
 
     return run.perform(settings, "controller-run", work)
@@ -694,121 +664,6 @@ def delete_pool(settings: Settings, name: str, where: Where) -> int:
 
 
 @make_command(
-    "list-desktops", table=CONTROLLER_COMMANDS, listing=DESKTOPS,
-    examples=(
-        ("vgpuctl controller list-desktops --pool office", "what each one does, and who has it"),
-        ("vgpuctl controller list-desktops --user ada", "those of one user"),
-    ),
-)  # fmt: skip
-@click.option("--pool", metavar="POOL", help="Only those of this pool.")
-@click.option("--on", "host", metavar="HOST", help="Only those on this host.")
-@click.option("--user", metavar="USER", help="Only those of this user.")
-@at_controller
-@click.pass_obj
-def list_desktops(settings: Settings, pool: str | None, host: str | None, user: str | None, where: Where) -> int:
-    """List desktops with what they do.
-
-    waiting: for their turn. dirty: a user had it, and it is refreshed before the next one. unknown: the host does not
-    answer. lost: somebody deleted a dedicated desktop's VM. failed: list-desktops -o json has error and hint.
-    """
-
-    def work(guard: SignalGuard) -> run.CommandOutput:
-        from vgpuctl.model.outcome import QueryResult
-
-        client = connect(settings, *where)
-        rows: list[DesktopResult] = []
-        while True:
-            after = rows[-1].name if rows else None
-            page = client.call("list-desktops", pool=pool, host=host, user=user, after=after).data
-            rows += page
-            if len(page) < 1000:
-                return run.CommandOutput(QueryResult(tuple(rows)))
-
-    return run.perform(settings, "controller-list-desktops", work)
-
-
-@make_command(
-    "show-desktop", table=CONTROLLER_COMMANDS, page=_desktop_page,
-    examples=(("vgpuctl controller show-desktop office-001", "with what failed last"),),
-)  # fmt: skip
-@click.argument("name", metavar="DESKTOP")
-@at_controller
-@click.pass_obj
-def show_desktop(settings: Settings, name: str, where: Where) -> int:
-    """Show one desktop."""
-    return make_call(settings, where, "show-desktop", name=name)
-
-
-@make_command(
-    "assign", table=CONTROLLER_COMMANDS, page=_assigned_desktop,
-    examples=(
-        ("vgpuctl controller assign office ada", "the same again shows the address of ada's desktop"),
-        ("vgpuctl controller assign lab ada --new-password", "where the pool has logon: local"),
-    ),
-)  # fmt: skip
-@click.argument("pool", metavar="POOL")
-@click.argument("user", metavar="USER")
-@click.option("--new-password", is_flag=True, help="Also set and show a new one-time password of the user's account.")
-@changes_at_controller
-@click.pass_obj
-def assign(settings: Settings, pool: str, user: str, new_password: bool, where: Where) -> int:
-    """Give a user a desktop of a pool, his own if he has one; one that is off is started.
-
-    Its address is shown once its host has confirmed the user: run the command again. In a pool with logon: local the
-    user gets an account in the desktop, and a password that is shown this once, and is good for one log-on.
-    """
-    return make_call(settings, where, "assign", pool=pool, user=user, new_password=new_password or None)
-
-
-def _desktop_command(name: str, help_text: str, example: str, question: str | None = None) -> click.Command:
-    """Return a command that changes one desktop."""
-
-    def function(settings: Settings, name_: str, where: Where) -> int:
-        if question is None:
-            return make_call(settings, where, name, name=name_)
-
-        def work(guard: SignalGuard) -> run.CommandOutput:
-            client = connect(settings, *where)
-            desktop: DesktopResult = client.call("show-desktop", name=name_).data
-            confirm(
-                settings,
-                question.format(name_, "nobody" if desktop.user is None else desktop.user),
-                dry_run=where.dry_run,
-            )
-            return run.CommandOutput(client.call(name, name=name_))
-
-        return run.perform(settings, f"controller-{name}", work)
-
-    function.__doc__ = help_text
-    with_options = click.argument("name_", metavar="DESKTOP")(changes_at_controller(click.pass_obj(function)))
-    decorate = make_command(
-        name,
-        table=CONTROLLER_COMMANDS,
-        page=changed_desktop,
-        examples=((f"vgpuctl controller {name} office-001", example),),
-    )
-    return decorate(with_options)
-
-
-release = _desktop_command(
-    "release",
-    "Take a desktop away from its user, who may be at work on it; it is refreshed before anybody else gets it.",
-    "its disk as the user left it is lost",
-    "Release {}, which {} has? What is on its disk is lost.",
-)
-start_desktop = _desktop_command("start-desktop", "Have a desktop run.", "also after its user shut it down")
-stop_desktop = _desktop_command(
-    "stop-desktop", "Have a desktop be off until it is started or assigned.", "its user keeps it"
-)
-delete_desktop = _desktop_command(
-    "delete-desktop",
-    "Delete a desktop with its disks; its pool makes another one if it needs one.",
-    "also one that a user has",
-    "Delete {} with its disks, which {} has?",
-)
-
-
-@make_command(
     "list-events", table=CONTROLLER_COMMANDS, listing=EVENTS,
     examples=(
         ("vgpuctl controller list-events", "the last 200: who did what, and what failed"),
@@ -829,8 +684,7 @@ _COMMANDS: dict[str, click.Command] = {
     for one in (
         run_controller, upgrade_db, show_fleet, add_host, list_hosts, show_host, cordon_host, label_host, accept_host,
         remove_host, ensure_image, list_images, show_image, delete_image, ensure_pool, list_pools, show_pool,
-        pause_pool, resume_pool, delete_pool, list_desktops, show_desktop, assign, release, start_desktop, stop_desktop,
-        delete_desktop, list_events,
+        pause_pool, resume_pool, delete_pool, list_events,
     )
 }  # fmt: skip
 

@@ -12,13 +12,13 @@ from vgpuctl.cli.command import make_command
 from vgpuctl.cli.command_table import CONTROLLER_COMMANDS
 from vgpuctl.cli.commands.controller import (
     Where,
-    changed_desktop,
     changed_host,
     changes_at_controller,
     confirm,
     connect,
     make_call,
 )
+from vgpuctl.cli.commands.controller_desktops import changed_desktop
 from vgpuctl.cli.global_options import Settings
 
 if TYPE_CHECKING:

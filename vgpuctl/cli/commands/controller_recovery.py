@@ -13,12 +13,12 @@ from vgpuctl.cli.command_table import CONTROLLER_COMMANDS
 from vgpuctl.cli.commands.controller import (
     Where,
     at_controller,
-    changed_desktop,
     changes_at_controller,
     confirm,
     connect,
     make_call,
 )
+from vgpuctl.cli.commands.controller_desktops import changed_desktop
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Page, Pairs
 from vgpuctl.errors import InvalidInput

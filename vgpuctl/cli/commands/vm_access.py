@@ -163,12 +163,20 @@ def _address(data: AddressesResult) -> Page:
     page=_address,
     examples=(("vgpuctl show-address vdi-001", "its IP addresses, and which source knows them"),),
 )
+@click.option(
+    "--seen-by-host",
+    is_flag=True,
+    help="Only what the host sees itself: a DHCP lease, or its ARP table on the VM's own bridge. Use it where somebody "
+    "is sent there with a password: a guest can claim any address.",
+)
 @targets.vms(parallel=False)
 @click.pass_obj
-def address(settings: Settings, targets: Targets) -> int:
+def address(settings: Settings, targets: Targets, seen_by_host: bool) -> int:
     """Show the IP addresses of running VMs, and which source knows them.
 
     vgpuctl asks the guest agent, then the DHCP leases of libvirt's networks, then the host's ARP table, and shows the
     first answer. Loopback and link-local addresses do not count. If no source knows an address, the exit status is 75.
     """
-    return query(settings, "show-address", targets, lambda host, name: host.show_address(name))
+    return query(
+        settings, "show-address", targets, lambda host, name: host.show_address(name, seen_by_host=seen_by_host)
+    )

@@ -210,6 +210,11 @@ class PoolRows(Rows):
                 self._note(connection, f"pool-{state}", text, actor, About(pool=name), changed)
             return after
 
+    def note_message(self, name: str, text: str, count: int, actor: str) -> None:
+        """Note in the journal which text was shown to the users of a pool, in so many desktops."""
+        with self._write() as connection:
+            self._note(connection, "message", f"{name}: shown in {count} desktops: {text}", actor, About(pool=name))
+
     def delete(self, name: str, actor: str) -> Pool:
         """Delete a pool with its desktops: each goes when its host says so, then the pool.
 

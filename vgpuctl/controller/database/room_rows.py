@@ -43,6 +43,12 @@ class RoomRows(Rows):
             rooms = {row.host_id: _stored(row, now) for row in connection.execute(select(schema.host_room))}
             return rooms, _on_their_way(connection)
 
+    def own_addresses(self) -> frozenset[str]:
+        """Return the hosts' own addresses."""
+        with self._database.read() as connection:
+            texts = connection.execute(select(schema.host_room.c.room)).scalars()
+            return frozenset(address for text in texts for address in room_of(text).own_addresses)
+
     def set(self, host_id: str, room: HostRoom) -> None:
         """Store what a host says; nothing is written unless it says something else.
 

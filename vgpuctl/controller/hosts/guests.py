@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from vgpuctl.controller.clock import ControllerClock
+from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.model import Desktop, DesktopVgpu, Pool, PoolKind, ReadyWhen
+from vgpuctl.controller.planning.desktop_address import choose_address
 from vgpuctl.controller.planning.host_look import HostVm, was_refreshed
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.results.vms import VmRowResult
@@ -25,26 +26,31 @@ CONNECT_SECONDS = 1.0
 class GuestQuestion(Value):
     """A running VM, with what is known of its guest, and what is not and somebody needs to know.
 
-    `port`: the one that has to answer, None for none.
+    `port`: the one that has to answer, None for none. `ranges`: where its address must be; empty: anywhere.
     """
 
     vm: HostVm
     needs_address: bool
     needs_guest: bool
     port: int | None
+    ranges: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:
         """Whether there is something to ask."""
         return self.needs_address or self.needs_guest or self.port is not None
 
-    def answered(self, link: HostLink) -> HostVm:
-        """Ask the host and the guest; return the VM with the answers."""
+    def answered(self, link: HostLink, of_hosts: frozenset[str]) -> HostVm:
+        """Ask the host and the guest; return the VM with the answers.
+
+        `of_hosts`: the addresses of the fleet's hosts, which are no desktop's. What the guest says of its address does
+        not count: its user is sent there, and types a password.
+        """
         vm, host = self.vm, link.host()
         if self.needs_address:
             with suppress(VgpuctlError):
-                addresses = host.show_address(vm.uuid).data.addresses
-                vm = replace(vm, address=addresses[0].address if addresses else None)
+                seen = [one.address for one in host.show_address(vm.uuid, seen_by_host=True).data.addresses]
+                vm = replace(vm, address=choose_address(seen, self.ranges, of_hosts))
         if self.needs_guest:
             with suppress(VgpuctlError):
                 host.wait(vm.uuid, event="guest", timeout_seconds=CONNECT_SECONDS)
@@ -58,8 +64,8 @@ class GuestQuestion(Value):
 class GuestProbes:
     """Asks the guests of one host, some at a time; those that were asked longest ago come first."""
 
-    def __init__(self, host_name: str, clock: ControllerClock) -> None:
-        self._clock = clock
+    def __init__(self, host_name: str, store: Store) -> None:
+        self._store = store
         self._threads = ThreadPoolExecutor(PROBES_AT_A_TIME, thread_name_prefix=f"probe-{host_name}")
         self._asked_at: dict[str, float] = {}
 
@@ -67,8 +73,10 @@ class GuestProbes:
         """Return the VMs of some of the questions, with the answers; the others wait for the next look."""
         at = {one.vm.uuid: self._asked_at.get(one.vm.uuid, 0.0) for one in questions}
         asked = sorted(questions, key=lambda one: at[one.vm.uuid])[:MAX_PROBES]
-        self._asked_at = at | {one.vm.uuid: self._clock.monotonic() for one in asked}
-        return self._threads.map(lambda question: question.answered(link), asked)
+        self._asked_at = at | {one.vm.uuid: self._store.clock.monotonic() for one in asked}
+        asks = any(one.needs_address for one in asked)
+        of_hosts = self._store.rooms.own_addresses() if asks else frozenset()
+        return self._threads.map(lambda question: question.answered(link, of_hosts), asked)
 
     def stop(self) -> None:
         """Ask nothing more."""
@@ -87,7 +95,9 @@ def ask_guest(desktop: Desktop, pool: Pool, vm: HostVm) -> GuestQuestion:
         and report.running_since is not None
         and not (vm.mark is not None and was_refreshed(report, vm, vm.mark))
     )
-    address = None if report is None else report.address
+    address = pool.spec.dns_name.replace("{name}", desktop.name) if pool.spec.dns_name else None
+    if address is None and report is not None:
+        address = report.address
     answers = vm.guest_answers or vm.guest_users is not None or was_ready
     has_reader = desktop.user is not None or kind is ReadyWhen.PORT or pool.spec.kind is PoolKind.FIXED
     return GuestQuestion(
@@ -95,6 +105,7 @@ def ask_guest(desktop: Desktop, pool: Pool, vm: HostVm) -> GuestQuestion:
         needs_address=address is None and has_reader,
         needs_guest=kind is ReadyWhen.GUEST and not answers and not vm.is_preparing,
         port=pool.spec.port if kind is ReadyWhen.PORT and not was_ready and not vm.is_preparing else None,
+        ranges=pool.spec.addresses,
     )
 
 

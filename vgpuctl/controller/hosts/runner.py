@@ -84,7 +84,7 @@ class HostRunner(threading.Thread):
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._calls = DesktopCalls(store, host, self._note_end)
-        self._guests = GuestProbes(host.name, store.clock)
+        self._guests = GuestProbes(host.name, store)
         self._events: threading.Thread | None = None
         self._room_read_at = 0.0
         self._seen: FleetStatus | None = None

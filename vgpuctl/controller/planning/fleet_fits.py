@@ -29,19 +29,29 @@ class HostFits(Value):
 
 
 def count_fits(
-    spec: PoolSpec, hosts: Iterable[FleetHost], room: FleetRoom, images_on: Mapping[str, HostImage], now: float
+    spec: PoolSpec,
+    hosts: Iterable[FleetHost],
+    room: FleetRoom,
+    images_on: Mapping[str, HostImage],
+    now: float,
+    most: int | None = None,
 ) -> tuple[HostFits, ...]:
     """Return how many more desktops fit on each host, by name. Takes all that from `room`.
 
-    `images_on`: the pool's image on each host.
+    `images_on`: the pool's image on each host. `most`: so many in all are enough to know; then the others are left out.
     """
-    return tuple(
-        _fits_on(spec, host, room, images_on, now) for host in sorted(hosts, key=lambda host: natural_key(host.name))
-    )
+    fits: list[HostFits] = []
+    left = most
+    for host in sorted(hosts, key=lambda host: natural_key(host.name)):
+        if left == 0:
+            break
+        fits.append(_fits_on(spec, host, room, images_on, now, MAX_FITS if left is None else min(MAX_FITS, left)))
+        left = None if left is None else left - fits[-1].free
+    return tuple(fits)
 
 
 def _fits_on(
-    spec: PoolSpec, host: FleetHost, room: FleetRoom, images_on: Mapping[str, HostImage], now: float
+    spec: PoolSpec, host: FleetHost, room: FleetRoom, images_on: Mapping[str, HostImage], now: float, most: int
 ) -> HostFits:
     demand = demand_of(spec, fill_number(spec.names, 1))
     why = why_no_desktops(host, spec, images_on, room, demand, now)
@@ -53,7 +63,7 @@ def _fits_on(
         room.why_refused(host.id, wanted) or none_text(free, demand, wanted) for wanted, free in alone.items()
     )
     free = 0
-    while free < MAX_FITS and why is None:
+    while free < most and why is None:
         if room.take(host.id, demand) is None:
             why = none
         else:

@@ -181,6 +181,18 @@ class FleetRoom:
         refused = self._refused.get(host_id, EMPTY_MAPPING)
         return {profile: 0 if profile in refused else counts[profile] for profile in sorted(counts)}
 
+    def totals(self, host_id: str) -> dict[str, int]:
+        """Return how many of each profile a host could have if its GPUs were empty."""
+        host = self._hosts.get(host_id)
+        counts: dict[str, int] = {}
+        for number in () if host is None else host.gpus:
+            index = self._fleet.group_of(number).kind_index
+            for profile in self._fleet.kinds[index].sizes:
+                counts[profile] = counts.get(profile, 0) + self._count_when_empty(index, profile)
+            if self._gpus[number].whole:
+                counts[WHOLE_GPU] = counts.get(WHOLE_GPU, 0) + 1
+        return counts
+
     def memory_mib(self, host_id: str) -> int | None:
         """Return how much memory is left on a host; None: not known."""
         return self._hosts[host_id].memory_mib if host_id in self._hosts else None

@@ -136,9 +136,8 @@ def _best(candidates: list[_Candidate], spec: PoolSpec, number: float, cost: Cal
 
     `cost`: of the best place on a host, by its id.
     """
-    kept = _least(candidates, lambda c: not c.has_image)
-    if spec.apart:
-        kept = _least(kept, lambda c: c.placed)
+    kept = _least(candidates, lambda c: c.placed) if spec.apart else candidates
+    kept = _least(kept, lambda c: not c.has_image)
     if spec.choice is HostChoice.RANDOM:
         return kept[min(int(number * len(kept)), len(kept) - 1)]
     if spec.choice is HostChoice.SPREAD:

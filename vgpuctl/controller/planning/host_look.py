@@ -240,6 +240,7 @@ def _seen(
     is_due = is_logon_due(desktop, pool, let_in) and not vm.is_preparing  # nobody is let in before its disk is kept
     is_new = since is None or (is_due and not memory.logon_due)  # its helper gets the time of a boot for that
     running_since = now if running and is_new else None if is_done else since
+    is_ready = running and not vm.is_preparing and _is_ready(vm, pool) and not is_due
     logged_on, empty_since, logged_off = _log_off(vm, memory, mark, powered_off, now)
     report = DesktopReport(
         True,
@@ -250,7 +251,7 @@ def _seen(
         image=vm.image,
         guest_users=vm.guest_users,
         address=vm.address,
-        ready=running and not vm.is_preparing and _is_ready(vm, pool) and not is_due,
+        ready=is_ready,
         running_since=running_since,
         seen_at=now,
         boot_id=host.boot_id,
@@ -267,11 +268,22 @@ def _seen(
         let_in=let_in,
         logon_due=is_due,
         vgpus=vm.vgpus,
+        boot_seconds=_boot_seconds(former, running_since, is_ready, now),
     )
     report = _with_error(report, desktop, vm, stray or unmarked, now)
     if is_due and running and report.code is None and pool is not None:
         report = _with_logon(report, desktop, pool, now)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)
+
+
+def _boot_seconds(
+    former: DesktopReport | None, running_since: float | None, is_ready: bool, now: float
+) -> float | None:
+    """Return how long the last start took, as far as it was seen; letting a user in later is no part of it."""
+    if former is None:
+        return None
+    has_waited = not former.ready and not former.logon_due and running_since == former.running_since
+    return now - running_since if is_ready and has_waited and running_since is not None else former.boot_seconds
 
 
 def _is_same_disk(former: DesktopReport, vm: HostVm, mark: DesktopMark) -> bool:

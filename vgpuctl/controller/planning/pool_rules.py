@@ -3,20 +3,27 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from vgpuctl.config import rules
 from vgpuctl.config.agent_spec import ACCOUNT_PATTERN
+from vgpuctl.config.rules import Problem, ValidationError
 from vgpuctl.config.shape import Rule, nonempty_list
 from vgpuctl.config.vm_fields import JsonSchema, pattern_schema
 from vgpuctl.config.vm_spec import check_pattern
 from vgpuctl.controller.model import EVERYBODY, Logon, PoolSpec, ReadyWhen
+from vgpuctl.controller.planning.desktop_address import ADDRESS, NAME, OPEN_RDP, USER
+from vgpuctl.controller.planning.rdp_file import check_rdp_key
 from vgpuctl.controller.planning.schedules import DAY_NAMES, zone_of
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.guest_logon import is_account, is_guest_user
 
 MAX_DESKTOPS = 10_000
+MAX_LINK = 500
+LINK_WORDS = (ADDRESS, USER, NAME)
+_UNSAFE_SCHEMES = ("javascript", "data", "vbscript", "file", "blob", "about", "view-source")
 USER_PATTERN = ACCOUNT_PATTERN
 RESERVED = frozenset((EVERYBODY, "controller"))
 """Everybody who can sign in; and in the journal, the controller itself."""
@@ -161,3 +168,53 @@ def unique_list(rule: Rule, most: int) -> Rule:
         return entries
 
     return check
+
+
+def opening(value: object) -> str:
+    """Check how a desktop is opened: `rdp`, or the template of a link."""
+    text = rules.as_text(value)
+    if text == OPEN_RDP:
+        return text
+    if len(text) > MAX_LINK or not text.isascii() or not text.isprintable() or re.search(r'[\s"<>\\^`|]', text):
+        raise ValueError(f"rdp, or a link of at most {MAX_LINK} printable ASCII characters")
+    scheme, colon, rest = text.partition(":")
+    if not colon or not rest or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
+        raise ValueError("rdp, or a link such as https://gateway.example.org/?host={address}&user={user}")
+    if scheme in _UNSAFE_SCHEMES:
+        raise ValueError(f"{scheme}: links would run in the page of the controller itself")
+    unknown = [word for word in re.findall(r"\{[^{}]*\}|[{}]", text) if word not in LINK_WORDS]
+    if unknown:
+        raise ValueError(f"{unknown[0]} is not known: it can have {', '.join(LINK_WORDS)}")
+    return text
+
+
+def dns_name(value: object) -> str:
+    """Check the pattern of a desktop's name in the DNS."""
+    text = rules.as_text(value)
+    if text.count(NAME) != 1 or not re.fullmatch(r"[A-Za-z0-9.-]{1,200}", text.replace(NAME, "x"), re.ASCII):
+        raise ValueError("a name in the DNS with {name} for the desktop's own, like {name}.vdi.example.org")
+    return text
+
+
+def subnet(value: object) -> str:
+    """Check a subnet, and write it as the kernel does."""
+    try:
+        return str(ipaddress.ip_network(rules.as_text(value)))
+    except ValueError as error:
+        raise ValueError(f"{value!a} is no subnet, like 10.20.0.0/16: {error}") from None
+
+
+def rdp_keys(value: object) -> dict[str, int | str]:
+    """Check the keys of a pool's RDP files."""
+    if not isinstance(value, Mapping):
+        raise ValueError("keys of RDP files with their values, like redirectclipboard: 1")
+    keys: dict[str, int | str] = {}
+    problems = []
+    for name, given in value.items():
+        try:
+            keys[str(name)] = check_rdp_key(str(name), given)
+        except ValueError as error:
+            problems.append(Problem((str(name)[:60],), str(error)))
+    if problems:
+        raise ValidationError(tuple(problems))
+    return keys

@@ -11,8 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from vgpuctl.config import rules
-from vgpuctl.config.arguments import NAME_PATTERN, NONE, VM_MODES
-from vgpuctl.config.device_rules import find_device_contradictions
+from vgpuctl.config.arguments import NAME_PATTERN
 from vgpuctl.config.labels import labels
 from vgpuctl.config.rules import Problem, ValidationError
 from vgpuctl.config.shape import Key, Shape
@@ -20,15 +19,22 @@ from vgpuctl.config.vm_fields import JsonSchema, enum_schema, integer_schema, no
 from vgpuctl.config.vm_spec import fill_number
 from vgpuctl.controller.model import HostChoice, Logon, OnLogoff, PoolKind, PoolSpec, ReadyWhen, Schedule
 from vgpuctl.controller.planning import pool_rules
+from vgpuctl.controller.planning.pool_contradictions import find_pool_contradictions
 from vgpuctl.controller.planning.pool_rules import MAX_DESKTOPS
-from vgpuctl.controller.planning.pool_vm import POOL_VM_SHAPE, long_name_problem, pool_vm
+from vgpuctl.controller.planning.pool_vm import POOL_VM_SHAPE, pool_vm
+from vgpuctl.controller.planning.rdp_file import KEYS
 from vgpuctl.controller.planning.schedules import DAY_NAMES, clock_problem, clock_text
 from vgpuctl.errors import ClockChange, InvalidInput
 from vgpuctl.value import field_names
 
 MAX_SCHEDULES, MAX_PROFILES = 50, 16
 MAX_SPEC_BYTES = 1 << 20
-_FOR_USERS = ("spare", "per_user", "logon", "on_logoff", "lease_days", "schedules")
+MAX_SUBNETS = 50
+RDP_SCHEMA: JsonSchema = {
+    "type": "object",
+    "propertyNames": {"enum": sorted(KEYS)},
+    "additionalProperties": {"type": ["integer", "string"]},
+}
 
 
 def _schedule(value: object) -> Schedule:
@@ -70,7 +76,8 @@ SCHEDULE_SHAPE = Shape(
 )
 
 
-def _entries_schema(shape: Shape, most: int) -> JsonSchema:
+def entries_schema(shape: Shape, most: int) -> JsonSchema:
+    """Return the JSON Schema of a list of mappings of one shape, at most so many."""
     entry = {
         "type": "object",
         "description": shape.help,
@@ -79,78 +86,6 @@ def _entries_schema(shape: Shape, most: int) -> JsonSchema:
         "additionalProperties": False,
     }
     return {"type": "array", "items": entry, "maxItems": most}
-
-
-def _find_contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:
-    problems: list[Problem] = []
-    for check in (_check_kind, _check_numbers, _check_names, _check_vm):
-        problems += check(fields)
-    return tuple(problems)
-
-
-def _check_kind(fields: Mapping[str, object]) -> Iterator[Problem]:
-    kind, on_logoff = fields.get("kind"), fields.get("on_logoff")
-    if kind == PoolKind.FIXED:
-        for name in _FOR_USERS:
-            if fields.get(name) not in (None, (), 0):
-                text = "a fixed pool has no users and no spares: it has exactly maximum VMs; omit this"
-                yield Problem((name,), text, at_key=True)
-    if kind == PoolKind.FLOATING and on_logoff in (OnLogoff.KEEP, OnLogoff.STOP):
-        text = f"a floating desktop is always refreshed after its user: omit this; kind dedicated can {on_logoff}"
-        yield Problem(("on_logoff",), text)
-    is_refreshed = kind == PoolKind.FLOATING or (kind == PoolKind.DEDICATED and on_logoff == OnLogoff.REFRESH)
-    if fields.get("prepared") is True and not is_refreshed:
-        yield Problem(("prepared",), "nothing of this pool is refreshed: omit this, or on_logoff: refresh", at_key=True)
-
-
-def _check_numbers(fields: Mapping[str, object]) -> Iterator[Problem]:
-    maximum, schedules = fields.get("maximum"), fields.get("schedules")
-    if not isinstance(maximum, int):
-        return
-    for name in ("spare", "max_unavailable"):
-        value = fields.get(name)
-        if isinstance(value, int) and value > maximum:
-            yield Problem((name,), f"{value} are more than maximum: {maximum}")
-    for number, schedule in enumerate(schedules if isinstance(schedules, tuple) else ()):
-        if schedule.spare > maximum:
-            yield Problem(("schedules", number, "spare"), f"{schedule.spare} are more than maximum: {maximum}")
-
-
-def _check_names(fields: Mapping[str, object]) -> Iterator[Problem]:
-    names, maximum, vm = fields.get("names"), fields.get("maximum"), fields.get("vm")
-    try:
-        pattern = pool_rules.names(names)
-    except ValueError:
-        return
-    if not isinstance(maximum, int):
-        return
-    digits, needed = pool_rules.digits(pattern), len(str(maximum))
-    if digits is not None and digits < needed:
-        better = pattern.replace(f":0{digits}", f":0{needed}")
-        yield Problem(("names",), f"{digits} are too few digits for maximum: {maximum}; write {better}")
-        return
-    text = long_name_problem(pattern, maximum, str(vm.get("os") or "") if isinstance(vm, Mapping) else "")
-    if text is not None:
-        yield Problem(("names",), text)
-
-
-def _check_vm(fields: Mapping[str, object]) -> Iterator[Problem]:
-    """Check the VM that the pool's keys make together, by the rules of VM specs."""
-    vm, profiles = fields.get("vm"), fields.get("profile")
-    if vm is not None and not isinstance(vm, Mapping):
-        return
-    whole: dict[str, Any] = {**(vm or {})}
-    whole = {name: tuple(value) if isinstance(value, list) else value for name, value in whole.items()}
-    if profiles:
-        whole["profile"] = profiles[0] if isinstance(profiles, tuple) else profiles
-    problems = [*rules.find_contradictions(whole), *find_device_contradictions(whole)]
-    if whole.get("mode") in (None, *VM_MODES):
-        problems += rules.find_missing_fields(whole)
-    for problem in problems:
-        yield problem if problem.path in ((), ("profile",)) else Problem(("vm", *problem.path), problem.text)
-    ready = fields.get("ready_when")
-    if whole.get("networks") == (NONE,) and isinstance(ready, tuple) and ready[0] is ReadyWhen.PORT:
-        yield Problem(("ready_when",), "a VM without a network card has no port: specify guest or running")
 
 
 POOL_SHAPE = Shape(
@@ -253,15 +188,41 @@ POOL_SHAPE = Shape(
             "goes back to that in seconds, with its name, its keys and its membership of a domain",
             {"type": "boolean"},
         ),
+        Key(
+            "open",
+            pool_rules.opening,
+            "how users open their desktops: rdp, a file for any RDP client; or a link with {address}, {user}, {name}",
+            {"type": "string", "maxLength": pool_rules.MAX_LINK},
+        ),
+        Key(
+            "rdp",
+            pool_rules.rdp_keys,
+            "keys of the RDP files, like gatewayhostname, or use multimon: 1; clipboard, drives, printers and USB are "
+            "off unless set",
+            RDP_SCHEMA,
+        ),
+        Key(
+            "addresses",
+            pool_rules.unique_list(pool_rules.subnet, MAX_SUBNETS),
+            "subnets in which the desktops are: users are shown no other address",
+            nonempty_list_schema({"type": "string"}),
+        ),
+        Key(
+            "dns_name",
+            pool_rules.dns_name,
+            "users are sent to this name in your DNS, like {name}.vdi.example.org, instead of to the address that the "
+            "host sees",
+            {"pattern": r"\{name\}", "type": "string"},
+        ),
         Key("time_zone", pool_rules.time_zone, "of the schedules, like Europe/Berlin", {"type": "string"}),
         Key(
             "schedules",
             pool_rules.unique_list(_schedule, MAX_SCHEDULES),
             SCHEDULE_SHAPE.help,
-            _entries_schema(SCHEDULE_SHAPE, MAX_SCHEDULES),
+            entries_schema(SCHEDULE_SHAPE, MAX_SCHEDULES),
         ),
     ),
-    _find_contradictions,
+    find_pool_contradictions,
 )
 
 

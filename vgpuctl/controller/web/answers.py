@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pages and forms answer with: HTML with the headers that keep it safe, errors as pages, who looks at them."""
+"""What pages and forms share: the fields of a form, HTML with the headers that keep it safe, errors, who asks."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from vgpuctl.agent.http_input import read_bytes
 from vgpuctl.controller.model import CallerKind, FleetCaller
 from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide
 from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.web import render
 from vgpuctl.controller.web.pages import PAGES
 from vgpuctl.controller.web.parts import PageView, Visitor
-from vgpuctl.errors import VgpuctlError
+from vgpuctl.errors import InvalidInput, VgpuctlError
 
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -29,7 +31,9 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 NO_STORE = "no-store"
-_STATUSES = {"not-found": 404, "not-allowed": 403, "not-signed-in": 401}
+MAX_FORM_BYTES, MAX_FIELDS = 16 << 10, 20
+FORM_TYPE = "application/x-www-form-urlencoded"
+_STATUSES = {"stale": 412, "not-found": 404, "not-allowed": 403, "not-signed-in": 401}
 _STATUSES_OF_EXITS = {2: 400, 3: 409, 4: 409, 7: 409, 75: 503}
 _TITLES = {
     400: "This address is wrong", 401: "You are not signed in", 403: "You may not see this",
@@ -75,7 +79,7 @@ def error_page(error: VgpuctlError, who: str | None, path: str = "/", issuer: st
 
     `issuer`: where he can sign in, too.
     """
-    status = _STATUSES.get(error.code) or _STATUSES_OF_EXITS.get(error.status, 500)
+    status = status_of(error)
     title = _TITLES.get(status, "This failed")
     if error.code == "not-signed-in":
         return html(render.render_sign_in("", path, None, issuer), 401)
@@ -85,3 +89,27 @@ def error_page(error: VgpuctlError, who: str | None, path: str = "/", issuer: st
     if status == 503:
         response.headers["Retry-After"] = "5"
     return response
+
+
+def status_of(error: VgpuctlError) -> int:
+    """Return the status of an answer with an error."""
+    return _STATUSES.get(error.code) or _STATUSES_OF_EXITS.get(error.status, 500)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form that a browser sent.
+
+    Raises:
+        InvalidInput: it is none, or a field is there twice. HTTPException: it is too large, or does not arrive.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
+        raise InvalidInput("this is not what a form sends")
+    data = await read_bytes(request, MAX_FORM_BYTES)
+    try:
+        pairs = parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
+    except ValueError as error:
+        raise InvalidInput(f"this is not what a form sends: {error}") from error
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise InvalidInput("a field of the form is there twice")
+    return fields

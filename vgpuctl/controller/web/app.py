@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers browsers: pages, their sections, the stream that keeps a page live, and the files of the look.
 
-    web = WebPages(fleet, callers, in_thread, store.changes)
+    web = WebPages(fleet, callers, in_thread, store)
     Starlette(routes=[*routes, *web.routes()])
 
 `routes()` ends with one for all paths that are no page and not below /api/, so it is the last one of an application.
@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from starlette.requests import Request
@@ -18,16 +18,19 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Route
 
 from vgpuctl.controller.callers import Callers
-from vgpuctl.controller.database.rows import Changes
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import CallerKind, FleetCaller
 from vgpuctl.controller.web import render
 from vgpuctl.controller.web.answers import HEADERS, InThread, error_page, fragment, html, own_path, visitor_of
+from vgpuctl.controller.web.change_routes import WebChanges
 from vgpuctl.controller.web.forms import MINE, WebForms
 from vgpuctl.controller.web.live import Digests, LiveStreams, LiveTimes
-from vgpuctl.controller.web.pages import PAGES, Ask, PageKind
-from vgpuctl.controller.web.parts import PageView
+from vgpuctl.controller.web.pages import PAGES, Ask, PageKind, opens
+from vgpuctl.controller.web.parts import PageView, without_links
 from vgpuctl.errors import InvalidInput, NotFound, VgpuctlError, explain_exception
+
+if TYPE_CHECKING:
+    from vgpuctl.controller.database.store import Store
 
 FOR_A_YEAR = "public, max-age=31536000, immutable"
 STREAM, SECTION = "/web/stream", "section"
@@ -42,13 +45,14 @@ class WebPages:
         fleet: FleetService,
         callers: Callers,
         in_thread: InThread,
-        changes: Changes,
+        store: Store,
         times: LiveTimes = LiveTimes(),  # noqa: B008 - values do not change
     ) -> None:
         self._fleet = fleet
         self._callers = callers
         self._in_thread = in_thread
-        self.live = LiveStreams(changes, times)
+        self._store = store
+        self.live = LiveStreams(store.changes, times)
 
     def close(self) -> None:
         """End the streams."""
@@ -60,6 +64,7 @@ class WebPages:
         return [
             *pages,
             *WebForms(self._fleet, self._callers, self._in_thread).routes(),
+            *WebChanges(self._fleet, self._callers, self._in_thread, self._store).routes(),
             Route(STREAM, self._stream, methods=["GET"]),
             Route("/web/static/{digest}/{name}", _static, methods=["GET"]),
             _Rest("/{path:path}", self._missing, methods=["GET"]),
@@ -75,9 +80,11 @@ class WebPages:
             def make() -> Response:
                 caller = self._callers.find(request, changes=False, touches=section is None)
                 who.append(caller.name)
-                if page.path == "/" and caller.kind is CallerKind.PERSON and caller.role is None:
-                    return RedirectResponse(MINE, 303)  # he sees nothing of the fleet
                 token = self._callers.token(request)
+                if page.path == "/" and caller.role is None:  # he sees nothing of the fleet, and perhaps a pool
+                    nav = visitor_of(caller, token).nav
+                    if caller.kind is CallerKind.PERSON or nav:
+                        return RedirectResponse(MINE if caller.kind is CallerKind.PERSON else nav[0][2], 303)
                 view = self._view(page, caller, token, request.path_params, page.read_query(given, count))
                 if section is not None:
                     return fragment(view, section)
@@ -99,7 +106,8 @@ class WebPages:
     def _view(
         self, page: PageKind, caller: FleetCaller, token: str, in_path: Mapping[str, str], query: Mapping[str, str]
     ) -> PageView:
-        return page.build(Ask(self._fleet, caller, page.calls, token), {**query, **in_path})
+        view = page.build(Ask(self._fleet, caller, (*page.calls, *page.more), token), {**query, **in_path})
+        return view if caller.role is not None else without_links(view, lambda href: opens(caller, href))
 
     async def _stream(self, request: Request) -> Response:
         """Answer with the stream of a page."""

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from vgpuctl.controller.web.bars import badge_of
 from vgpuctl.controller.web.parts import Cell, Link, Steps, TableView
+from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.results.fleet import DesktopResult, FleetEventResult
 
 Query = Mapping[str, str]
@@ -109,3 +112,35 @@ def short(text: str) -> str:
 def as_list(value: object) -> Sequence[object]:
     """Return a value if it is a list; else an empty one."""
     return value if isinstance(value, list | tuple) else ()
+
+
+def spec_text(spec: Mapping[str, object]) -> str:
+    """Return a spec as the YAML that its file could have."""
+    from ruamel import yaml
+
+    writer: Any = yaml.YAML(typ="safe", pure=True)  # its stubs know no type but None for allow_unicode
+    writer.default_flow_style, writer.allow_unicode, writer.sort_base_mapping_type_on_output = False, True, False
+    stream = io.StringIO()
+    writer.dump(to_json_value(spec), stream)
+    return stream.getvalue()
+
+
+def schedule_text(schedule: object) -> str:
+    """Return a schedule of a spec as a line."""
+    if not isinstance(schedule, Mapping):
+        return str(schedule)
+    days = schedule.get("days", "daily")
+    text = days if isinstance(days, str) else ", ".join(map(str, as_list(days)))
+    lead = f", made ready from {schedule['lead']} before" if "lead" in schedule else ""
+    return f"{text} from {schedule.get('from')} to {schedule.get('until')}: {schedule.get('spare')} ready{lead}"
+
+
+def one_line(value: object) -> str:
+    """Return a stored value as people read it; nothing: an empty text."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={one_line(entry)}" for key, entry in sorted(value.items()))
+    if isinstance(value, list | tuple):
+        return ", ".join(map(one_line, value))
+    return "" if value is None else str(value)

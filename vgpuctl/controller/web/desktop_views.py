@@ -50,8 +50,8 @@ def desktops_view(
     )  # fmt: skip
 
 
-def desktop_view(one: DesktopResult, events: Sequence[FleetEventResult], query: Query) -> PageView:
-    """Return the page of a desktop."""
+def desktop_view(one: DesktopResult, events: Sequence[FleetEventResult] | None, query: Query) -> PageView:
+    """Return the page of a desktop. `events`: None: who asks does not see the journal."""
     sections = []
     if one.error or one.why:
         hint = (("What helps:", one.hint),) if one.hint else ()
@@ -75,7 +75,8 @@ def desktop_view(one: DesktopResult, events: Sequence[FleetEventResult], query: 
     )
     sections.append(Section("facts", "Facts", "facts", facts))
     links = (Link("All of its journal", with_query("/journal", {"desktop": one.name})),)
-    sections.append(Section("journal", "Journal", "table", events_table(events), links))
+    if events is not None:
+        sections.append(Section("journal", "Journal", "table", events_table(events), links))
     summary = f"desktop of {one.pool}, {one.phase}"
     return PageView(one.name, "desktops", summary, tuple(sections), (Link("Desktops", "/desktops"),))
 

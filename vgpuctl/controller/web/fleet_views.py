@@ -6,9 +6,7 @@ Views are pure functions, which know neither the database nor the browser.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from vgpuctl.controller.web.bars import (
     FAILED,
@@ -30,6 +28,8 @@ from vgpuctl.controller.web.cells import (
     more_desktops,
     path_of,
     plural,
+    schedule_text,
+    spec_text,
     with_query,
 )
 from vgpuctl.controller.web.parts import (
@@ -42,7 +42,6 @@ from vgpuctl.controller.web.parts import (
     Steps,
     TableView,
 )
-from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.results.fleet import (
     DesktopResult,
     FleetOverviewResult,
@@ -112,10 +111,17 @@ def _pool_row(pool: OverviewPoolResult, color: int) -> tuple[Cell, ...]:
     )
 
 
-def pools_view(overview: FleetOverviewResult, query: Query) -> PageView:
-    """Return the page of all pools."""
-    colors = pool_colors(one.name for one in overview.pools)
-    return PageView("Pools", "pools", plural(len(overview.pools), "pool"), (_pools_section(overview.pools, colors),))
+def pools_view(pools: Sequence[OverviewPoolResult], query: Query) -> PageView:
+    """Return the page of pools."""
+    colors = pool_colors(one.name for one in pools)
+    return PageView("Pools", "pools", plural(len(pools), "pool"), (_pools_section(pools, colors),))
+
+
+def overview_of(pool: PoolResult) -> OverviewPoolResult:
+    """Return a pool as the fleet's overview has it."""
+    return OverviewPoolResult(
+        pool.name, pool.kind, pool.state, pool.reason, pool.image, pool.profiles, pool.maximum, pool.spare, pool.counts
+    )
 
 
 def pool_view(pool: PoolResult, desktops: Sequence[DesktopResult], query: Query) -> PageView:
@@ -137,7 +143,7 @@ def pool_view(pool: PoolResult, desktops: Sequence[DesktopResult], query: Query)
         Fact("Image", Cell(pool.image, path_of("images", pool.image))),
         Fact("Profiles", Cell(", ".join(pool.profiles) or "whole GPUs or VFs", style="code")),
         Fact("Spare", Cell(f"{pool.spare} without a user")),
-        Fact("Schedules", Cell("; ".join(map(schedule_text, as_list(pool.spec.get("schedules")))) or "none")),
+        Fact("Schedules", Cell(_schedules(pool))),
     )
     links = (Link("Its journal", with_query("/journal", {"pool": pool.name})),)
     sections.append(Section("facts", "Facts", "facts", facts, links))
@@ -147,26 +153,10 @@ def pool_view(pool: PoolResult, desktops: Sequence[DesktopResult], query: Query)
     return PageView(pool.name, "pools", f"pool, {pool.kind}, {pool.state}", tuple(sections), (Link("Pools", "/pools"),))
 
 
-def spec_text(spec: Mapping[str, object]) -> str:
-    """Return a spec as the YAML that its file could have."""
-    from ruamel import yaml
-
-    writer: Any = yaml.YAML(typ="safe", pure=True)  # its stubs know no type but None for allow_unicode
-    writer.default_flow_style, writer.allow_unicode, writer.sort_base_mapping_type_on_output = False, True, False
-    stream = io.StringIO()
-    writer.dump(to_json_value(spec), stream)
-    return stream.getvalue()
+def _schedules(pool: PoolResult) -> str:
+    texts = "; ".join(map(schedule_text, as_list(pool.spec.get("schedules"))))
+    return f"{texts}; time zone {pool.spec.get('time_zone', 'UTC')}" if texts else "none"
 
 
 def _resume(pool: PoolResult) -> tuple[tuple[str, str], ...]:
     return (("To let it go on:", f"vgpuctl controller resume-pool {pool.name}"),) if pool.state == "paused" else ()
-
-
-def schedule_text(schedule: object) -> str:
-    """Return a schedule of a spec as a line."""
-    if not isinstance(schedule, Mapping):
-        return str(schedule)
-    days = schedule.get("days", "daily")
-    text = days if isinstance(days, str) else ", ".join(map(str, as_list(days)))
-    lead = f", {schedule['lead']} before" if "lead" in schedule else ""
-    return f"{text} {schedule.get('from')}–{schedule.get('until')}: {schedule.get('spare')} ready{lead}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people do on pages: they sign in and out, and take, start, stop and give back desktops of their own.
+"""What people do on pages: they sign in and out, and take, start and stop desktops of their own.
 
 Each form carries the text that the header of a change has elsewhere, so that no other site's page can send it. After
 a change the browser is sent to a page: reloading that changes nothing.
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from vgpuctl.agent.http_input import read_bytes
 from vgpuctl.controller.callers import Callers, address_of, session_secret, set_cookie
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.oidc_sign_in import RETURN_PATH
@@ -24,18 +22,16 @@ from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.sessions import TooManyTries, WrongPassword
 from vgpuctl.controller.sign_in.signed_in import SignInRefused, SignInUnavailable
 from vgpuctl.controller.web import render
-from vgpuctl.controller.web.answers import InThread, error_page, html, visitor_of
-from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, Temporary, VgpuctlError, explain_exception
+from vgpuctl.controller.web.answers import HEADERS, NO_STORE, InThread, error_page, html, read_form, visitor_of
+from vgpuctl.controller.web.change_views import secret_page
+from vgpuctl.controller.web.portal_views import OPEN_PATH
+from vgpuctl.errors import NotAllowed, NotFound, Temporary, VgpuctlError, explain_exception
 
 SIGN_IN, SIGN_OUT, MINE = "/sign-in", "/sign-out", "/my"
+RDP_TYPE = "application/x-rdp"
 OIDC, OIDC_COOKIE = "/sign-in/oidc", "-oidc"
-MAX_FORM_BYTES, MAX_FIELDS = 16 << 10, 20
-FORM_TYPE = "application/x-www-form-urlencoded"
-ACTIONS: Mapping[str, str] = {
-    "take": "take-desktop", "password": "new-password", "start": "start-desktop", "stop": "stop-desktop",
-    "release": "release",
-}  # fmt: skip
-"""What a button of the page of one's own desktops does -> the call that does it."""
+ACTIONS: Mapping[str, str] = {"take": "take-desktop", "start": "start-desktop", "stop": "stop-desktop"}
+"""What a button of the page of one's own desktops does at once -> the call that does it; `changes` has the others."""
 
 
 class WebForms:
@@ -53,6 +49,7 @@ class WebForms:
             Route(SIGN_IN, self._guarded(self._sign_in), methods=["POST"]),
             Route(OIDC, self._guarded(self._go_to_issuer), methods=["GET"]),
             Route(RETURN_PATH, self._guarded(self._come_back), methods=["GET"]),
+            Route(OPEN_PATH, self._guarded(self._open), methods=["GET"]),
             Route(SIGN_OUT, self._guarded(self._sign_out), methods=["POST"]),
             *(Route(f"{MINE}/{action}", self._guarded(self._change(action)), methods=["POST"]) for action in ACTIONS),
         ]
@@ -135,18 +132,30 @@ class WebForms:
         set_cookie(request, response, None)
         return response
 
+    async def _open(self, request: Request) -> Response:
+        """Answer with the RDP file of a desktop, or send the browser to its link."""
+        name = request.query_params.get("name", "")
+
+        def make() -> Response:
+            caller = self._callers.find(request, changes=False)
+            opened: Any = CALLS["open-desktop"].on(self._fleet, caller, {"name": name}).data
+            if opened.file is None:
+                return RedirectResponse(str(opened.link), 303, {**HEADERS, "Cache-Control": NO_STORE})
+            headers = {"Content-Disposition": f'attachment; filename="{opened.name}.rdp"', "Cache-Control": NO_STORE}
+            return Response(opened.file.encode("ascii"), 200, {**HEADERS, **headers}, RDP_TYPE)
+
+        response: Response = await self._in_thread(make)
+        return response
+
     def _change(self, action: str) -> Callable[[Request], Awaitable[Response]]:
         """Return what a button does: its call, as the one who presses it."""
 
         async def change(request: Request) -> Response:
             form = await read_form(request)
             token = form.pop("token", "")
-            is_sure = action != "release" or form.get("sure") == "yes"
 
             def make() -> Response:
                 caller = self._callers.find(request, changes=True, token=token)
-                if not is_sure:
-                    return html(render.render_question(form.get("name", ""), visitor_of(caller, token)))
                 call = CALLS[ACTIONS[action]]
                 arguments: dict[str, Any] = {name: form[name] for name in call.in_path if name in form}
                 result = call.on(self._fleet, caller, arguments)
@@ -154,7 +163,9 @@ class WebForms:
                 if password is None:
                     return RedirectResponse(MINE, 303)
                 name = str(getattr(result.data, "name", ""))
-                return html(render.render_password(name, caller.name, password, visitor_of(caller, token)))
+                text = f"Log on as {caller.name} with this password; it is good for one log-on."
+                page = secret_page(f"Your password for {name}", text, password, result.warnings, MINE)
+                return html(render.render_page(page, visitor_of(caller, token), None))
 
             response: Response = await self._in_thread(make)
             return response
@@ -166,22 +177,3 @@ def local_path(text: str) -> str:
     """Return a path of this site to go to; of another site's address its first page."""
     is_local = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2000
     return text if is_local and not text.startswith((SIGN_IN, SIGN_OUT)) else "/"
-
-
-async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that a browser sent.
-
-    Raises:
-        InvalidInput: it is none, or a field is there twice. HTTPException: it is too large, or does not arrive.
-    """
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
-        raise InvalidInput("this is not what a form sends")
-    data = await read_bytes(request, MAX_FORM_BYTES)
-    try:
-        pairs = parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
-    except ValueError as error:
-        raise InvalidInput(f"this is not what a form sends: {error}") from error
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise InvalidInput("a field of the form is there twice")
-    return fields

@@ -9,19 +9,22 @@ from typing import Any
 
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import FleetCaller
+from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide
 from vgpuctl.controller.routes import CALLS
-from vgpuctl.controller.web import desktop_views, fleet_views, host_views, portal_views
+from vgpuctl.controller.web import desktop_views, fleet_views, host_views, people_views, portal_views, progress_views
 from vgpuctl.controller.web.bars import TEXTS, state_of_phase
 from vgpuctl.controller.web.cells import PAGE_DESKTOPS
-from vgpuctl.controller.web.parts import PageView
+from vgpuctl.controller.web.changes import buttons
+from vgpuctl.controller.web.parts import PageView, Section
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.results.fleet import DesktopResult
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 MAX_TEXT = 255
 MOST_READ = 5
 """So many times desktops are read for one page with a filter by state; then a link goes on from there."""
 PAGE_HOSTS = 40
+FLEET = FleetTarget()
 _READ_AT_A_TIME = 1000
 _IN_PATH = re.compile(r"\{([a-z]+)\}")
 
@@ -33,20 +36,25 @@ class Ask:
         self.token = token
         """What the forms of the page carry."""
         self._fleet = fleet
-        self._caller = caller
         self._calls = calls
+        self.caller = caller
+
+    def may(self, name: str) -> bool:
+        """Return whether the caller may make a call that is about the fleet."""
+        return decide(self.caller, CALLS[name].access, FLEET) is FleetDecision.ALLOW
 
     def __call__(self, name: str, /, **arguments: Any) -> Any:
         """Return the data of a call; arguments that are None are left out."""
         assert name in self._calls, f"the page does not say that it calls {name}"
         given = {key: value for key, value in arguments.items() if value is not None}
-        return CALLS[name].on(self._fleet, self._caller, given).data
+        return CALLS[name].on(self._fleet, self.caller, given).data
 
 
 class PageKind(Value):
     """A page. `calls`: those that it makes. `takes`: keys of the query. `is_live`: it changes by itself.
 
-    `build`: makes it of the answers, from the query and what is in the path.
+    `build`: makes it of the answers, from the query and what is in the path. `more`: calls that it makes only for who
+    may make them.
     """
 
     path: str
@@ -54,6 +62,7 @@ class PageKind(Value):
     takes: tuple[str, ...]
     build: Callable[[Ask, Mapping[str, str]], PageView]
     is_live: bool = True
+    more: tuple[str, ...] = ()
 
     def read_query(self, given: Mapping[str, str], count: int) -> dict[str, str]:
         """Return the query, checked. `count`: how many keys and values it had.
@@ -77,18 +86,32 @@ class PageKind(Value):
         return None if result is None else result.groupdict()
 
 
+def _with_buttons(
+    view: PageView, ask: Ask, page: str, target: FleetTarget = FLEET, name: str = "", shown: object = None
+) -> PageView:
+    """Return a page with the buttons that its caller may press, as `changes.buttons`."""
+    given = buttons(ask.caller, page, target, name, shown)
+    return replace(view, sections=(Section("actions", "", "buttons", given), *view.sections)) if given else view
+
+
 def _fleet(ask: Ask, query: Mapping[str, str]) -> PageView:
-    return fleet_views.fleet_view(ask("show-overview", after=query.get("after"), limit=PAGE_HOSTS), query)
+    overview = ask("show-overview", after=query.get("after"), limit=PAGE_HOSTS)
+    return _with_buttons(fleet_views.fleet_view(overview, query), ask, "/", shown=overview)
 
 
 def _pools(ask: Ask, query: Mapping[str, str]) -> PageView:
-    return fleet_views.pools_view(ask("show-overview", limit=1), query)
+    if ask.may("show-overview"):
+        view = fleet_views.pools_view(ask("show-overview", limit=1).pools, query)
+    else:
+        view = fleet_views.pools_view(tuple(map(fleet_views.overview_of, ask("list-pools"))), query)
+    return _with_buttons(view, ask, "/pools")
 
 
 def _pool(ask: Ask, query: Mapping[str, str]) -> PageView:
     name = query["name"]
     pool = ask("show-pool", name=name)
-    return fleet_views.pool_view(pool, ask("list-desktops", pool=name, limit=PAGE_DESKTOPS), query)
+    view = fleet_views.pool_view(pool, ask("list-desktops", pool=name, limit=PAGE_DESKTOPS), query)
+    return _with_buttons(view, ask, "/pools/{name}", FleetTarget(name), name, pool)
 
 
 def _desktops(ask: Ask, query: Mapping[str, str]) -> PageView:
@@ -96,8 +119,11 @@ def _desktops(ask: Ask, query: Mapping[str, str]) -> PageView:
     if state is not None and state not in TEXTS:
         raise InvalidInput(f"state: one of {', '.join(TEXTS)}")
     rows, after = _read_desktops(ask, query, state)
-    overview = ask("show-overview", limit=_READ_AT_A_TIME)
-    pools, hosts = [one.name for one in overview.pools], [one.name for one in overview.hosts]
+    if ask.may("show-overview"):
+        overview = ask("show-overview", limit=_READ_AT_A_TIME)
+        pools, hosts = [one.name for one in overview.pools], [one.name for one in overview.hosts]
+    else:
+        pools, hosts = [one.name for one in ask("list-pools")], []
     return desktop_views.desktops_view(rows, after, pools, hosts, query)
 
 
@@ -121,24 +147,30 @@ def _read_desktops(ask: Ask, query: Mapping[str, str], state: str | None) -> tup
 
 def _desktop(ask: Ask, query: Mapping[str, str]) -> PageView:
     one = ask("show-desktop", name=query["name"])
-    return desktop_views.desktop_view(one, ask("find-events", desktop=one.name, limit=20), query)
+    events = ask("find-events", desktop=one.name, limit=20) if ask.may("find-events") else None
+    target = FleetTarget(one.pool, one.user, is_desktop=True)
+    view = desktop_views.desktop_view(one, events, query)
+    return _with_buttons(view, ask, "/desktops/{name}", target, one.name, one)
 
 
 def _hosts(ask: Ask, query: Mapping[str, str]) -> PageView:
-    return host_views.hosts_view(ask("show-overview", after=query.get("after"), limit=200), query)
+    overview = ask("show-overview", after=query.get("after"), limit=200)
+    return _with_buttons(host_views.hosts_view(overview, query), ask, "/hosts")
 
 
 def _host(ask: Ask, query: Mapping[str, str]) -> PageView:
     host = ask("show-host", name=query["name"])
-    return host_views.host_view(host, ask("show-overview", host=host.name), query)
+    view = host_views.host_view(host, ask("show-overview", host=host.name), query)
+    return _with_buttons(view, ask, "/hosts/{name}", name=host.name, shown=host)
 
 
 def _images(ask: Ask, query: Mapping[str, str]) -> PageView:
-    return host_views.images_view(ask("list-images"), query)
+    return _with_buttons(host_views.images_view(ask("list-images"), query), ask, "/images")
 
 
 def _image(ask: Ask, query: Mapping[str, str]) -> PageView:
-    return host_views.image_view(ask("show-image", name=query["name"]), query)
+    image = ask("show-image", name=query["name"])
+    return _with_buttons(host_views.image_view(image, query), ask, "/images/{name}", name=image.name, shown=image)
 
 
 def _journal(ask: Ask, query: Mapping[str, str]) -> PageView:
@@ -152,21 +184,68 @@ def _journal(ask: Ask, query: Mapping[str, str]) -> PageView:
     )
 
 
+def _people(ask: Ask, query: Mapping[str, str]) -> PageView:
+    people = ask("list-people", after=query.get("after"), limit=people_views.PAGE_PEOPLE + 1)
+    return _with_buttons(people_views.people_view(people, ask("list-entitlements"), query), ask, "/people")
+
+
+def _person(ask: Ask, query: Mapping[str, str]) -> PageView:
+    one = ask("show-person", name=query["name"])
+    desktops = ask("list-desktops", user=one.name, limit=PAGE_DESKTOPS)
+    view = people_views.person_view(one, ask("list-entitlements"), desktops)
+    return _with_buttons(view, ask, "/people/{name}", name=one.name, shown=one)
+
+
+def _rights(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return _with_buttons(people_views.rights_view(ask("list-entitlements"), ask.caller), ask, "/rights")
+
+
+def _tokens(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return _with_buttons(people_views.tokens_view(ask("list-tokens")), ask, "/tokens")
+
+
+def _progress(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return progress_views.progress_view(ask("show-progress"))
+
+
+def _capacity(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return progress_views.capacity_view(ask("show-capacity"))
+
+
 def _mine(ask: Ask, query: Mapping[str, str]) -> PageView:
     return portal_views.portal_view(ask("list-my-pools"), ask("list-my-desktops"), ask.token, ask("show-myself").limits)
 
 
 PAGES = (
     PageKind("/", ("show-overview",), ("after",), _fleet),
-    PageKind("/pools", ("show-overview",), (), _pools),
+    PageKind("/pools", ("list-pools",), (), _pools, more=("show-overview",)),
     PageKind("/pools/{name}", ("show-pool", "list-desktops"), (), _pool),
-    PageKind("/desktops", ("list-desktops", "show-overview"), ("pool", "host", "state", "user", "after"), _desktops),
-    PageKind("/desktops/{name}", ("show-desktop", "find-events"), (), _desktop),
+    PageKind(
+        "/desktops", ("list-desktops",), ("pool", "host", "state", "user", "after"), _desktops,
+        more=("show-overview", "list-pools"),
+    ),
+    PageKind("/desktops/{name}", ("show-desktop",), (), _desktop, more=("find-events",)),
     PageKind("/hosts", ("show-overview",), ("after",), _hosts),
     PageKind("/hosts/{name}", ("show-host", "show-overview"), (), _host),
     PageKind("/images", ("list-images",), (), _images),
     PageKind("/images/{name}", ("show-image",), (), _image),
+    PageKind("/capacity", ("show-capacity",), (), _capacity, is_live=False),
+    PageKind("/progress", ("show-progress",), (), _progress),
+    PageKind("/people", ("list-people", "list-entitlements"), ("after",), _people),
+    PageKind("/people/{name}", ("show-person", "list-entitlements", "list-desktops"), (), _person),
+    PageKind("/rights", ("list-entitlements",), (), _rights),
+    PageKind("/tokens", ("list-tokens",), (), _tokens),
     PageKind("/my", ("list-my-pools", "list-my-desktops", "show-myself"), (), _mine),
     PageKind("/journal", ("find-events",), (*desktop_views.JOURNAL_FILTERS, "before"), _journal),
-)
+)  # fmt: skip
 """Every page."""
+
+
+def opens(caller: FleetCaller, href: str) -> bool:
+    """Return whether a path leads to a page that a caller may see, as far as its calls are not about one thing."""
+    page = next((one for one in PAGES if one.match(href.partition("?")[0]) is not None), None)
+    accesses = () if page is None else tuple(CALLS[name].access for name in page.calls)
+    return all(
+        decide(caller, one, FLEET) is FleetDecision.ALLOW or (one.right is not None and not one.any_pool)
+        for one in accesses
+    )

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from vgpuctl.value import Value
+from collections.abc import Callable
+from typing import Any
+
+from vgpuctl.value import Value, field_names, replace
 
 POOL_COLORS = 8
 
@@ -158,3 +161,91 @@ class PageView(Value):
     summary: str
     sections: tuple[Section, ...]
     trail: tuple[Link, ...] = ()
+
+
+class PageButton(Value):
+    """A link that looks like a button. `style`: `first` of what most people want, `danger` of what deletes."""
+
+    text: str
+    href: str
+    style: str = ""
+
+
+class FieldView(Value):
+    """A field of a form. `value`: as it was typed; `options`: of a choice. `problem`: what is wrong with it."""
+
+    name: str
+    label: str
+    kind: str
+    value: str
+    help: str
+    options: tuple[str, ...]
+    problem: str
+    required: bool
+
+
+class FieldGroup(Value):
+    """A list of entries with the same fields. `problem`: of the whole list."""
+
+    name: str
+    label: str
+    help: str
+    problem: str
+    rows: tuple[tuple[FieldView, ...], ...]
+
+
+class FormView(Value):
+    """A form whose fields go into the query of the page that shows the plan. `hidden`: names and values."""
+
+    path: str
+    hidden: tuple[tuple[str, str], ...]
+    fields: tuple[FieldView | FieldGroup, ...]
+    note: str
+    cancel: str
+
+
+class PlanView(Value):
+    """What a change does: `words` in sentences, `lines` one after the other, `warnings`; the button that makes it.
+
+    `action`: where the button sends it; `once`: a text that is another one each time, so that it is made once.
+    """
+
+    words: str
+    lines: tuple[str, ...]
+    warnings: tuple[str, ...]
+    action: str
+    button: str
+    is_danger: bool
+    token: str
+    once: str
+    edit: str | None
+    cancel: str
+
+
+class ProblemView(Value):
+    """What is wrong, and what helps. `fields`: the names and labels of those with a problem of their own."""
+
+    text: str
+    hint: str | None
+    fields: tuple[tuple[str, str], ...] = ()
+
+
+class SecretView(Value):
+    """A secret that is shown once. `back`: where the page leads then."""
+
+    text: str
+    secret: str
+    warnings: tuple[str, ...]
+    back: str
+
+
+def without_links(part: Any, opens: Callable[[str], bool]) -> Any:
+    """Return a part of a page without links to pages that do not open. `opens`: whether that of a path does."""
+    if isinstance(part, tuple):
+        kept = (one for one in part if not isinstance(one, Link) or opens(one.href))
+        return tuple(without_links(one, opens) for one in kept)
+    if isinstance(part, Cell):
+        return part if part.href is None or opens(part.href) else replace(part, href=None)
+    if not isinstance(part, Value):
+        return part
+    return type(part)(**{name: without_links(getattr(part, name), opens) for name in field_names(part)})

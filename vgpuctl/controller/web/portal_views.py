@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
+from vgpuctl.controller.planning.desktop_address import OPEN_RDP
 from vgpuctl.controller.web.bars import badge_of, pool_colors
 from vgpuctl.controller.web.cells import plural, time_cell
 from vgpuctl.controller.web.parts import Cell, PageView, Section
@@ -12,18 +14,21 @@ from vgpuctl.model.quota_text import limit_text
 from vgpuctl.model.results.people import LimitResult, MyDesktopResult, MyPoolResult
 from vgpuctl.value import Value
 
+OPEN_PATH = "/my/open"
+"""Where a desktop's RDP file is, by its `name`."""
 _TEXTS = {
-    "assigned": "It is yours. When its address is shown here, open it with your remote desktop program.",
+    "assigned": "It is yours. Its address is being confirmed: it is shown here in a moment.",
     "connected": "You are logged on.",
     "off": "It is off.",
-    "starting": "It starts. That takes a minute or two.",
+    "starting": "It starts.",
     "making": "It is being made.",
     "preparing": "It sets itself up, once.",
     "waiting": "It waits for its host.",
-    "failed": "It does not start. Tell an admin its name, or give it back and take another one.",
+    "failed": "It does not start. Try Start once; then tell an admin its name, or give it back and take another one.",
     "unknown": "Its host does not answer just now. What you do in it is not lost.",
     "lost": "Its VM is gone. Tell an admin its name.",
 }
+_BY_ADDRESS = "It is ready: open its address with your remote desktop program."
 _KINDS = {
     "floating": "A fresh desktop each time: what you leave in it is deleted when you log off.",
     "dedicated": "Yours alone: what you save stays.",
@@ -31,16 +36,20 @@ _KINDS = {
 
 
 class PortalButton(Value):
-    """A button. `action`: of `forms.ACTIONS`; `field`, `value`: what it sends."""
+    """A button. `action`: of `forms.ACTIONS`; `field`, `value`: what it sends. `asks`: a page asks first."""
 
     action: str
     text: str
     field: str
     value: str
+    asks: bool = False
 
 
 class PortalCard(Value):
-    """A pool of which somebody may have a desktop, or a desktop that he has. `facts`: names and cells."""
+    """A pool of which somebody may have a desktop, or a desktop that he has. `facts`: names and cells.
+
+    `opens`: the address that opens it; None: its user does that himself, or cannot yet.
+    """
 
     title: str
     text: str
@@ -49,6 +58,7 @@ class PortalCard(Value):
     facts: tuple[tuple[str, Cell], ...] = ()
     buttons: tuple[PortalButton, ...] = ()
     note: str = ""
+    opens: str | None = None
 
 
 class Portal(Value):
@@ -87,14 +97,26 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
     power = ("start", "Start") if is_off else ("stop", "Shut down")
     buttons = [PortalButton(*power, "name", one.name)]
     if one.logon == "local" and not is_off:
-        buttons.append(PortalButton("password", "New password", "name", one.name))
+        buttons.append(PortalButton("password", "New password", "name", one.name, asks=True))
     if one.kind == "floating":
-        buttons.append(PortalButton("release", "Give back", "name", one.name))
+        buttons.append(PortalButton("release", "Give back", "name", one.name, asks=True))
     text = _TEXTS.get(one.phase, "")
     if one.phase == "assigned" and one.address is not None:
-        text = "It is ready: open its address with your remote desktop program."
+        text = (
+            "It is ready."
+            if one.opens is not None
+            else "It is ready: open its address with your remote desktop program."
+        )
+    if one.usual_seconds is not None:
+        text += f" That usually takes {_duration(one.usual_seconds)}."
+    opens = one.opens if one.opens != OPEN_RDP else f"{OPEN_PATH}?name={quote(one.name, safe='')}"
     note = _KINDS.get(one.kind or "", "")
-    return PortalCard(one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note)
+    return PortalCard(one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note, opens)
+
+
+def _duration(seconds: int) -> str:
+    """Return a time as people say it."""
+    return "less than a minute" if seconds < 50 else f"about {plural(round(seconds / 60), 'minute')}"
 
 
 def _pool_card(one: MyPoolResult, color: int) -> PortalCard:

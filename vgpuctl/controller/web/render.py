@@ -32,6 +32,11 @@ NAV = (
     ("desktops", "Desktops", "/desktops"),
     ("hosts", "Hosts", "/hosts"),
     ("images", "Images", "/images"),
+    ("capacity", "Capacity", "/capacity"),
+    ("progress", "In progress", "/progress"),
+    ("people", "People", "/people"),
+    ("rights", "Rights", "/rights"),
+    ("tokens", "Tokens", "/tokens"),
     ("journal", "Journal", "/journal"),
     ("my", "My desktops", "/my"),
 )
@@ -108,17 +113,6 @@ def render_sign_in(name: str, path: str, problem: str | None, issuer: str | None
     return template.render(
         name=name, path=path, problem=problem, issuer=issuer, oidc=oidc, visitor=Visitor(), stream=None
     )
-
-
-def render_question(desktop: str, visitor: Visitor) -> str:
-    """Return the page that asks whether somebody gives a desktop back."""
-    return _environment().get_template("question.html").render(desktop=desktop, visitor=visitor, stream=None)
-
-
-def render_password(desktop: str, user: str, password: str, visitor: Visitor) -> str:
-    """Return the page that shows a one-time password."""
-    template = _environment().get_template("password.html")
-    return template.render(desktop=desktop, user=user, password=password, visitor=visitor, stream=None)
 
 
 def digest_of(text: str) -> str:

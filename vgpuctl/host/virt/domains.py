@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -282,6 +283,12 @@ class LibvirtHypervisor(DomainChanges):
         """Return a running guest's addresses from one source; None when that source does not answer."""
         with self._open_domain(uuid, "virDomainInterfaceAddresses", "read the addresses of") as domain:
             return read_addresses(self._connection, domain, source)
+
+    def open_graphics(self, uuid: str, index: int) -> socket.socket:
+        """Open a running domain's screen, without its password."""
+        with self._open_domain(uuid, "virDomainOpenGraphicsFD", "open the screen of") as domain:
+            descriptor = domain.openGraphicsFD(index, constants.VIR_DOMAIN_OPEN_GRAPHICS_SKIPAUTH)
+            return socket.socket(fileno=descriptor)
 
     def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
         """Return the graphics types that have a password; None when this connection may not read it."""

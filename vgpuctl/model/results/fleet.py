@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from vgpuctl.value import EMPTY_MAPPING, Value
 
@@ -122,11 +122,19 @@ class PoolResult(Value):
     spec: Mapping[str, Any] = EMPTY_MAPPING
 
 
+class PoolMessageResult(Value):
+    """How many desktops of a pool showed a message to who is logged on there; `failed`: those that did not, and why."""
+
+    pool: str
+    reached: int
+    failed: Mapping[str, str]
+
+
 class DesktopResult(Value):
     """A desktop. `phase`: what it is doing, computed from what is wanted and the host's last report; `why` says more.
 
     `address`: only of one whose host confirmed its user. `seen`: when its host last said something of it.
-    `code`, `error`, `hint`: of what failed last.
+    `code`, `error`, `hint`: of what failed last. `logon`: whom its guest lets log on, as its pool's spec says.
     """
 
     name: str
@@ -148,6 +156,7 @@ class DesktopResult(Value):
     error: str | None
     hint: str | None
     generation: int
+    logon: str | None = None
 
 
 class AssignedDesktopResult(DesktopResult):
@@ -218,6 +227,39 @@ class FleetFitsResult(Value):
     hosts: tuple[FleetFitsHostResult, ...]
 
 
+class PoolRoomResult(Value):
+    """How many more desktops of a pool fit now, at most `maximum_left`, which its spec allows.
+
+    `why`: what the first host without room says; null where so many fit as the spec allows.
+    """
+
+    pool: str
+    profiles: tuple[str, ...]
+    free: int
+    maximum_left: int
+    why: str | None
+
+
+class ProfileRoomResult(Value):
+    """How many more of a profile fit if all have it, in all and on each of the `hosts`. `total`: on empty GPUs."""
+
+    profile: str
+    free: int
+    total: int
+    hosts: Mapping[str, int]
+
+
+class FleetCapacityResult(Value):
+    """What the hosts of a fleet have room for. The numbers do not add up: each is as if the others got nothing.
+
+    `unplaced`: how many desktops wait for a host: they go first.
+    """
+
+    pools: tuple[PoolRoomResult, ...]
+    profiles: tuple[ProfileRoomResult, ...]
+    unplaced: int
+
+
 class FleetImageResult(Value):
     """A base image. `path`: of its file on the hosts. `pools`: those that use it.
 
@@ -239,12 +281,61 @@ class FleetImageResult(Value):
     hosts: Mapping[str, str] = EMPTY_MAPPING
 
 
+class FleetFileResult(Value):
+    """A whole fleet, as apply-fleet reads it. Each entry has the keys of the fleet file's reference; no secrets."""
+
+    version: int
+    hosts: Mapping[str, Mapping[str, Any]]
+    images: Mapping[str, Mapping[str, Any]]
+    pools: Mapping[str, Mapping[str, Any]]
+    people: Mapping[str, Mapping[str, Any]]
+    quotas: Mapping[str, Mapping[str, Any]]
+    entitlements: tuple[Mapping[str, Any], ...]
+
+
+class AppliedPartResult(Value):
+    """What was done with one thing of a fleet file. `fields`: those that differed; empty where it was created."""
+
+    kind: str
+    name: str
+    change: Annotated[str, "created", "changed", "unchanged"]
+    fields: tuple[str, ...] = ()
+
+
+class AppliedFleetResult(Value):
+    """What was done with a fleet file, in the order of the work, and what to know about it."""
+
+    parts: tuple[AppliedPartResult, ...]
+    warnings: tuple[str, ...] = ()
+
+
 class FieldChangeResult(Value):
     """A field that a change changed, before and after; null: it had no value, or has none. Secrets are not shown."""
 
     field: str
     before: str | None
     after: str | None
+
+
+class ImageCopyResult(Value):
+    """An image that a host does not have whole. `state`: missing, copying 40 %, or failed with the reason."""
+
+    image: str
+    host: str
+    state: str
+
+
+class FleetProgressResult(Value):
+    """What is being done. `moving`, `failed`: how many desktops are on their way, and how many failed or are not known.
+
+    `desktops`, `failures`: the first ones of both, by name. `copies`: images on hosts that do not have them yet.
+    """
+
+    moving: int
+    failed: int
+    desktops: tuple[DesktopResult, ...]
+    failures: tuple[DesktopResult, ...]
+    copies: tuple[ImageCopyResult, ...]
 
 
 class FleetEventResult(Value):

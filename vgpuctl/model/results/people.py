@@ -105,6 +105,9 @@ class MyDesktopResult(Value):
 
     `why`: what it waits for. `password`: of his account in it, only in the answer that made it. `kind`: of its pool.
     `logon`: local: he has an account in it, with one-time passwords; null: its guest lets in whom it knows.
+    `opens`: rdp: by the RDP file of open-desktop; else the link that opens it; null: it has no address yet, or its pool
+    does not say how. `usual_seconds`: so long its pool's desktops take to start, as a rule; null: not known, or it
+    does not start now.
     """
 
     name: str
@@ -118,6 +121,16 @@ class MyDesktopResult(Value):
     password: str | None = None
     kind: str | None = None
     logon: str | None = None
+    opens: str | None = None
+    usual_seconds: int | None = None
+
+
+class OpenDesktopResult(Value):
+    """How a desktop is opened: by a `link`, or by a `file`, the text of an RDP file; the other one is null."""
+
+    name: str
+    link: str | None
+    file: str | None
 
 
 class UseResult(Value):

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.hosts import create, open_sim_host, request
+from tests.meanwhile import with_calls
 from tests.unit.controller.planning.fleets import desktop_of, pool_of, ready_report
 from vgpuctl.controller.hosts.guests import ask_guest
 from vgpuctl.controller.model import ReadyWhen
 from vgpuctl.controller.planning.host_look import HostVm
+from vgpuctl.library import GpuHost
 from vgpuctl.model.desktop import DesktopMark
+from vgpuctl.model.outcome import CallSettings
 from vgpuctl.value import replace
 
 READY = replace(ready_report(), running_since=1.0)
@@ -33,3 +37,40 @@ def test_a_refresh_that_no_look_saw_is_another_boot(former, mark, image, asks):
     vm = HostVm("d-001", "id-1", "running", 3, replace(MARK, **mark), image)
     question = ask_guest(desktop_of(report=replace(READY, **former)), pool, vm)
     assert (question.needs_guest, question.vm.guest_answers, question.vm.port_open) == (asks, not asks, not asks)
+
+
+class _Link:
+    """A link to a host of this process."""
+
+    def __init__(self, host: GpuHost) -> None:
+        self._host = host
+
+    def host(self) -> GpuHost:
+        return self._host
+
+
+@pytest.mark.parametrize(
+    ("spec", "of_hosts", "knows"),
+    [
+        ({}, False, True),
+        ({"addresses": ("192.168.122.0/24",)}, False, True),
+        ({"addresses": ("10.0.0.0/8",)}, False, False),
+        ({}, True, False),
+    ],
+    ids=["seen by its host", "in the pool's ranges", "not in them", "a host's own"],
+)
+def test_an_address_is_the_hosts_word(tmp_path, spec, of_hosts, knows):
+    ports = open_sim_host(tmp_path, "a100-40").ports
+    vm = create(ports, request("A100-4C", name="office-001", image="/srv/images/ubuntu-24.04.qcow2")).data
+    (lease,) = ports.hypervisor.guest_addresses(vm.uuid, "lease")
+    lie, genuine = replace(lease, address="203.0.113.66", mac=lease.mac), ports.hypervisor.guest_addresses
+    lying = with_calls(ports, "hypervisor", guest_addresses=lambda u, s: (lie,) if s == "agent" else genuine(u, s))
+    seen = HostVm("office-001", vm.uuid, "running", 1, replace(MARK, user="ada"), None)
+    question = ask_guest(desktop_of(id=vm.uuid, user="ada"), pool_of(**spec), seen)
+    assert question.needs_address
+    answered = question.answered(
+        _Link(GpuHost(lying, CallSettings())), frozenset({lease.address}) if of_hosts else frozenset()
+    )
+    assert answered.address == (lease.address if knows else None)
+    named = ask_guest(desktop_of(name="office-001", user="ada"), pool_of(dns_name="{name}.vdi.example.org"), seen)
+    assert (named.vm.address, named.needs_address) == ("office-001.vdi.example.org", False)

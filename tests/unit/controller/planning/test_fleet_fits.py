@@ -26,6 +26,13 @@ def fits(spec, rooms, images=None, hosts=HOSTS, coming=()) -> list[HostFits]:
     return list(count_fits(spec, hosts, room, images or {}, NOW))
 
 
+def test_who_needs_so_many_hears_of_no_more():
+    room = room_of_fleet({host.id: StoredRoom(FOUR, 1) for host in HOSTS}, [], {})
+    assert [(one.host.name, one.free) for one in count_fits(A16_2B, HOSTS, room, {}, NOW, 3)] == [("host-2", 3)]
+    assert room.totals("h2") == {"A16-2B": 16}
+    assert room.totals("gone") == {}
+
+
 def numbers(*args, **more) -> list[tuple[str, int]]:
     return [(one.host.name, one.free) for one in fits(*args, **more)]
 

@@ -297,6 +297,25 @@ def test_a_guest_without_a_helper_is_never_ready():
     assert (kinds(back), back.reports["id-1"].code) == (["AllowLogon"], None)
 
 
+@pytest.mark.parametrize(
+    ("former", "guest", "seconds"),
+    [
+        ({"ready": False, "running_since": NOW - 90}, True, 90.0),
+        ({"ready": False, "running_since": NOW - 90, "boot_seconds": 40.0}, True, 90.0),
+        ({"ready": False, "running_since": NOW - 90, "boot_seconds": 40.0}, False, 40.0),
+        ({"ready": True, "running_since": NOW - 90, "boot_seconds": 40.0}, True, 40.0),
+        ({"ready": True, "running_since": None, "boot_seconds": 40.0}, True, 40.0),
+        ({"ready": False, "running_since": NOW - 90, "logon_due": True}, True, None),
+    ],
+    ids=["ready now", "once more", "not yet", "ready before", "booted unseen", "only a user was let in"],
+)
+def test_how_long_a_start_took(former, guest, seconds):
+    pool = replace(POOL, spec=replace(POOL.spec, ready_when=ReadyWhen.GUEST))
+    desktop = seen(desktop_of(), **former)
+    report = plan_of([desktop], [vm_of(desktop, guest_answers=guest, guest_users=() if guest else None)], pool)
+    assert report.reports["id-1"].boot_seconds == seconds
+
+
 def test_the_log_on_of_another_is_known():
     report = replace(USED_REPORT, guest_users=("eve", "ADA"))
     assert others_logged_on("CORP\\ada", replace(report, user="CORP\\ada")) == ("eve",)

@@ -91,3 +91,11 @@ addEventListener("pagehide", () => { source?.close(); source = null; clearTimeou
 addEventListener("pageshow", (event) => { if (event.persisted) begin(); });
 addEventListener("online", () => { if (!source) { clearTimeout(timer); begin(); } });
 begin();
+
+// A second click on the button of a form that changes something sends nothing.
+addEventListener("submit", (event) => {
+  if (event.target.method !== "post") return;
+  if (event.target.dataset.sent) event.preventDefault();
+  event.target.dataset.sent = "yes";
+  setTimeout(() => { delete event.target.dataset.sent; }, 3000);
+});

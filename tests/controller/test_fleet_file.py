@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole fleet as YAML and back: nothing changes twice, what is missing is made, errors name their place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.agent.conftest import RunningAgent
+from tests.controller.conftest import IMAGE, SPEC
+from tests.controller.controllers import Controller, running_controller
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    with running_controller(tmp_path_factory.mktemp("fleet") / "controller") as one:
+        yield one
+
+
+def write(path: Path, content: Any) -> Path:
+    YAML().dump(content, path)
+    return path
+
+
+def apply(controller: Controller, path: Path, *words: str) -> list[tuple[str, str, str]]:
+    parts = controller.data("apply-fleet", "-f", str(path), *words)["parts"]
+    return [(one["kind"], one["name"], one["change"]) for one in parts]
+
+
+def fleet_of(agent: RunningAgent) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "hosts": {"gpu01": {"address": f"agent:{agent.path}", "labels": {"site": "berlin"}}},
+        "images": {"office": {"path": IMAGE, "version": "7"}},
+        "pools": {"office": {**SPEC, "maximum": 2, "open": "rdp", "rdp": {"use multimon": 1}}},
+        "people": {"ada": {"groups": ["staff"]}, "eve": {"disabled": True}},
+        "quotas": {"@staff": {"desktops": 2, "gpu_mib": 16384}},
+        "entitlements": [{"who": "@staff", "right": "use", "pool": "office"}, {"who": "ada", "right": "viewer"}],
+    }
+
+
+def test_from_an_empty_controller_to_yaml_and_back(controller: Controller, agent: RunningAgent, tmp_path: Path) -> None:
+    file = write(tmp_path / "fleet.yaml", fleet_of(agent))
+    made = [
+        ("host", "gpu01"), ("image", "office"), ("pool", "office"), ("person", "ada"), ("person", "eve"),
+        ("quota", "@staff"),
+        ("entitlement", "@staff use office"), ("entitlement", "ada viewer"),
+    ]  # fmt: skip
+    assert apply(controller, file, "--dry-run") == [(*one, "created") for one in made]
+    assert controller.data("list-hosts") == [], "a dry run makes nothing"
+    printed = controller.run("apply-fleet", "-f", str(file))
+    assert printed.stdout.splitlines()[0] == "host gpu01: created", printed.stderr
+    assert apply(controller, file) == [(*one, "unchanged") for one in made]
+    again = controller.run("apply-fleet", "-f", str(file))
+    assert again.stdout == "nothing to change: 8 entries are so already\n"
+
+    exported = tmp_path / "exported.yaml"
+    exported.write_text(controller.run("export-fleet").stdout)
+    assert {one[2] for one in apply(controller, exported)} == {"unchanged"}
+    content = YAML(typ="safe").load(exported)
+    assert content["pools"]["office"]["rdp"] == {"use multimon": 1}
+    assert content["people"] == {
+        "ada": {"groups": ["staff"], "realm": "local"},
+        "eve": {"disabled": True, "realm": "local"},
+    }
+
+    content["pools"]["office"]["maximum"] = 3
+    del content["pools"]["office"]["open"], content["pools"]["office"]["rdp"]
+    content["hosts"]["gpu01"]["labels"] = {"site": "paris"}
+    del content["people"]["ada"], content["quotas"]["@staff"]["gpu_mib"]
+    changed = write(tmp_path / "changed.yaml", content)
+    parts = controller.data("apply-fleet", "-f", str(changed))["parts"]
+    assert [(one["kind"], one["fields"]) for one in parts if one["change"] != "unchanged"] == [
+        ("host", ["labels"]),
+        ("pool", ["maximum", "open", "rdp"]),
+        ("quota", ["gpu_mib"]),
+    ]
+    assert controller.data("show-pool", "office")["maximum"] == 3
+    assert controller.data("show-host", "gpu01")["labels"] == {"site": "paris"}
+    assert controller.data("show-person", "ada")["groups"] == ["staff"], "what the file leaves out stays"
+
+    content["hosts"]["gpu01"]["address"] = "local"
+    moved = controller.run("apply-fleet", "-f", str(write(tmp_path / "moved.yaml", content)))
+    assert (moved.returncode, "remove-host gpu01" in moved.stderr) == (2, True), moved.stderr
+
+
+def test_what_was_done_before_a_failure_is_said_and_stays(controller: Controller, tmp_path: Path) -> None:
+    content = {
+        "version": 1,
+        "images": {"lab": {"path": IMAGE}},
+        "pools": {"lab": {**SPEC, "image": "nothing", "names": "lab-{:03}"}},
+        "people": {"bob": {}},
+    }
+    file = write(tmp_path / "fleet.yaml", content)
+    failed = controller.run("apply-fleet", "-f", str(file), "--json")
+    error = json.loads(failed.stdout)["error"]
+    assert (failed.returncode, error["code"], error["facts"]["part"]) == (2, "not-found", "pool lab")
+    assert error["left"] == ["image lab: created"]
+    assert controller.data("show-image", "lab")["path"] == IMAGE
+    content["pools"]["lab"]["image"] = "lab"
+    assert apply(controller, write(file, content)) == [
+        ("image", "lab", "unchanged"), ("pool", "lab", "created"), ("person", "bob", "created"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("version: 2\n", "f.yaml:1:10: version: this program reads version 1"),
+        ("hosts: {}\n", "version: missing"),
+        ("version: 1\npols: {}\n", "f.yaml:2:1: pols: unknown field (did you mean 'pools'?)"),
+        ("version: 1\npools: {office: {kind: floating}}\n", "pools.office.image: missing"),
+        ("version: 1\nhosts: {gpu01: {addres: local}}\n", "hosts.gpu01.addres: unknown field"),
+        ("version: 1\nentitlements: [{who: ada, right: own}]\n", "entitlements[0].right: "),
+        ("version: 1\nentitlements: {who: ada}\n", "entitlements: expected a list"),
+        ("version: 1\npeople: {everybody: {}}\n", "people.everybody: everybody is no user's name"),
+        ("- 1\n", "expected a mapping"),
+        ("version: 1\nimages: {a: {path: relative}}\n", "images.a.path: "),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_before_anything_is_asked(
+    controller: Controller, tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+    refused = controller.run("apply-fleet", "-f", str(file))
+    assert refused.returncode == 2
+    assert words in refused.stderr, refused.stderr

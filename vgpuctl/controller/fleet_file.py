@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole fleet in one YAML file: what `export-fleet` prints and `apply-fleet` makes true, at a controller.
+
+    version: 1
+    hosts: {gpu01: {address: local}}
+    images: {office: {path: /srv/images/office.qcow2}}
+    pools: {office: {kind: floating, image: office, profile: 2B, names: "office-{:03}", maximum: 40}}
+    people: {ada: {groups: [staff]}}
+    quotas: {"@staff": {desktops: 2}}
+    entitlements: [{who: "@staff", right: use, pool: office}]
+
+It has no secrets: no passwords, no tokens. What the controller has and the file does not is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+from vgpuctl.config import rules
+from vgpuctl.config.labels import labels
+from vgpuctl.config.rules import ValidationError
+from vgpuctl.config.shape import Key, Shape, mapping_of, nest_problems
+from vgpuctl.config.yaml_reader import load_document, locate_problem, problems_error
+from vgpuctl.controller.client import FleetClient
+from vgpuctl.controller.model import Right, Role
+from vgpuctl.controller.planning import pool_rules
+from vgpuctl.controller.planning.pool_spec import POOL_SHAPE, dump_pool, entries_schema, parse_pool
+from vgpuctl.controller.quotas import MOST
+from vgpuctl.errors import InvalidInput, VgpuctlError
+from vgpuctl.model.results.fleet import AppliedFleetResult, AppliedPartResult, FleetFileResult
+
+VERSION = 1
+MAX_TEXT, MAX_ENTRIES = 4096, 100_000
+
+
+def _text(value: object) -> str:
+    text = rules.as_text(value)
+    if not 0 < len(text) <= MAX_TEXT or not text.isprintable():
+        raise ValueError(f"1 to {MAX_TEXT} printable characters")
+    return text
+
+
+def _texts(value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError("expected a list")
+    return [_text(one) for one in value]
+
+
+HOST_SHAPE = Shape(
+    "FleetFileHost",
+    "A host of the fleet.",
+    (
+        Key("address", _text, "local, ssh://USER@HOST[:PORT] or agent:/PATH", {"type": "string"}, required=True),
+        Key("host_key", _text, "SHA256:... of its SSH key; without it, that of known_hosts", {"type": "string"}),
+        Key("labels", labels, "key: value", {"type": "object", "additionalProperties": {"type": "string"}}),
+    ),
+)
+IMAGE_SHAPE = Shape(
+    "FleetFileImage",
+    "An image of the fleet; one of file, url and path.",
+    (
+        Key("file", rules.path, "of the controller's machine, which hosts get", {"type": "string"}),
+        Key("url", _text, "https, where hosts fetch it", {"type": "string"}),
+        Key("path", rules.path, "of the hosts, where it is already", {"type": "string"}),
+        Key("folder", rules.path, "of the hosts, for copies", {"type": "string"}),
+        Key("sha256", _text, "of its content", {"type": "string"}),
+        Key("size", rules.whole_number(1, 1 << 50), "in bytes", {"type": "integer"}),
+        Key("version", _text, "for people", {"type": "string"}),
+        Key("os", _text, "linux or windows", {"type": "string"}),
+        Key("retired", pool_rules.flag, "no pool may use it any more", {"type": "boolean"}),
+    ),
+)
+PERSON_SHAPE = Shape(
+    "FleetFilePerson",
+    "Somebody who signs in. His password is not here: set-password.",
+    (
+        Key(
+            "groups", _texts, "all of them; a directory's replace them", {"type": "array", "items": {"type": "string"}}
+        ),
+        Key("disabled", pool_rules.flag, "he cannot sign in", {"type": "boolean"}),
+        Key("realm", rules.one_of(("local", "oidc", "ldap")), "who checks his password", {"type": "string"}),
+    ),
+)
+ENTITLEMENT_SHAPE = Shape(
+    "FleetFileEntitlement",
+    "Who may what.",
+    (
+        Key("who", _text, "a person, @GROUP or everybody", {"type": "string"}, required=True),
+        Key(
+            "right",
+            rules.one_of((*map(str, Right), *map(str, Role))),
+            "on the pool: use, operate, manage; in the fleet: admin, operator, viewer",
+            {"type": "string"},
+            required=True,
+        ),
+        Key("pool", rules.name, "without it the right is a role in the fleet", {"type": "string"}),
+    ),
+)
+
+
+_MANY = {"type": "integer", "minimum": 0}
+QUOTA_SHAPE = Shape(
+    "FleetFileQuota",
+    "How much a person, each one of @GROUP, or everybody may have.",
+    (
+        Key("desktops", rules.whole_number(0, MOST["desktops"]), "so many", _MANY),
+        Key("running", rules.whole_number(0, MOST["running"]), "so many that run", _MANY),
+        Key("gpu_mib", rules.whole_number(0, MOST["gpu_mib"]), "so much GPU memory in all of them", _MANY),
+    ),
+)
+
+
+def _version(value: object) -> int:
+    if value != VERSION:
+        raise ValueError(f"this program reads version {VERSION}")
+    return VERSION
+
+
+def _entitlements(value: object) -> list[dict[str, object]]:
+    if not isinstance(value, list) or len(value) > MAX_ENTRIES:
+        raise ValueError(f"expected a list of at most {MAX_ENTRIES} entries")
+    checked, problems = [], []
+    for number, entry in enumerate(value):
+        try:
+            checked.append(ENTITLEMENT_SHAPE.check(entry))
+        except ValidationError as error:
+            problems += nest_problems(number, error)
+    if problems:
+        raise ValidationError(tuple(problems))
+    return checked
+
+
+FLEET_SHAPE = Shape(
+    "FleetFile",
+    "A whole fleet.",
+    (
+        Key("version", _version, "1", {"const": VERSION}, required=True),
+        Key("hosts", mapping_of(rules.name, HOST_SHAPE), HOST_SHAPE.help, map_value_shape=HOST_SHAPE),
+        Key("images", mapping_of(rules.name, IMAGE_SHAPE), IMAGE_SHAPE.help, map_value_shape=IMAGE_SHAPE),
+        Key("pools", mapping_of(rules.name, POOL_SHAPE), POOL_SHAPE.help, map_value_shape=POOL_SHAPE),
+        Key("people", mapping_of(pool_rules.user, PERSON_SHAPE), PERSON_SHAPE.help, map_value_shape=PERSON_SHAPE),
+        Key("quotas", mapping_of(_text, QUOTA_SHAPE), QUOTA_SHAPE.help, map_value_shape=QUOTA_SHAPE),
+        Key("entitlements", _entitlements, ENTITLEMENT_SHAPE.help, entries_schema(ENTITLEMENT_SHAPE, MAX_ENTRIES)),
+    ),
+)
+
+
+def parse_fleet(text: str, name: str) -> dict[str, Any]:
+    """Return what a file says; pools as they are written, checked. `name`: the file's, for messages.
+
+    Raises:
+        InvalidInput: each problem as `file:line:column: path: what is wrong`.
+    """
+    document = load_document(text, name)
+    try:
+        given: dict[str, Any] = FLEET_SHAPE.check(document.value)
+    except ValidationError as error:
+        raise problems_error(name, [locate_problem(document, one) for one in error.problems]) from error
+    written = document.value.get("pools") if isinstance(document.value, Mapping) else None
+    return {**given, "pools": {str(pool): spec for pool, spec in (written or {}).items()}}
+
+
+def export_fleet(client: FleetClient) -> FleetFileResult:
+    """Return the file of a controller's fleet.
+
+    Raises:
+        VgpuctlError: as the controller's calls.
+    """
+    return FleetFileResult(
+        VERSION,
+        {one.name: _host(one) for one in client.call("list-hosts").data},
+        {one.name: _image(one) for one in client.call("list-images").data},
+        {one.name: dict(one.spec) for one in client.call("list-pools").data},
+        {one.name: _person(one) for one in client.call("list-people").data},
+        {one.who: _quota(one) for one in client.call("list-quotas").data},
+        tuple(_entitlement(one) for one in client.call("list-entitlements").data),
+    )
+
+
+def _given(**fields: object) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value not in (None, {}, [], False)}
+
+
+def _host(one: Any) -> dict[str, object]:
+    return _given(address=one.address, host_key=one.host_key, labels=dict(one.labels))
+
+
+def _image(one: Any) -> dict[str, object]:
+    is_copied = one.file is not None or one.url is not None
+    folder = str(PurePosixPath(one.path).parent) if is_copied else None
+    return _given(
+        file=one.file, url=one.url, path=None if is_copied else one.path, folder=folder, sha256=one.sha256,
+        size=one.bytes, version=one.version, os=one.os, retired=one.retired,
+    )  # fmt: skip
+
+
+def _person(one: Any) -> dict[str, object]:
+    return _given(groups=list(one.groups), disabled=one.disabled, realm=one.realm)
+
+
+def _quota(one: Any) -> dict[str, object]:
+    numbers = {"desktops": one.desktops, "running": one.running, "gpu_mib": one.gpu_mib}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _entitlement(one: Any) -> dict[str, object]:
+    return _given(who=one.who, right=one.right, pool=one.pool)
+
+
+class _Part(NamedTuple):
+    """One thing of a file. `before`: as the controller has it, None if it does not; `make`: makes it so."""
+
+    kind: str
+    name: str
+    before: Mapping[str, object] | None
+    after: Mapping[str, object]
+    make: Callable[[], Any]
+
+
+def apply_fleet(client: FleetClient, given: Mapping[str, Any], *, dry_run: bool = False) -> AppliedFleetResult:
+    """Make what a file says true: hosts, images, pools, people, quotas, entitlements, in this order.
+
+    It can be repeated: what is so already is not touched.
+
+    Raises:
+        VgpuctlError: as the controller's calls; `left` has what was done before. InvalidInput: a host's address or
+            key is another one: it is removed and added by people.
+    """
+    done: list[AppliedPartResult] = []
+    warnings: list[str] = []
+    for part in list(_parts(client, given, export_fleet(client))):
+        changed = [key for key in sorted({*part.after, *(part.before or {})}) if _differs(part, key)]
+        kind = "created" if part.before is None else "changed" if changed else "unchanged"
+        if kind != "unchanged" and not dry_run:
+            try:
+                warnings += part.make().warnings
+            except VgpuctlError as error:
+                error.left += [f"{one.kind} {one.name}: {one.change}" for one in done if one.change != "unchanged"]
+                error.facts.update(part=f"{part.kind} {part.name}")
+                raise
+        done.append(AppliedPartResult(part.kind, part.name, kind, tuple(changed) if part.before is not None else ()))
+    return AppliedFleetResult(tuple(done), tuple(dict.fromkeys(warnings)))
+
+
+def _differs(part: _Part, key: str) -> bool:
+    """Return whether a key differs; one that the file leaves out stays, but in a pool or quota, which are whole."""
+    before = {} if part.before is None else part.before
+    return (
+        before.get(key) != part.after.get(key)
+        if part.kind in ("pool", "quota")
+        else key in part.after and (before.get(key) != part.after[key])
+    )
+
+
+def _parts(client: FleetClient, given: Mapping[str, Any], now: FleetFileResult) -> Iterator[_Part]:
+    for name, entry in given.get("hosts", {}).items():
+        yield _host_part(client, name, entry, now.hosts.get(name))
+    for name, entry in given.get("images", {}).items():
+        before = now.images.get(name)
+        yield _Part("image", name, before, entry, _call(client, "ensure-image", name=name, **entry))
+    for name, spec in given.get("pools", {}).items():
+        before = now.pools.get(name)
+        yield _Part("pool", name, before, _normal(spec), _call(client, "ensure-pool", name=name, spec=spec))
+    for name, entry in given.get("people", {}).items():
+        before = now.people.get(name)
+        yield _Part("person", name, before, entry, _call(client, "ensure-person", name=name, **entry))
+    for who, entry in given.get("quotas", {}).items():
+        yield _Part("quota", who, now.quotas.get(who), entry, _call(client, "ensure-quota", who=who, **entry))
+    known = [dict(one) for one in now.entitlements]
+    for entry in given.get("entitlements", ()):
+        words = [str(entry[key]) for key in ("who", "right", "pool") if key in entry]
+        before = entry if dict(entry) in known else None
+        yield _Part("entitlement", " ".join(words), before, entry, _call(client, "entitle", **entry))
+
+
+def _call(client: FleetClient, name: str, /, **arguments: Any) -> Callable[[], Any]:
+    return lambda: client.call(name, **arguments)
+
+
+def _normal(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pool's spec as the controller shows it."""
+    return dump_pool(parse_pool(spec, "spec"))
+
+
+def _host_part(client: FleetClient, name: str, entry: Mapping[str, Any], before: Mapping[str, object] | None) -> _Part:
+    if before is None:
+        return _Part("host", name, None, entry, _call(client, "add-host", name=name, **entry))
+    for key in ("address", "host_key"):
+        if key in entry and entry[key] != before.get(key):
+            raise InvalidInput(
+                f"hosts: {name}: {key}: it is {before.get(key)} in the fleet, and {entry[key]} in the file",
+                hint=f"a host that moved is removed and added again: vgpuctl controller remove-host {name}"
+                if key == "address"
+                else f"look, then vgpuctl controller accept-host {name} --host-key {entry[key]}",
+                host=name,
+            )
+    return _Part("host", name, before, entry, _call(client, "label-host", name=name, labels=entry.get("labels", {})))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of people, of rights and of API tokens, from the results of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpuctl.controller.model import EVERYBODY, GROUP_MARK, FleetCaller, Right, Role
+from vgpuctl.controller.policy import FleetTarget, has_role
+from vgpuctl.controller.web.cells import (
+    NOTHING,
+    Query,
+    desktops_table,
+    path_of,
+    plural,
+    short,
+    time_cell,
+    with_query,
+)
+from vgpuctl.controller.web.changes import CHANGES, may
+from vgpuctl.controller.web.parts import Cell, Fact, Link, PageView, Section, TableView
+from vgpuctl.model.results.fleet import DesktopResult
+from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, PersonResult
+
+PAGE_PEOPLE = 200
+_REVOKE, _DELETE = CHANGES["/change/revoke"], CHANGES["/change/delete-token"]
+
+
+def people_view(people: Sequence[PersonResult], rights: Sequence[EntitlementResult], query: Query) -> PageView:
+    """Return a page of people; the last one of more than a page is left out."""
+    shown = people[:PAGE_PEOPLE]
+    rows = tuple(
+        (
+            Cell(one.name, path_of("people", one.name)),
+            Cell(one.shown) if one.shown else NOTHING,
+            _state(one),
+            Cell(short(", ".join(one.groups)), style="text") if one.groups else NOTHING,
+            Cell(short("; ".join(rights_of(one, rights))), style="text"),
+            time_cell(one.signed_in),
+        )
+        for one in shown
+    )
+    first = (Link("The first ones", "/people"),) if query.get("after") else ()
+    more = (Link("More people", with_query("/people", {"after": shown[-1].name})),) if len(people) > len(shown) else ()
+    table = TableView(("Name", "Full name", "State", "Groups", "May", "Signed in"), rows, "Nobody is known here yet.")
+    summary = f"{plural(len(shown), 'account')} on this page"
+    return PageView("People", "people", summary, (Section("people", "People", "table", table, (*first, *more)),))
+
+
+def person_view(one: PersonResult, rights: Sequence[EntitlementResult], desktops: Sequence[DesktopResult]) -> PageView:
+    """Return the page of a person."""
+    facts = (
+        Fact("State", _state(one)),
+        Fact("Full name", Cell(one.shown) if one.shown else NOTHING),
+        Fact("Signs in by", Cell(one.realm) if one.realm else NOTHING),
+        Fact("Groups", Cell(", ".join(one.groups)) if one.groups else NOTHING),
+        Fact("May", Cell("; ".join(rights_of(one, rights)) or "nothing")),
+        Fact("Last sign-in", time_cell(one.signed_in)),
+    )
+    links = (Link("Journal", with_query("/journal", {"person": one.name})), Link("All rights", "/rights"))
+    return PageView(
+        one.name, "people", f"person, {_state(one).text}",
+        (
+            Section("facts", "Facts", "facts", facts, links),
+            Section("desktops", "Desktops", "table", desktops_table(desktops, "There is no desktop of this person.")),
+        ),
+        (Link("People", "/people"),),
+    )  # fmt: skip
+
+
+def rights_of(person: PersonResult, rights: Sequence[EntitlementResult]) -> list[str]:
+    """Return what a person may, by name, by a group, or as everybody."""
+    groups = {f"{GROUP_MARK}{group}" for group in person.groups}
+    texts = []
+    for one in rights:
+        if one.who == person.name or one.who in groups or one.who == EVERYBODY:
+            by = "" if one.who == person.name else f" ({one.who})"
+            texts.append((f"{one.right} of {one.pool}" if one.pool else one.right) + by)
+    return texts
+
+
+def rights_view(rights: Sequence[EntitlementResult], caller: FleetCaller) -> PageView:
+    """Return the page of who may what; with a link to take it back where the caller may."""
+    rows = tuple(
+        (
+            Cell(one.who, path_of("people", one.who)) if one.who[:1] != GROUP_MARK and one.who != EVERYBODY
+            else Cell(one.who),
+            Cell(one.right),
+            Cell(one.pool, path_of("pools", one.pool)) if one.pool else Cell("the fleet"),
+            _revoke(one, caller),
+        )
+        for one in rights
+    )  # fmt: skip
+    table = TableView(("Who", "Right", "Of", "Take back"), rows, "Nobody has a right yet.")
+    return PageView("Rights", "rights", "who may what", (Section("rights", "Rights", "table", table),))
+
+
+def _revoke(one: EntitlementResult, caller: FleetCaller) -> Cell:
+    is_admins = one.pool is None or one.right == Right.MANAGE
+    if not may(caller, _REVOKE, FleetTarget(one.pool)) or (is_admins and not has_role(caller, Role.ADMIN)):
+        return NOTHING
+    return Cell("Revoke", _REVOKE.href({"who": one.who, "pool": one.pool}))
+
+
+def tokens_view(tokens: Sequence[ApiTokenResult]) -> PageView:
+    """Return the page of API tokens."""
+    rows = tuple(
+        (
+            Cell(one.name),
+            Cell(one.role or f"{one.right} of {', '.join(one.pools)}"),
+            time_cell(one.created),
+            time_cell(one.expires) if one.expires else Cell("never"),
+            Cell("Delete", _DELETE.href({"name": one.name})),
+        )
+        for one in tokens
+    )
+    table = TableView(("Token", "May", "Made", "Expires", "Delete"), rows, "There is no API token yet.")
+    summary = plural(len(tokens), "token")
+    return PageView("Tokens", "tokens", summary, (Section("tokens", "API tokens", "table", table),))
+
+
+def _state(person: PersonResult) -> Cell:
+    if person.disabled:
+        return Cell("disabled", badge="warn")
+    has_way = person.has_password or person.realm not in (None, "local")
+    return Cell("can sign in", badge="good") if has_way else Cell("has no password", badge="plain")
