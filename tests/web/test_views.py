@@ -26,18 +26,20 @@ from vgpuctl.controller.web.parts import PageView, Visitor
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.fleet import (
     DesktopResult,
-    FleetCapacityResult,
     FleetEventResult,
     FleetGpuResult,
     FleetHostResult,
     FleetImageResult,
     FleetOverviewResult,
-    FleetProgressResult,
     GpuSliceResult,
-    ImageCopyResult,
     OverviewHostResult,
     OverviewPoolResult,
     PoolResult,
+)
+from vgpuctl.model.results.fleet_room import (
+    FleetCapacityResult,
+    FleetProgressResult,
+    ImageCopyResult,
     PoolRoomResult,
     ProfileRoomResult,
 )

@@ -15,9 +15,11 @@ from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, parse_pool
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.fleet import (
-    FleetCapacityResult,
     FleetFitsHostResult,
     FleetFitsResult,
+)
+from vgpuctl.model.results.fleet_room import (
+    FleetCapacityResult,
     PoolRoomResult,
     ProfileRoomResult,
 )

@@ -143,7 +143,8 @@ class DesktopStreams:
 
     def _note(self, caller: FleetCaller, port: DesktopPort) -> None:
         about = About(pool=port.pool, desktop=port.desktop.name, user=port.desktop.user)
-        self._store.journal.add("connected", f"{port.desktop.name}: port {port.port}", caller.name, about)
+        with self._store.changes.made_by(caller):
+            self._store.journal.add("connected", f"{port.desktop.name}: port {port.port}", caller.name, about)
 
     async def _watch(self, connection: HTTPConnection, stream: ServerStream, port: DesktopPort) -> None:
         """Wait until a stream must end, and say why by an error."""

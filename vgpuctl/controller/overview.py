@@ -26,11 +26,13 @@ from vgpuctl.model.results.fleet import (
     FleetEventResult,
     FleetGpuResult,
     FleetOverviewResult,
-    FleetProgressResult,
     GpuSliceResult,
-    ImageCopyResult,
     OverviewHostResult,
     OverviewPoolResult,
+)
+from vgpuctl.model.results.fleet_room import (
+    FleetProgressResult,
+    ImageCopyResult,
 )
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from vgpuctl.controller.database.rows import About, Rows, columns_of, desktop_of
 from vgpuctl.controller.model import EVERYBODY, GROUP_MARK, Desktop, PoolSpec, Quota, QuotaLimit, QuotaUse
 from vgpuctl.controller.planning.changed_fields import changed_fields
 from vgpuctl.controller.planning.quotas import gpu_mib_of, limits_of, refuse_more
-from vgpuctl.errors import NotFound
+from vgpuctl.errors import Busy, NotFound
 from vgpuctl.value import replace
 
 
@@ -86,7 +86,7 @@ def refuse_over_quota(connection: Connection, person: str, desktop: Desktop, not
     `not_counted`: ids of desktops that he loses for it.
 
     Raises:
-        QuotaReached: he may not have more.
+        QuotaReached: he may not have more. Busy: its host has not said yet how much it has.
     """
     limits = _limits(connection, person)
     if not limits:
@@ -94,6 +94,9 @@ def refuse_over_quota(connection: Connection, person: str, desktop: Desktop, not
     more = QuotaUse(running=1)
     if desktop.user is None:
         more = QuotaUse(1, 1, _gpu_mib(connection, (desktop,)))
+        room = select(schema.host_room.c.host_id).where(schema.host_room.c.host_id == desktop.host_id)
+        if "gpu_mib" in limits and not more.gpu_mib and connection.execute(room).first() is None:
+            raise Busy(f"the GPU memory of {desktop.name} is not known yet", hint="try again in a minute")
     refuse_more(person, _used(connection, person, not_counted), more, limits)
 
 

@@ -6,7 +6,11 @@ from __future__ import annotations
 from vgpuctl.controller.web.bars import FAILED, STARTING
 from vgpuctl.controller.web.cells import desktops_table, path_of, plural, short, with_query
 from vgpuctl.controller.web.parts import Cell, Link, PageView, Section, TableView
-from vgpuctl.model.results.fleet import FleetCapacityResult, FleetProgressResult, ProfileRoomResult
+from vgpuctl.model.results.fleet_room import (
+    FleetCapacityResult,
+    FleetProgressResult,
+    ProfileRoomResult,
+)
 
 MOST_HOSTS = 12
 

@@ -4,7 +4,7 @@
 const FIRST_WAIT = 1000, LONGEST_WAIT = 30000;
 const note = document.getElementById("live");
 const pending = new Set();
-let source = null, wait = FIRST_WAIT, timer = 0;
+let source = null, wait = FIRST_WAIT, timer = 0, again = 0, pressing = false, leaving = false;
 
 function say(state, text) {
   if (note.dataset.state === state) return; // a screen reader says each change once
@@ -49,6 +49,11 @@ async function refresh(name) {
 }
 
 function compare(digests) {
+  clearTimeout(again);
+  if (pressing || leaving) { // nothing goes away from under a finger, and no page that somebody just leaves loads again
+    again = setTimeout(() => compare(digests), 500);
+    return;
+  }
   const shown = [...document.querySelectorAll("[data-digest]")];
   const names = Object.keys(digests);
   if (names.length !== shown.length || shown.some((one) => !(one.id in digests))) {
@@ -89,6 +94,9 @@ function begin() {
 
 addEventListener("pagehide", () => { source?.close(); source = null; clearTimeout(timer); });
 addEventListener("pageshow", (event) => { if (event.persisted) begin(); });
+addEventListener("pointerdown", () => { pressing = true; setTimeout(() => { pressing = false; }, 2000); });
+for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => { pressing = false; });
+addEventListener("beforeunload", () => { leaving = true; setTimeout(() => { leaving = false; }, 5000); });
 addEventListener("online", () => { if (!source) { clearTimeout(timer); begin(); } });
 begin();
 
