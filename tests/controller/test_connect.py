@@ -18,7 +18,7 @@ from typing import TypeVar
 import pytest
 
 from tests.agent.guest_network import GuestNetwork, echo, running_with_guests, serving
-from tests.controller.conftest import IMAGE, SPEC, wait_until
+from tests.controller.conftest import IMAGE, SPEC, opened, wait_until
 from tests.controller.controllers import Controller, running_controller
 from tests.controller.test_access import OFFICE, kind_of
 from tests.controller.test_portal import PASSWORD, Browser, signed_in
@@ -304,15 +304,22 @@ def test_the_command(site: Site) -> None:
         assert process.wait(30) == 130
 
 
+def sessions(site: Site) -> int:
+    """Return how many sessions ada has."""
+    with opened(f"sqlite:///{site.controller.directory}/state/fleet.db") as store, store.database.read() as connection:
+        statement = "SELECT count(*) FROM web_session WHERE person = 'ada'"
+        return int(connection.exec_driver_sql(statement).scalar() or 0)
+
+
 def test_the_command_for_a_person(site: Site) -> None:
     file, url = site.directory / "password", f"http://127.0.0.1:{site.controller.port}"
-    words = ("--user", "ada", "--password-file", str(file))
+    words, before = ("--user", "ada", "--password-file", str(file)), sessions(site)
     with serving(site.listen(), echo), connecting(site, *words, VGPUCTL_CONTROLLER=url) as (process, port):
         assert exchange(port) == b"hello"
+        assert sessions(site) == before + 1
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
-    kinds = [one["kind"] for one in site.controller.data("list-events") if one["actor"] == "ada"]
-    assert kinds[-1] == "signed-out"
+    assert sessions(site) == before, "it signs out"
 
 
 def test_what_the_command_refuses(site: Site) -> None:

@@ -90,11 +90,14 @@ class ServerStream:
 
     async def write(self, data: bytes) -> None:
         """Send bytes."""
-        await self._send({"type": "websocket.send", "bytes": data})
+        try:
+            await self._send({"type": "websocket.send", "bytes": data})
+        except RuntimeError as error:  # uvicorn's error for one that is closed already
+            raise ConnectionResetError("the stream has ended") from error
 
     async def end(self, document: object | None) -> None:
         """Close it. `document`: why, if it is a failure."""
-        with suppress(OSError, TimeoutError, RuntimeError):  # uvicorn's error for one that is closed already
+        with suppress(OSError, TimeoutError, RuntimeError):  # closed already
             async with asyncio.timeout(FAREWELL_SECONDS):
                 if document is not None:
                     text = json.dumps(to_json_value(document), ensure_ascii=False)

@@ -64,6 +64,11 @@ class StreamSocket(WSProtocol):
             elif isinstance(event, events.TextMessage):
                 self._refuse_text()
 
+    def handle_close(self, event: events.CloseConnection) -> None:
+        """End with the peer: nothing can be sent any more, which uvicorn 0.17 does not know."""
+        super().handle_close(event)
+        self.close_sent = True
+
     def _take(self, data: bytes) -> None:
         if not data:
             return
