@@ -37,7 +37,7 @@ agent = socket.socket(socket.AF_UNIX)
 agent.connect(sys.argv[1])
 socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [agent.fileno()])
 """
-PORT = "vms/vdi/ports/22?generation=1"
+PORT = "vms/vdi/ports/22?generation=1&address={address}"
 SCREEN = "vms/vdi/screen?generation=1"
 
 
@@ -48,10 +48,19 @@ class StreamSite(Site):
         super().__init__(agent, host_file)
         self.network = network
 
+        self._address = ""
+
     @property
     def address(self) -> str:
         """Where the desktop is."""
-        return str(self.send(os.geteuid(), "show-address?name=vdi")["data"]["addresses"][0]["address"])
+        if not self._address:
+            answer = self.send(os.geteuid(), "show-address?name=vdi")
+            self._address = str(answer["data"]["addresses"][0]["address"])
+        return self._address
+
+    def filled(self, path: str) -> str:
+        """Return a path with the desktop's address."""
+        return path.replace("{address}", self.address if "{address}" in path else "")
 
     def listen(self, port: int = 22) -> socket.socket:
         """Return a listening socket of the desktop."""
@@ -73,7 +82,7 @@ class StreamSite(Site):
         connection = self.dial(uid)
         connection.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=connection)
-        return await open_stream(ConnectionStream(reader, writer), "the agent", "agent", f"/v1/{path}", {})
+        return await open_stream(ConnectionStream(reader, writer), "the agent", "agent", f"/v1/{self.filled(path)}", {})
 
     def run(self, act: Callable[[ClientStream], Awaitable[Result]], path: str = PORT, uid: int = POOLS) -> Result:
         """Do something with a stream, and close it."""
@@ -174,24 +183,35 @@ def test_who_gets_no_stream(site: StreamSite) -> None:
         for uid in (OLGA, BOB):
             assert (site.code(uid, PORT), site.code(uid, SCREEN)) == ("not-allowed", "not-allowed")
         for wrong in ("0", "2", "1000"):
-            assert site.code(POOLS, f"vms/vdi/ports/22?generation={wrong}") == "stale"
+            assert site.code(POOLS, f"vms/vdi/ports/22?generation={wrong}&address={{address}}") == "stale"
             assert site.code(POOLS, f"vms/vdi/screen?generation={wrong}") == "stale"
-        for bad in ("", "?generation=", "?generation=-1", "?generation=1&more=1", "?generation=1&on_behalf_of="):
+        for bad in (
+            "",
+            "?generation=",
+            "?generation=-1",
+            "?generation=1",
+            "?generation=1&address=&more=1",
+            "?generation=1&address=&on_behalf_of=",
+        ):
             assert site.code(POOLS, f"vms/vdi/ports/22{bad}") == "invalid-input"
         for port in ("65536", "ssh", "-1", "1e3"):
-            assert site.code(POOLS, f"vms/vdi/ports/{port}?generation=1") == "invalid-input"
-        assert site.code(POOLS, "vms/other/ports/22?generation=1") == "not-found"
-        assert site.code(POOLS, "vms/vdi/ports/23?generation=1") == "unreachable"
+            assert site.code(POOLS, f"vms/vdi/ports/{port}?generation=1&address=") == "invalid-input"
+        assert site.code(POOLS, PORT.replace("vdi", "other")) == "not-found"
+        assert site.code(POOLS, PORT.replace("22", "23")) == "unreachable"
+        assert site.code(POOLS, f"{SCREEN}&address={site.address}") == "invalid-input"
+        for other in ("192.168.122.1", "127.0.0.1", "localhost", "", "::1"):
+            assert site.code(POOLS, PORT.replace("{address}", other)) == "busy", "the host does not see it there"
 
 
 def test_only_desktops_of_the_controller_that_the_host_obeys(site: StreamSite) -> None:
     assert site.ask(os.geteuid(), "create-vm", name="own", image=IMAGE, **GPU)["ok"]
-    assert site.code(os.geteuid(), "vms/own/ports/22?generation=1") == "refused"
+    assert site.code(os.geteuid(), PORT.replace("vdi", "own")) == "refused"
     site.announce({**FENCE, "incarnation": "db-2"}, adopt=True)
     assert site.code(POOLS, PORT) == "refused"
 
 
 def test_a_vm_that_is_off(site: StreamSite) -> None:
+    assert site.address
     assert site.ask(os.geteuid(), "stop-vm", fleet(), name="vdi", force=True)["ok"]
     assert (site.code(POOLS, PORT), site.code(POOLS, SCREEN)) == ("refused", "refused")
 
@@ -211,7 +231,7 @@ def test_a_stream_ends_when_the_desktop_is_anothers(site: StreamSite) -> None:
 
     with serving(site.listen(), greet):
         assert ends(site, PORT, hand_over) == "stale"
-        assert site.code(POOLS, "vms/vdi/ports/22?generation=2") == ""
+        assert site.code(POOLS, PORT.replace("=1", "=2")) == ""
 
 
 def test_a_screen(site: StreamSite) -> None:
@@ -327,8 +347,8 @@ def test_so_many_streams_at_once(site: StreamSite) -> None:
 
 
 def test_a_request_that_is_no_stream(site: StreamSite) -> None:
-    assert site.agent.ask("GET", f"/v1/{PORT}").status == 404
-    raw = site.agent.ask("GET", f"/v1/{PORT}", Connection="upgrade", Upgrade="websocket")
+    assert site.agent.ask("GET", f"/v1/{site.filled(PORT)}").status == 404
+    raw = site.agent.ask("GET", f"/v1/{site.filled(PORT)}", Connection="upgrade", Upgrade="websocket")
     assert raw.status == 400
     assert site.mark()["id"] == DESKTOP
 

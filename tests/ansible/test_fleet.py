@@ -312,7 +312,7 @@ def test_the_playbook_for_desktops_gives_a_person_one(
     path.write_text(json.dumps([play]))
     first = site.playbook(path, ("--extra-vars", json.dumps(variables)))
     assert first.status == 0, first.output
-    assert "office: 1 ready, 0 with users, 2 at most" in first.output
+    assert "office: active, 1 ready, 0 with users, 2 at most" in first.output
     again = site.playbook(path, ("--extra-vars", json.dumps(variables)))
     assert (again.status, again.changed) == (0, []), again.output
     assert controller.data("show-person", "ada")["has_password"] is True

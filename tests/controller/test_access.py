@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,8 @@ OFFICE = {
     **dict.fromkeys(("entitle", "revoke"), ADMIN | {"manager"}),
     "show-desktop": SEE | OPERATORS | {"user"},
     **dict.fromkeys(
-        ("open-desktop", "release", "start-desktop", "stop-desktop", "new-password"), OPERATE | OPERATORS | {"user"}
+        ("open-desktop", "connect-desktop", "release", "start-desktop", "stop-desktop", "new-password"),
+        OPERATE | OPERATORS | {"user"},
     ),
     "delete-desktop": OPERATE | {"manager"},
     **dict.fromkeys(("move-desktop", "accept-desktop"), ADMIN),
@@ -329,6 +331,38 @@ def test_users_see_nothing_of_what_failed_on_hosts(controller: Controller, calle
     for answer in answers:
         assert "it has a problem, and its admins know" in json.dumps(answer)
         assert "gpu07" not in json.dumps(answer)
+
+
+def test_quotas_and_use_as_an_admin_sees_them(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
+    run, data = controller.run, controller.data
+    line = "@cad: at most 3 desktops, 2 running, 96 GiB of GPU memory"
+    words = ("ensure-quota", "@cad", "--desktops", "3", "--running", "2", "--gpu", "96GiB")
+    assert run(*words, "--dry-run").stdout == f"would change: {line}\n"
+    assert [run(*words).stdout, run(*words).stdout] == [f"{line}\n", f"{line}, as before\n"]
+    assert run("ensure-quota", "user", "--desktops", "1").returncode == 0
+    assert [one["who"] for one in data("list-quotas")] == ["@cad", "user"]
+    assert "96 GiB" in run("list-quotas").stdout
+    assert "1 of 1 desktops (quota of user)" in run("show-person", "user").stdout
+    assert data("show-person", "user")["limits"] == [{"name": "desktops", "used": 1, "most": 1, "who": "user"}]
+    _, body, _ = controller.request("GET", f"{API}/me", **callers["user"])
+    assert body["data"]["limits"] == data("show-person", "user")["limits"]
+    page = controller.request("GET", "/my", **callers["user"])[1]["text"]
+    assert "1 of 1 desktops" in page
+    assert run("ensure-quota", "user").returncode == 2
+    assert run("ensure-quota", "user", "--gpu", "many").returncode == 2
+    for who in ("@cad", "user"):
+        assert run("delete-quota", who).stdout == f"{who}: no quota any more\n"
+    assert run("delete-quota", "user").returncode == 2
+    refused = run("assign", "office", "somebody-else")
+    assert refused.returncode == 4, refused.stderr
+    today = datetime.datetime.now(datetime.UTC).date()
+    since, until = str(today - datetime.timedelta(2)), str(today + datetime.timedelta(2))
+    rows = data("show-use", "--by", "person", "--pool", "office", "--since", since, "--until", until)
+    refusals = {row["name"]: row["refused"] for row in rows}
+    assert refusals["somebody-else"] == {"no-capacity": 1}, refusals
+    assert run("show-use", "-o", "csv").stdout.startswith("name,assigned_hours,on_hours,")
+    assert "no-capacity" in run("show-use").stdout
+    assert run("show-use", "--since", "soon").returncode == 2
 
 
 def test_no_secret_is_stored_or_logged(controller: Controller, callers: dict[str, dict[str, str]]) -> None:

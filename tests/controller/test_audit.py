@@ -17,9 +17,9 @@ from tests.controller.controllers import Controller, running_controller
 from tests.controller.test_access import PASSWORD, sign_in
 from tests.controller.test_people import ELSEWHERE, HOME, SteppedClock, entitle
 from tests.controller.test_store import add_events
-from vgpuctl.controller.database.engine import DatabaseUnreachable
+from vgpuctl.controller.database.engine import Database, DatabaseUnreachable
 from vgpuctl.controller.database.place_rows import DAY_SECONDS, MOST_PLACES, PLACE_DAYS
-from vgpuctl.controller.database.store import Store, open_store, upgrade
+from vgpuctl.controller.database.store import Store, migrate, open_store, upgrade
 from vgpuctl.controller.model import (
     FieldChange,
     FleetHost,
@@ -104,6 +104,18 @@ def test_the_journal_is_only_added_to(store: Store, statement: str) -> None:
     assert store.journal.list() == before
 
 
+def test_a_forged_id_or_time_is_no_way_around(store: Store) -> None:
+    add_image(store)
+    before = store.journal.list()
+    with store.database.write() as connection:
+        connection.execute(
+            text("INSERT INTO event (id, at, kind, text, actor) VALUES (9000000, 0, 'x', 'forged', 'x')")
+        )
+    with pytest.raises((IntegrityError, DatabaseUnreachable)), store.database.write() as connection:
+        connection.execute(text("DELETE FROM event WHERE id < 9000000"))
+    assert [one for one in store.journal.list() if one.text != "forged"] == list(before)
+
+
 def test_replacing_an_entry_is_no_way_around(own_store: Store) -> None:
     add_image(own_store)
     before = own_store.journal.list()
@@ -178,6 +190,23 @@ def test_a_token_a_person_and_the_socket_do_not_look_alike(controller: Controlle
     page = controller.request("GET", "/journal?kind=person-added", **sign_in(controller, owner))[1]["text"]
     assert "groups: nothing → [&#34;g1&#34;]" in page
     assert "person, 127.0.0.1" in page
+
+
+def test_entries_of_an_older_program_stay(url: str) -> None:
+    database = Database(url)
+    with database.write() as connection:
+        migrate(connection, "0005")
+        connection.execute(
+            text("INSERT INTO event (at, kind, text, actor) VALUES (1, 'pool-added', 'office', 'ansible')")
+        )
+        connection.execute(text("INSERT INTO meta VALUES ('incarnation', 'x')"))
+    database.close()
+    assert upgrade(url)
+    with opened(url) as store:
+        (entry,) = store.journal.list()
+        assert (entry.actor, entry.actor_kind, entry.address, entry.changed) == ("ansible", None, None, ())
+        add_image(store)
+        assert [one.kind for one in store.journal.list()] == ["pool-added", "image-added"]
 
 
 def timed_store(tmp_path: Path, clock: SteppedClock) -> Store:

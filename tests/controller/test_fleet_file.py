@@ -49,7 +49,7 @@ def test_from_an_empty_controller_to_yaml_and_back(controller: Controller, agent
     made = [
         ("host", "gpu01"), ("image", "office"), ("pool", "office"), ("person", "ada"), ("person", "eve"),
         ("quota", "@staff"),
-        ("entitlement", "@staff use office"), ("entitlement", "ada viewer"),
+        ("entitlement", "@staff on office"), ("entitlement", "ada"),
     ]  # fmt: skip
     assert apply(controller, file, "--dry-run") == [(*one, "created") for one in made]
     assert controller.data("list-hosts") == [], "a dry run makes nothing"
@@ -117,6 +117,10 @@ def test_what_was_done_before_a_failure_is_said_and_stays(controller: Controller
         ("version: 1\npools: {office: {kind: floating}}\n", "pools.office.image: missing"),
         ("version: 1\nhosts: {gpu01: {addres: local}}\n", "hosts.gpu01.addres: unknown field"),
         ("version: 1\nentitlements: [{who: ada, right: own}]\n", "entitlements[0].right: "),
+        (
+            "version: 1\nentitlements: [{who: ada, right: viewer}, {who: ada, right: operator}]\n",
+            "entitlements[1]: ada has a right there already, in entry 0",
+        ),
         ("version: 1\nentitlements: {who: ada}\n", "entitlements: expected a list"),
         ("version: 1\npeople: {everybody: {}}\n", "people.everybody: everybody is no user's name"),
         ("- 1\n", "expected a mapping"),
@@ -131,3 +135,52 @@ def test_what_is_wrong_with_a_file_is_said_before_anything_is_asked(
     refused = controller.run("apply-fleet", "-f", str(file))
     assert refused.returncode == 2
     assert words in refused.stderr, refused.stderr
+
+
+def test_what_is_left_out_stays_and_what_says_nothing_changes_nothing(controller: Controller, tmp_path: Path) -> None:
+    content: dict[str, Any] = {
+        "version": 1,
+        "images": {"old": {"path": IMAGE, "version": "7", "os": "windows", "retired": True}},
+        "people": {"pat": {"groups": [], "disabled": False}},
+        "quotas": {"pat": {"running": 0}},
+        "entitlements": [{"who": "pat", "right": "operator"}],
+    }
+    file = write(tmp_path / "fleet.yaml", content)
+    first = apply(controller, file)
+    assert first[0] == ("image", "old", "created")
+    assert controller.data("show-image", "old")["retired"] is True
+    assert {one[2] for one in apply(controller, file)} == {"unchanged"}
+    content["images"]["old"] = {"path": f"{IMAGE}.new"}
+    content["entitlements"] = [{"who": "pat", "right": "viewer"}]
+    parts = controller.data("apply-fleet", "-f", str(write(file, content)))["parts"]
+    changed = {(one["kind"], one["change"], *one["fields"]) for one in parts if one["change"] != "unchanged"}
+    assert changed == {("image", "changed", "path"), ("entitlement", "changed", "right")}
+    image = controller.data("show-image", "old")
+    assert (image["path"], image["version"], image["os"], image["retired"]) == (f"{IMAGE}.new", "7", "windows", True)
+    assert {one[2] for one in apply(controller, file)} == {"unchanged"}
+
+
+def test_a_signature_in_a_url_and_groups_of_a_directory_are_not_exported(
+    controller: Controller, tmp_path: Path
+) -> None:
+    url = "https://images.example.org/a.qcow2?sig=SECRET"
+    made = controller.run("ensure-image", "signed", "--url", url, "--sha256", "a" * 64, "--size", "5")
+    assert made.returncode == 0, made.stderr
+    assert controller.run("ensure-person", "lea", "--realm", "ldap", "--group", "admins").returncode == 0
+    text = controller.run("export-fleet").stdout
+    assert "SECRET" not in text
+    content = YAML(typ="safe").load(text)
+    assert content["images"]["signed"]["url"] == "https://images.example.org/a.qcow2"
+    assert content["people"]["lea"] == {"realm": "ldap"}
+    content["images"]["signed"]["url"] = url
+    file = write(tmp_path / "fleet.yaml", {"version": 1, "images": {"signed": content["images"]["signed"]}})
+    assert apply(controller, file) == [("image", "signed", "unchanged")]
+
+
+def test_all_people_are_exported(controller: Controller, tmp_path: Path) -> None:
+    names = [f"user-{number:04}" for number in range(1005)]
+    file = write(tmp_path / "fleet.yaml", {"version": 1, "people": dict.fromkeys(names, None)})
+    apply(controller, file)
+    exported = YAML(typ="safe").load(controller.run("export-fleet").stdout)["people"]
+    assert set(names) <= exported.keys()
+    assert {one[2] for one in apply(controller, file)} == {"unchanged"}

@@ -64,6 +64,8 @@ def test_the_rdp_file_of_ones_own_desktop(controller: Controller, tmp_path: Path
     assert text[2]["Cache-Control"] == "no-store"
     printed = controller.run("open-desktop", "office-001")
     assert (read_rdp(printed.stdout.replace("\n", "\r\n")), printed.returncode) == (values, 0)
+    opened = [one for one in controller.data("list-events") if one["kind"] == "desktop-opened"]
+    assert [(one["user"], one["text"]) for one in opened] == [("ada", "office-001, which ada has")], "not her own"
     eve = signed_in(controller, "eve")
     eve.open(link)
     assert (eve.status, "there is no desktop office-001" in eve.text) == (404, True)
@@ -82,11 +84,15 @@ def test_a_file_is_signed_where_a_certificate_is_given(controller: Controller, t
     wrong = controller.run("run", *words[:3], str(tmp_path / "none"))
     assert (wrong.returncode, "RDP files cannot be signed" in wrong.stderr) == (1, True), wrong.stderr
     controller.stop()
-    controller.start(*words)
+    controller.start("--listen", f"127.0.0.1:{controller.port}", *words)
     ensure_pool(controller, tmp_path, open="rdp")
     with_a_desktop(controller)
     text = controller.data("open-desktop", "office-001")["file"]
     assert verified(text, signer.certificate_file, tmp_path)
+    Path(signer.key_file).rename(tmp_path / "elsewhere")
+    failed = controller.run("open-desktop", "office-001")
+    assert (failed.returncode, "cannot be signed just now" in failed.stderr) == (75, True)
+    assert str(tmp_path) not in failed.stderr
 
 
 def test_a_link(controller: Controller, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.controller.conftest import SPEC, add_host, add_image, add_pool, opened
 from tests.controller.test_store import ROOM, report_all
+from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.store import Store, upgrade
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import (
@@ -79,7 +80,7 @@ def test_a_quota_counts_desktops_of_all_pools(store: Store) -> None:
     with pytest.raises(QuotaReached) as error:
         store.desktops.assign("office", "ada", "test")
     assert error.value.message == "ada has 2 of 2 desktops: the quota of everybody, which root set"
-    assert (error.value.hint or "").endswith("vgpuctl controller ensure-quota everybody --desktops 3")
+    assert (error.value.hint or "").endswith("vgpuctl controller ensure-quota ada --desktops 3")
     assert len(store.desktops.list(user="ada")) == 2
     store.desktops.assign("office", "bob", "test")
     set_quota(store, "everybody", desktops=1)
@@ -138,6 +139,18 @@ def test_opening_ones_own_desktop_that_is_off_is_a_start(store: Store) -> None:
     with pytest.raises(QuotaReached):
         store.desktops.assign("office", "ada", "test")
     assert store.desktops.assign("lab", "ada", "test")[1] is False, "what runs is opened"
+
+
+def test_a_user_whom_nobody_knows_yet_is_held_to_it(store: Store) -> None:
+    """An import knows users of desktops, and no people."""
+    with_pools(store, 1)
+    with store.database.write() as connection:
+        connection.execute(schema.desktop.update().values(user="eve", power_on=False))
+    set_quota(store, "eve", running=1)
+    assert store.desktops.set_power("office-001", "test", on=True)[1]
+    with pytest.raises(QuotaReached):
+        store.desktops.set_power("lab-001", "test", on=True)
+    assert store.people.find("eve").realm is None
 
 
 def test_many_at_once_never_exceed_a_quota_together(url: str) -> None:

@@ -23,7 +23,6 @@ from vgpuctl.controller.database.store import DatabaseNewer, DatabaseOlder, Stor
 from vgpuctl.controller.engine import unused_mac
 from vgpuctl.controller.model import (
     LEAST_EVENT_DAYS,
-    LEAST_EVENTS,
     AgentFacts,
     Desktop,
     DesktopReport,
@@ -635,15 +634,19 @@ def test_old_events_go_a_thousand_at_a_time(store: Store) -> None:
     assert [event.text for event in store.journal.list()] == ["89.0", "1.0"]
     assert prune(store, JournalLimits(days=LEAST_EVENT_DAYS)) == 1
     assert [event.text for event in store.journal.list()] == ["1.0"]
-    last = store.journal.list()[-1].id
-    add_events(store, [200.0])
-    assert prune(store, JournalLimits(entries=LEAST_EVENTS)) == 1, "they are few"
+
+
+def test_of_many_events_the_oldest_go_but_all_of_the_last_days_stay(store: Store) -> None:
+    add_events(store, [60.0, 50.0, 8.0, *[1.0] * 20])
+    assert prune(store, JournalLimits(entries=21)) == 1
+    assert [event.text for event in store.journal.list()][:3] == ["8.0", "1.0", "1.0"]
+    assert prune(store, JournalLimits(entries=5)) == 1
+    assert [event.text for event in store.journal.list()] == ["1.0"] * 20
+    now = store.now()
     with store.database.write() as connection:
-        connection.execute(schema.event.delete().where(schema.event.c.id > last))
-    add_events(store, [1.0] * LEAST_EVENTS)
-    assert prune(store, JournalLimits(entries=LEAST_EVENTS)) == 1
-    assert len(store.journal.list(after=last)) == 1000
-    assert store.journal.list(after=last - 1)[0].id > last, "as many newer ones exist"
+        statement = schema.event.insert().values(at=now - LEAST_EVENT_DAYS * 86400 - 0.5, kind="k", text="x", actor="t")
+        connection.execute(statement)
+    assert prune(store, JournalLimits(days=LEAST_EVENT_DAYS)) == 1, "the triggers have whole seconds"
 
 
 def test_the_last_entry_stays_so_that_ids_grow(store: Store) -> None:

@@ -42,6 +42,63 @@ print(link.host_key)
 """
 
 
+STREAM = """
+import asyncio, sys, uuid
+from concurrent.futures import ThreadPoolExecutor
+from vgpuctl.controller.hosts.link import HostLink
+from vgpuctl.controller.hosts.stream_link import opened_stream
+from vgpuctl.model.desktop import DesktopMark, Fence, FleetRequest
+from vgpuctl.sim.screen import BANNER, COLOUR, HEIGHT, WIDTH
+
+link = HostLink("gpu01", sys.argv[1])
+fence = Fence("database", 1, "holder")
+link.host().announce_fleet(fence)
+mark = DesktopMark(str(uuid.uuid4()), "office", "database", 1)
+link.host(FleetRequest(fence, mark)).create_vm("office-001", profile=("A100-4C",))
+link.close()
+
+async def read(stream, size):
+    data = b""
+    while len(data) < size:
+        data += await stream.read()
+    return data
+
+async def see():
+    async with opened_stream(link, f"vms/{mark.id}/screen?generation=1", ThreadPoolExecutor(1)) as stream:
+        banner = await read(stream, 12)
+        await stream.write(BANNER)
+        await read(stream, 2)
+        await stream.write(b"\\x01")
+        await read(stream, 4)
+        await stream.write(b"\\x01")
+        await read(stream, 39)
+        for _ in range(20):
+            await stream.write(b"\\x03\\0" + bytes(8))
+        pixels = await read(stream, 20 * (16 + 4 * WIDTH * HEIGHT))
+        print(banner == BANNER, pixels[16:16 + 4] == COLOUR)
+
+async def refused():
+    async with opened_stream(link, f"vms/{mark.id}/screen?generation=2", ThreadPoolExecutor(1)) as stream:
+        await stream.read()
+
+asyncio.run(see())
+asyncio.run(see())
+try:
+    asyncio.run(refused())
+except Exception as error:
+    print(error.code)
+"""
+
+
+def test_a_stream_through_ssh(network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+    url = f"ssh://root@{network.hosts[DIALLED].address}"
+    with running("sim:a100-40", tmp_path, path=f"{network.state(DIALLED)}/home/agent.sock"):
+        done = on_client(network, STREAM, url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n") == ["True True", "True True", "stale", ""]
+
+
 def test_a_controller_works_through_ssh(network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
     url = f"ssh://root@{network.hosts[DIALLED].address}"

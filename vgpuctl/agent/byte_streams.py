@@ -75,6 +75,9 @@ class ConnectionStream:
 class ServerStream:
     """A WebSocket that a server accepted, with an ASGI application's two functions."""
 
+    has_arrived = False
+    """Whether something has arrived since this was set to False."""
+
     def __init__(self, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
         self._receive = receive
         self._send = send
@@ -82,6 +85,7 @@ class ServerStream:
     async def read(self) -> bytes:
         """Return what has arrived."""
         message = await self._receive()
+        self.has_arrived = True
         return message.get("bytes") or b""
 
     async def write(self, data: bytes) -> None:

@@ -84,7 +84,7 @@ class LimitedProtocol(H11Protocol):
         self._hand_over()
 
     def handle_upgrade(self, event: h11.Request) -> None:
-        """Make the connection a WebSocket (uvicorn before 0.20)."""
+        """Make the connection a WebSocket: what this is called in uvicorn 0.17."""
         super().handle_upgrade(event)  # type: ignore[misc]
         self._hand_over()
 

@@ -41,7 +41,7 @@ class StreamSocket(WSProtocol):
             self.scope["client"] = client
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End: the application reads that, also with uvicorn before 0.24."""
+        """End: the application reads that, with uvicorn 0.17 too, which does not say it."""
         super().connection_lost(exc)
         self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
         self.writable.set()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connects a controller to its desktops over WebSockets: to a port of one, or to its screen (RFB, as VNC has it).
 
-`GET /v1/vms/{name}/ports/{port}?generation=N` and `GET /v1/vms/{name}/screen?generation=N`, for accounts with `fleet`
-and root. The VM is a desktop of the controller that this host obeys, and N the generation of its mark: whoever had the
-desktop before reaches nobody else's. The port is at the address that the host sees; which ports users get is decided by
-the controller. `on_behalf_of`: for whom, in the journal. A stream ends with the VM's run, with its generation, and with
-the agent.
+`GET /v1/vms/{name}/ports/{port}?generation=N&address=A` and `GET /v1/vms/{name}/screen?generation=N`, for accounts with
+`fleet` and root. The VM is a desktop of the controller that this host obeys, and N the generation of its mark: whoever
+had the desktop before reaches nobody else's. A is an address that the host itself sees of the VM; the controller
+chooses, as it knows which are other hosts', and it decides which ports users get. `on_behalf_of`: for whom, in the
+journal. A stream ends with the VM's run, with its generation, and with the agent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.vm import NOT_RUNNING_STATES, Vm
 from vgpuctl.observe import observe
 from vgpuctl.operations.guards import find_vm
-from vgpuctl.operations.seen_addresses import find_seen_address
+from vgpuctl.operations.seen_addresses import sees_address
 from vgpuctl.ports.host import Host, for_another_operation
 from vgpuctl.value import Value, replace
 
@@ -55,12 +55,13 @@ class Identities(Protocol):
 
 
 class StreamRequest(Value):
-    """A request for a stream. `port`: None for the screen. `person`: for whom, as the controller says."""
+    """A request for a stream. `port`, `address`: None for the screen. `person`: for whom, as the controller says."""
 
     caller: Caller
     name: str
     generation: int
     port: int | None
+    address: str | None
     person: str
 
     @property
@@ -172,9 +173,13 @@ class VmStreams:
     @asynccontextmanager
     async def _open_port(self, request: StreamRequest, domain: DomainInfo) -> AsyncIterator[ConnectionStream]:
         assert domain.live_xml is not None
-        address = await asyncio.to_thread(find_seen_address, self._host, domain.uuid, domain.live_xml)
-        if address is None:
-            raise Busy(f"this host has seen no address of {domain.name} yet", hint="try again in a minute")
+        address = str(request.address)
+        if not await asyncio.to_thread(sees_address, self._host, domain.uuid, domain.live_xml, address):
+            raise Busy(
+                f"this host does not see {domain.name} at {address[:60]!a} now",
+                hint=f"vgpuctl show-address {domain.name} --seen-by-host",
+                vm=domain.name,
+            )
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 reader, writer = await asyncio.open_connection(address, request.port)
@@ -237,13 +242,16 @@ def read_request(caller: Caller, connection: HTTPConnection) -> StreamRequest:
     """
     require_fleet_rights(caller)
     query, path = connection.query_params, connection.path_params
-    if unknown := sorted(query.keys() - {"generation", "on_behalf_of"}):
+    if unknown := sorted(query.keys() - {"address", "generation", "on_behalf_of"}):
         raise InvalidInput(f"{', '.join(unknown)}: not known", fields=unknown)
     person = query.get("on_behalf_of", caller.account)
     if not 0 < len(person) <= MAX_TEXT_CHARACTERS or not person.isprintable():
         raise InvalidInput(f"on_behalf_of: 1 to {MAX_TEXT_CHARACTERS} printable characters")
+    generation, address = _number("generation", query.get("generation"), MAX_COUNT), query.get("address")
+    if (address is None) is ("port" in path):
+        raise InvalidInput("address: a port is at one, and a screen has none")
     port = _number("port", path["port"], 65535) if "port" in path else None
-    return StreamRequest(caller, path["name"], _number("generation", query.get("generation"), MAX_COUNT), port, person)
+    return StreamRequest(caller, path["name"], generation, port, address, person)
 
 
 def _number(name: str, text: str | None, most: int) -> int:

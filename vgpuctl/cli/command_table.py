@@ -176,6 +176,7 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "list-desktops": Entry("controller_desktops", "List desktops, and what they do."),
     "show-desktop": Entry("controller_desktops", "Show one desktop."),
     "open-desktop": Entry("controller_desktops", "Print what opens a desktop for its user."),
+    "connect-desktop": Entry("controller_connect", "Connect a local port to a desktop's."),
     "assign": Entry("controller_desktops", "Give a user a desktop of a pool."),
     "release": Entry("controller_desktops", "Take a desktop away from its user."),
     "start-desktop": Entry("controller_desktops", "Have a desktop run."),

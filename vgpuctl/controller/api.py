@@ -19,13 +19,14 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from vgpuctl.agent.http_input import read_body
 from vgpuctl.controller import openapi
 from vgpuctl.controller.callers import HEADER, Callers, set_cookie
 from vgpuctl.controller.database.journal_rows import KnownAnswer
 from vgpuctl.controller.database.store import Store
+from vgpuctl.controller.desktop_streams import DesktopStreams
 from vgpuctl.controller.engine import Engine
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.metrics import metrics_text
@@ -66,7 +67,7 @@ class ControllerApi:
         self._engine = engine
         self._callers = Callers(store, ways)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
-        routes = [
+        routes: list[BaseRoute] = [
             self._route("/healthz", self._health, None),
             self._route("/readyz", self._ready, None),
             self._route("/metrics", self._metrics, Access(Role.VIEWER)),
@@ -76,6 +77,8 @@ class ControllerApi:
         ]
         for call in CALLS.values():
             routes.append(Route(API + call.path, self._answer(call), methods=[call.method], name=call.name))
+        self.streams = DesktopStreams(store, fleet, self._callers)
+        routes.append(self.streams.route())
         self.web = WebPages(fleet, self._callers, self._in_thread, store)
         routes += self.web.routes()
         handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _bug}
@@ -85,6 +88,7 @@ class ControllerApi:
         """Answer nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._callers.threads.close()
+        self.streams.close()
 
     def _route(
         self, path: str, answer: Callable[[Request], Awaitable[Response]], access: Access | None, method: str = "GET"

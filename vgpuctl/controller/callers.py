@@ -11,7 +11,7 @@ import getpass
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from vgpuctl.controller.model import CallerKind, FleetCaller, Role
@@ -54,7 +54,9 @@ class Callers:
         """The name of the issuer where people can sign in; None: there is none."""
         return None if self.oidc is None else self.oidc.name
 
-    def find(self, request: Request, *, changes: bool, token: str | None = None, touches: bool = True) -> FleetCaller:
+    def find(
+        self, request: HTTPConnection, *, changes: bool, token: str | None = None, touches: bool = True
+    ) -> FleetCaller:
         """Return who asks. `changes`: the request is to change something. `token`: of a form, instead of the header.
 
         `touches`: a person asks, not an open page by itself.
@@ -109,9 +111,9 @@ class Callers:
         self.passwords.sign_out(session_secret(request) or "")
 
 
-def session_secret(request: Request, more: str = "") -> str | None:
+def session_secret(request: HTTPConnection, more: str = "") -> str | None:
     """Return the secret in a request's cookie; None: it has none. `more`: the end of another cookie's name."""
-    return request.cookies.get((SAFE_COOKIE if request.url.scheme == "https" else PLAIN_COOKIE) + more)
+    return request.cookies.get((SAFE_COOKIE if request.url.scheme in ("https", "wss") else PLAIN_COOKIE) + more)
 
 
 def set_cookie(request: Request, response: Response, secret: str | None, more: str = "") -> None:
@@ -124,7 +126,7 @@ def set_cookie(request: Request, response: Response, secret: str | None, more: s
         response.set_cookie(name, secret, path="/", secure=is_safe, httponly=True, samesite="lax")
 
 
-def refuse_other_sites(request: Request, *, needed: bool = True) -> None:
+def refuse_other_sites(request: HTTPConnection, *, needed: bool = True) -> None:
     """Refuse a request that another site's page made a browser send. `needed`: it must say so itself.
 
     Raises:
@@ -135,6 +137,6 @@ def refuse_other_sites(request: Request, *, needed: bool = True) -> None:
         raise NotAllowed("another site's page sent this request", rule="sec-fetch-site")
 
 
-def address_of(request: Request) -> str:
+def address_of(request: HTTPConnection) -> str:
     """Return where a request comes from."""
     return request.client.host if request.client is not None else "socket"

@@ -12,13 +12,15 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from vgpuctl.agent.remote_errors import error_of
 from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
-from vgpuctl.errors import InvalidInput, ResultUnknown, Unreachable
+from vgpuctl.errors import InvalidInput, ResultUnknown, Unreachable, VgpuctlError
 from vgpuctl.model.controller_service import SERVICE_UNIT, SOCKET_PATH
 from vgpuctl.model.documents import read_failure, to_json_value
 from vgpuctl.model.result_reader import Mismatch, read_result
@@ -32,13 +34,23 @@ READ_SECONDS = 3600.0
 class FleetClient:
     """A controller. `address`: the path of its socket, or its https address; `token`: for the latter.
 
-    `dry_run`: changes are checked and answered, and not made.
+    `cookie`: of a person's session, instead of a token. `dry_run`: changes are checked and answered, and not made.
     """
 
-    def __init__(self, address: str, token: str | None = None, *, dry_run: bool = False) -> None:
+    def __init__(
+        self, address: str, token: str | None = None, *, cookie: str | None = None, dry_run: bool = False
+    ) -> None:
         self.address = address
         self._token = token
+        self._cookie = cookie
         self._dry_run = dry_run
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that say who asks."""
+        if self._cookie is not None:
+            return {"Cookie": self._cookie, "Origin": self.address}
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Make a call of `routes.CALLS` and return its result; arguments that are None are left out.
@@ -63,7 +75,7 @@ class FleetClient:
         others = {name: value for name, value in given.items() if name not in values}
         path, body = API + call.path.format(**values), None
         query = {DRY_RUN: "true"} if self._dry_run and call.changes else {}
-        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        headers = self.headers
         if call.method in ("GET", "DELETE"):
             query |= others
         else:
@@ -91,6 +103,43 @@ class FleetClient:
         finally:
             connection.close()
         return answer if isinstance(answer, dict) else {}
+
+    @contextmanager
+    def signed_in(self, user: str, password: str) -> Iterator[FleetClient]:
+        """Yield a client with a session of a person, which is ended afterwards.
+
+        Raises:
+            Unreachable: the controller does not answer. VgpuctlError: the name or the password is wrong.
+        """
+        body = json.dumps({"user": user, "password": password}).encode()
+        answer, cookies = self._ask_session("POST", body, {"Content-Type": "application/json"})
+        header, secret = answer.get("header"), answer.get("token")
+        if not cookies or not isinstance(header, str) or not isinstance(secret, str):
+            failure = answer.get("error")
+            raise error_of(read_failure(failure if isinstance(failure, dict) else {}))
+        cookie = "; ".join(f"{name}={one.value}" for name, one in cookies.items())
+        try:
+            yield FleetClient(self.address, cookie=cookie, dry_run=self._dry_run)
+        finally:
+            with suppress(VgpuctlError):  # it ends by itself, later
+                self._ask_session("DELETE", None, {"Cookie": cookie, header: secret, "Sec-Fetch-Site": "same-origin"})
+
+    def _ask_session(
+        self, method: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[dict[str, Any], SimpleCookie]:
+        connection = self._connect()
+        try:
+            connection.request(method, f"{API}/session", body, headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read(MAX_ANSWER_BYTES))
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+        cookies = SimpleCookie()
+        for line in response.headers.get_all("Set-Cookie", []):
+            cookies.load(line)
+        return (answer if isinstance(answer, dict) else {}), cookies
 
     def _connect(self) -> http.client.HTTPConnection:
         if self.address.startswith("/"):
@@ -122,16 +171,22 @@ class _SocketConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def connect(address: str | None = None, token: str | None = None, *, dry_run: bool = False) -> FleetClient:
+def connect(
+    address: str | None = None, token: str | None = None, *, dry_run: bool = False, as_person: bool = False
+) -> FleetClient:
     """Return a client of a controller: at a socket's path, or at an https address; None: of this machine.
 
-    `dry_run`: as of `FleetClient`.
+    `dry_run`: as of `FleetClient`. `as_person`: somebody signs in with it, so it needs no token.
 
     Raises:
         InvalidInput: it is no such address, or a token would cross the network in the clear.
     """
     text = address or SOCKET_PATH
     if text.startswith("/"):
+        if as_person:
+            raise InvalidInput(
+                f"{text} is the socket of a controller, where nobody signs in", hint="--controller https://HOST"
+            )
         return FleetClient(text, dry_run=dry_run)
     parts = urlsplit(text)
     is_local = parts.hostname in ("127.0.0.1", "::1", "localhost")
@@ -139,6 +194,8 @@ def connect(address: str | None = None, token: str | None = None, *, dry_run: bo
         raise InvalidInput(f"--controller {text}: write https://HOST[:PORT], or the path of a socket")
     if parts.scheme == "http" and not is_local:
         raise InvalidInput(f"--controller {text}: the token would cross the network in the clear", hint="use https://")
+    if as_person:
+        return FleetClient(text.rstrip("/"), dry_run=dry_run)
     if token is None:
         raise InvalidInput(
             f"{text} needs a token", hint="VGPUCTL_TOKEN_FILE=FILE; an admin makes one: vgpuctl controller add-token"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.config import labels as label_rules
 from vgpuctl.controller.capacity import CapacityCalls
+from vgpuctl.controller.desktop_ports import DesktopPortCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
 from vgpuctl.controller.messages import MOST_SENDING, MessageCalls
@@ -84,6 +85,7 @@ class FleetService(
     QuotaCalls,
     MessageCalls,
     MyDesktopCalls,
+    DesktopPortCalls,
     OverviewCalls,
     UseCalls,
 ):
@@ -528,6 +530,8 @@ def _desktop_result(
     phase = _phase(desktop, pool, host, rows, now)
     why = phase.why or (report.error if report is not None and host is None else None)
     shows_address = desktop.handed_out or pool.spec.kind is PoolKind.FIXED
+    if not why and shows_address and report is not None and report.address is None and is_running(report.state):
+        why = report.address_problem
     return DesktopResult(
         name=desktop.name, id=desktop.id, pool=pool.name, phase=str(phase.word), why=why or None, user=desktop.user,
         host=None if host is None else host.name, profile=desktop.profile, image=image, mac=desktop.mac,

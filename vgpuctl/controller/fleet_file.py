@@ -9,7 +9,8 @@
     quotas: {"@staff": {desktops: 2}}
     entitlements: [{who: "@staff", right: use, pool: office}]
 
-It has no secrets: no passwords, no tokens. What the controller has and the file does not is kept.
+It has no secrets: no passwords, no tokens, no signatures in URLs. What the controller has and the file does not is
+kept.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from typing import Any, NamedTuple
 
 from vgpuctl.config import rules
 from vgpuctl.config.labels import labels
-from vgpuctl.config.rules import ValidationError
+from vgpuctl.config.rules import Problem, ValidationError
 from vgpuctl.config.shape import Key, Shape, mapping_of, nest_problems
 from vgpuctl.config.yaml_reader import load_document, locate_problem, problems_error
 from vgpuctl.controller.client import FleetClient
-from vgpuctl.controller.model import Right, Role
+from vgpuctl.controller.model import Realm, Right, Role
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.pool_spec import POOL_SHAPE, dump_pool, entries_schema, parse_pool
 from vgpuctl.controller.quotas import MOST
@@ -33,6 +34,9 @@ from vgpuctl.model.results.fleet import AppliedFleetResult, AppliedPartResult, F
 
 VERSION = 1
 MAX_TEXT, MAX_ENTRIES = 4096, 100_000
+PAGE_PEOPLE = 1000
+_SOURCE = frozenset({"file", "url", "path", "folder", "sha256", "size"})
+"""The keys of an image that say what is in it: with another source all of them are other ones."""
 
 
 def _text(value: object) -> str:
@@ -121,10 +125,16 @@ def _version(value: object) -> int:
 def _entitlements(value: object) -> list[dict[str, object]]:
     if not isinstance(value, list) or len(value) > MAX_ENTRIES:
         raise ValueError(f"expected a list of at most {MAX_ENTRIES} entries")
-    checked, problems = [], []
+    checked: list[dict[str, object]] = []
+    problems: list[Problem] = []
+    seen: dict[tuple[object, object], int] = {}
     for number, entry in enumerate(value):
         try:
-            checked.append(ENTITLEMENT_SHAPE.check(entry))
+            one = ENTITLEMENT_SHAPE.check(entry)
+            if (key := (one["who"], one.get("pool"))) in seen:
+                raise ValidationError((Problem((), f"{key[0]} has a right there already, in entry {seen[key]}"),))
+            seen[key] = number
+            checked.append(one)
         except ValidationError as error:
             problems += nest_problems(number, error)
     if problems:
@@ -173,14 +183,19 @@ def export_fleet(client: FleetClient) -> FleetFileResult:
         {one.name: _host(one) for one in client.call("list-hosts").data},
         {one.name: _image(one) for one in client.call("list-images").data},
         {one.name: dict(one.spec) for one in client.call("list-pools").data},
-        {one.name: _person(one) for one in client.call("list-people").data},
+        {one.name: _person(one) for one in _people(client)},
         {one.who: _quota(one) for one in client.call("list-quotas").data},
         tuple(_entitlement(one) for one in client.call("list-entitlements").data),
     )
 
 
 def _given(**fields: object) -> dict[str, object]:
-    return {name: value for name, value in fields.items() if value not in (None, {}, [], False)}
+    """Return the fields that say something."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if value is not None and value is not False and value not in ({}, [])
+    }
 
 
 def _host(one: Any) -> dict[str, object]:
@@ -188,16 +203,30 @@ def _host(one: Any) -> dict[str, object]:
 
 
 def _image(one: Any) -> dict[str, object]:
+    """Return an image; the query of a URL, which may be a signature, is left out."""
     is_copied = one.file is not None or one.url is not None
     folder = str(PurePosixPath(one.path).parent) if is_copied else None
+    path, url = None if is_copied else one.path, None if one.url is None else one.url.partition("?")[0]
     return _given(
-        file=one.file, url=one.url, path=None if is_copied else one.path, folder=folder, sha256=one.sha256,
-        size=one.bytes, version=one.version, os=one.os, retired=one.retired,
+        file=one.file, url=url, path=path, folder=folder, sha256=one.sha256, size=one.bytes, version=one.version,
+        os=one.os, retired=one.retired,
     )  # fmt: skip
 
 
+def _people(client: FleetClient) -> Iterator[Any]:
+    """Yield all people, a page at a time."""
+    after = None
+    while True:
+        page = client.call("list-people", after=after).data
+        yield from page
+        if len(page) < PAGE_PEOPLE:
+            return
+        after = page[-1].name
+
+
 def _person(one: Any) -> dict[str, object]:
-    return _given(groups=list(one.groups), disabled=one.disabled, realm=one.realm)
+    groups = list(one.groups) if one.realm in (None, str(Realm.LOCAL)) else None  # a directory says those of others
+    return _given(groups=groups, disabled=one.disabled, realm=one.realm)
 
 
 def _quota(one: Any) -> dict[str, object]:
@@ -245,13 +274,12 @@ def apply_fleet(client: FleetClient, given: Mapping[str, Any], *, dry_run: bool 
 
 
 def _differs(part: _Part, key: str) -> bool:
-    """Return whether a key differs; one that the file leaves out stays, but in a pool or quota, which are whole."""
-    before = {} if part.before is None else part.before
-    return (
-        before.get(key) != part.after.get(key)
-        if part.kind in ("pool", "quota")
-        else key in part.after and (before.get(key) != part.after[key])
-    )
+    """Return whether a key differs; one that the file leaves out stays, but in a pool or quota, which are whole.
+
+    What is empty or false is the same as nothing.
+    """
+    before, after = (_given(**{key: whole.get(key)}) for whole in (part.before or {}, part.after))
+    return before != after if part.kind in ("pool", "quota") else key in part.after and before != after
 
 
 def _parts(client: FleetClient, given: Mapping[str, Any], now: FleetFileResult) -> Iterator[_Part]:
@@ -259,20 +287,23 @@ def _parts(client: FleetClient, given: Mapping[str, Any], now: FleetFileResult) 
         yield _host_part(client, name, entry, now.hosts.get(name))
     for name, entry in given.get("images", {}).items():
         before = now.images.get(name)
-        yield _Part("image", name, before, entry, _call(client, "ensure-image", name=name, **entry))
+        yield _image_part(client, name, entry, before, is_last=False)
     for name, spec in given.get("pools", {}).items():
         before = now.pools.get(name)
         yield _Part("pool", name, before, _normal(spec), _call(client, "ensure-pool", name=name, spec=spec))
+    for name, entry in given.get("images", {}).items():
+        if entry.get("retired") and not (now.images.get(name) or {}).get("retired"):
+            yield _image_part(client, name, entry, now.images.get(name), is_last=True)
     for name, entry in given.get("people", {}).items():
         before = now.people.get(name)
         yield _Part("person", name, before, entry, _call(client, "ensure-person", name=name, **entry))
     for who, entry in given.get("quotas", {}).items():
         yield _Part("quota", who, now.quotas.get(who), entry, _call(client, "ensure-quota", who=who, **entry))
-    known = [dict(one) for one in now.entitlements]
+    known = {(one["who"], one.get("pool")): one for one in now.entitlements}
     for entry in given.get("entitlements", ()):
-        words = [str(entry[key]) for key in ("who", "right", "pool") if key in entry]
-        before = entry if dict(entry) in known else None
-        yield _Part("entitlement", " ".join(words), before, entry, _call(client, "entitle", **entry))
+        who, pool = str(entry["who"]), entry.get("pool")
+        name = who if pool is None else f"{who} on {pool}"
+        yield _Part("entitlement", name, known.get((who, pool)), entry, _call(client, "entitle", **entry))
 
 
 def _call(client: FleetClient, name: str, /, **arguments: Any) -> Callable[[], Any]:
@@ -282,6 +313,19 @@ def _call(client: FleetClient, name: str, /, **arguments: Any) -> Callable[[], A
 def _normal(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pool's spec as the controller shows it."""
     return dump_pool(parse_pool(spec, "spec"))
+
+
+def _image_part(
+    client: FleetClient, name: str, entry: Mapping[str, Any], before: Mapping[str, Any] | None, *, is_last: bool
+) -> _Part:
+    """Return the part of an image: what the file leaves out stays. It is retired last: its pools may be made before."""
+    kept = {key: value for key, value in (before or {}).items() if key not in _SOURCE or not _SOURCE & entry.keys()}
+    after = {**kept, **entry} if is_last else {**kept, **entry, "retired": bool(kept.get("retired"))}
+    url = str(entry.get("url", ""))
+    if before is not None and "?" in url and before.get("url") == url.partition("?")[0]:
+        before = {**before, "url": url}  # the signature is not read
+    shown = {key: value for key, value in after.items() if key in entry}
+    return _Part("image", name, before, shown, _call(client, "ensure-image", name=name, **after))
 
 
 def _host_part(client: FleetClient, name: str, entry: Mapping[str, Any], before: Mapping[str, object] | None) -> _Part:

@@ -14,7 +14,8 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.engine import Engine, connect_host
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import JournalLimits
+from vgpuctl.controller.proxies import parse_proxies, through_proxies
 from vgpuctl.controller.rdp_signing import RdpSigner
 from vgpuctl.controller.sign_in.settings import read_settings
 from vgpuctl.controller.sign_in.ways import SignInWays, open_ways
@@ -41,12 +43,16 @@ MAX_URL_BYTES = 4096
 
 
 class Listen(Value):
-    """A port: an address, and the files of its certificate and key; without them only a loopback address is served."""
+    """A port: an address, and the files of its certificate and key; without them only a loopback address is served.
+
+    `proxies`: where proxies are that are believed where a request comes from.
+    """
 
     address: str
     port: int
     certificate: str | None = None
     key: str | None = None
+    proxies: tuple[IPv4Network | IPv6Network, ...] = ()
 
 
 def database_url(given: str | None, state: Path) -> str:
@@ -68,8 +74,8 @@ def database_url(given: str | None, state: Path) -> str:
         raise FileFailed(f"{path} cannot be read: {error}", path=path) from error
 
 
-def parse_listen(text: str, certificate: str | None, key: str | None) -> Listen:
-    """Return where `ADDRESS:PORT` is.
+def parse_listen(text: str, certificate: str | None, key: str | None, proxies: Sequence[str] = ()) -> Listen:
+    """Return where `ADDRESS:PORT` is. `proxies`: addresses and networks of proxies that are trusted.
 
     Raises:
         InvalidInput: it is none, or needs a certificate.
@@ -85,7 +91,7 @@ def parse_listen(text: str, certificate: str | None, key: str | None) -> Listen:
             f"--listen {text}: tokens would cross the network in the clear",
             hint="add --tls-certificate FILE --tls-key FILE, or listen on 127.0.0.1",
         )
-    return Listen(address, int(port), certificate, key)
+    return Listen(address, int(port), certificate, key, parse_proxies(proxies))
 
 
 def run(
@@ -196,7 +202,7 @@ async def _serve(
     sockets = [listening]
     if listen is not None:
         tls = {} if listen.certificate is None else {"ssl_certfile": listen.certificate, "ssl_keyfile": listen.key}
-        servers.append(make_server(api.app, StreamProtocol, **tls))
+        servers.append(make_server(through_proxies(api.app, listen.proxies), StreamProtocol, **tls))
         sockets.append(_bind_port(listen))
     engine.start()
     serving = [asyncio.create_task(s.serve(sockets=[one])) for s, one in zip(servers, sockets, strict=True)]
@@ -207,6 +213,7 @@ async def _serve(
     systemd.notify("STOPPING=1")
     log.info("the controller stops")
     api.web.close()
+    api.streams.stop()
     for server in servers:
         server.should_exit = True
     await asyncio.wait(serving, timeout=DRAIN_SECONDS)

@@ -137,7 +137,8 @@ class PoolSpec(Value):
     `apart`: desktops of this pool are on as many hosts as possible. `prepared`: each desktop is set up once, and a
     refresh goes back to that. `open`: how a user opens his desktop: `rdp`, a file with the keys `rdp` in addition to
     those of `rdp_file`; or the template of a link. `addresses`: subnets in which its address is; empty: anywhere.
-    `dns_name`: the pattern of a name in the site's DNS that is its address instead.
+    `dns_name`: the pattern of a name in the site's DNS that is its address instead. `connect`: ports to which the
+    controller connects its user.
     """
 
     kind: PoolKind
@@ -166,6 +167,7 @@ class PoolSpec(Value):
     rdp: Mapping[str, int | str] = EMPTY_MAPPING
     addresses: tuple[str, ...] = ()
     dns_name: str | None = None
+    connect: tuple[int, ...] = ()
 
 
 class Pool(Value):
@@ -320,7 +322,7 @@ class DesktopReport(Value):
     `let_in`: whom the guest's helper lets log on, as it last confirmed for this disk (`planning.logons`); None: nothing
     was asked of it. `logon_due`: it must let in another one before the desktop is handed out, or is ready.
     `vgpus`: what of GPUs the VM has, or keeps while it is off. `boot_seconds`: so long its last start took until it
-    could take a user; None: not seen.
+    could take a user; None: not seen. `address_problem`: why it has no address.
     """
 
     exists: bool
@@ -354,6 +356,7 @@ class DesktopReport(Value):
     logon_due: bool = False
     vgpus: tuple[DesktopVgpu, ...] = ()
     boot_seconds: float | None = None
+    address_problem: str | None = None
 
 
 class Desktop(Value):
@@ -456,17 +459,16 @@ class Restored(Value):
 
 
 class JournalLimits(Value):
-    """How long entries of the journal are kept, and how many at most.
+    """How long entries of the journal are kept, and how many older than `LEAST_EVENT_DAYS` at most.
 
-    The database itself lets nobody delete an entry of the last `LEAST_EVENT_DAYS`, unless `LEAST_EVENTS` newer ones
-    exist, nor change any.
+    The database itself lets nobody delete an entry of those last days, nor change any.
     """
 
     days: int = 90
     entries: int = 1_000_000
 
 
-LEAST_EVENT_DAYS, LEAST_EVENTS = 7, 100_000
+LEAST_EVENT_DAYS = 7
 
 
 class ApiToken(Value):

@@ -12,7 +12,7 @@ from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind, PoolStat
 from vgpuctl.controller.planning.desktop_address import OPEN_RDP, fill_link
 from vgpuctl.controller.planning.rdp_file import RDP_PORT, rdp_lines, rdp_text
 from vgpuctl.controller.policy import no_desktop, sees_pool
-from vgpuctl.errors import Busy, HostKeyRefused, NotAllowed, Refused, Unreachable
+from vgpuctl.errors import Busy, FileFailed, HostKeyRefused, NotAllowed, Refused, Unreachable
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fleet import AssignedDesktopResult, DesktopResult
 from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult, OpenDesktopResult
@@ -107,7 +107,14 @@ class MyDesktopCalls:
             )
         if desktop.user is None or not shown or shown[0].address is None:
             raise Busy(f"{name} has no address to open yet: it is {shown[0].phase if shown else 'gone'}", desktop=name)
-        return QueryResult(_opened(pool, shown[0].name, shown[0].address, desktop.user, self._signer))
+        try:
+            opened = _opened(pool, shown[0].name, shown[0].address, desktop.user, self._signer)
+        except FileFailed as error:  # its text names files of the controller
+            log.error("%s", error.message)
+            raise Busy("RDP files cannot be signed just now: tell an admin", desktop=name) from None
+        if desktop.user != caller.name:
+            self._store.desktops.note_opened(desktop, caller.name)
+        return QueryResult(opened)
 
 
 def _usual_seconds(desktops: Sequence[Desktop]) -> int | None:

@@ -132,9 +132,7 @@ class PeopleCalls:
         entitlement = Entitlement(check_who(who), given, pool)
         changed = self._store.entitlements.put(entitlement, caller.name, may_manage=is_admin)
         people = self._store.entitlements.count_members(who) if is_admin and who != EVERYBODY else None
-        kind = f"in the group {who.removeprefix(GROUP_MARK)}" if who.startswith(GROUP_MARK) else f"called {who}"
-        warnings = () if people != 0 else (f"nobody who is known here is {kind} yet",)
-        return Outcome(changed, EntitlementResult(who, str(given), pool, people), warnings=warnings)
+        return Outcome(changed, EntitlementResult(who, str(given), pool, people), warnings=nobody_yet(who, people))
 
     def revoke(self, caller: FleetCaller, who: str, pool: str | None = None) -> Outcome[EntitlementResult]:
         """Take back what `entitle` gave; desktops that people have stay theirs until they are released."""
@@ -193,6 +191,12 @@ def _check_person(name: str) -> None:
         pool_rules.user(name)
     except ValueError as error:
         raise InvalidInput(f"name: {error}") from error
+
+
+def nobody_yet(who: str, people: int | None) -> tuple[str, ...]:
+    """Return the warning about a person or group of whom nobody is known. `people`: how many are; None: not counted."""
+    kind = f"in the group {who.removeprefix(GROUP_MARK)}" if who.startswith(GROUP_MARK) else f"called {who}"
+    return () if people != 0 else (f"nobody who is known here is {kind} yet",)
 
 
 def check_who(who: str) -> str:

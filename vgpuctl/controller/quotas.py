@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.controller.model import FleetCaller, Quota
-from vgpuctl.controller.people import check_who
+from vgpuctl.controller.model import EVERYBODY, FleetCaller, Quota
+from vgpuctl.controller.people import check_who, nobody_yet
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.people import QuotaResult
@@ -48,7 +48,9 @@ class QuotaCalls:
                 raise InvalidInput(f"{name}: {number} is not a number from 0 to {MOST[name]}")
         quota = Quota(check_who(who), desktops, running, gpu_mib)
         changed = self._store.quotas.put(quota, caller.name)
-        return Outcome(changed, QuotaResult(who, desktops, running, gpu_mib, caller.name))
+        people = None if who == EVERYBODY else self._store.entitlements.count_members(who)
+        result = QuotaResult(who, desktops, running, gpu_mib, caller.name)
+        return Outcome(changed, result, warnings=nobody_yet(who, people))
 
     def delete_quota(self, caller: FleetCaller, who: str) -> Outcome[QuotaResult]:
         """Delete a quota: the next one decides, his groups' or everybody's."""

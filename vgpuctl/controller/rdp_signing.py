@@ -97,28 +97,33 @@ class RdpSigner(Value):
 
     def _certificates(self) -> list[x509.Certificate]:
         from cryptography import x509
+        from cryptography.exceptions import UnsupportedAlgorithm
 
         try:
             known = [
                 x509.load_pem_x509_certificate(part) for part in _CERTIFICATE.findall(_read(self.certificate_file))
             ]
-        except ValueError as error:
-            raise _wrong(self.certificate_file, f"one of its certificates is none: {error}") from None
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise _wrong(self.certificate_file, f"a certificate in it cannot be read: {error}") from None
         if not known:
             raise _wrong(self.certificate_file, "it has no certificate in PEM")
         return known
 
     def _key(self, certificate: x509.Certificate) -> rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey:
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric import ec, rsa
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         try:
             key = load_pem_private_key(_read(self.key_file), None)
-        except (ValueError, TypeError):  # its text could show parts of the key
+        except (ValueError, TypeError, UnsupportedAlgorithm):  # its text could show parts of the key
             raise _wrong(self.key_file, "it has no private key in PEM without a password") from None
         if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
             raise _wrong(self.key_file, "its key is neither RSA nor of an elliptic curve")
-        own = certificate.public_key()
+        try:
+            own = certificate.public_key()
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise _wrong(self.certificate_file, f"the key of its certificate cannot be read: {error}") from None
         if not isinstance(own, type(key.public_key())) or key.public_key().public_numbers() != own.public_numbers():
             raise _wrong(self.key_file, f"its key is not that of the first certificate in {self.certificate_file}")
         return key

@@ -211,6 +211,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("list-desktops", "GET", "/desktops", _LIST_POOLS),
         FleetCall("show-desktop", "GET", "/desktops/{name}", Access(Role.VIEWER, Right.OPERATE, own=True)),
         FleetCall("open-desktop", "GET", "/desktops/{name}/open", Access(Role.OPERATOR, Right.OPERATE, own=True)),
+        FleetCall("connect-desktop", "GET", "/desktops/{name}/ports", _USE_DESKTOP),
         FleetCall("release", "POST", "/desktops/{name}/release", _USE_DESKTOP),
         FleetCall("start-desktop", "POST", "/desktops/{name}/start", _USE_DESKTOP),
         FleetCall("stop-desktop", "POST", "/desktops/{name}/stop", _USE_DESKTOP),

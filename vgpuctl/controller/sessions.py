@@ -119,6 +119,7 @@ class PasswordSignIn:
         self._ldap = ldap
         self._nobody: str | None = None
         self._of_address = Limit(60, 10.0, store.clock)
+        self._of_known_address = Limit(300, 2.0, store.clock)
         self._of_both = Limit(5, 30.0, store.clock)
         self._of_account = Limit(20, 30.0, store.clock)
 
@@ -132,7 +133,9 @@ class PasswordSignIn:
         """
         network, account = network_of(address), _account_of(name, password)
         limits = [(self._of_both, f"{account} {network}")]
-        if not self._store.places.has(account, network):
+        if self._store.places.has(account, network):
+            limits += [(self._of_known_address, network)]
+        else:
             limits += [(self._of_address, network), (self._of_account, account)]
         if wait := max(limit.wait(key) for limit, key in limits):
             seconds = int(wait) + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.config import rules
@@ -67,13 +68,14 @@ class UseCalls:
         if call not in _COUNTED or not is_counted or self._store.changes.is_dry_run:
             return
         pool, person = arguments.get("pool"), arguments.get("user")
-        if call == "start-desktop":
-            target = self.find_target(str(arguments.get("name")))
-            pool, person = target.pool, target.owner
-        elif call == "take-desktop" and caller.kind is CallerKind.PERSON:
-            person = caller.name
-        if pool is not None and person is not None:
-            self._store.use.refuse(str(pool), str(person), error.code)
+        with suppress(VgpuctlError):  # the answer is the refusal, counted or not
+            if call == "start-desktop":
+                target = self.find_target(str(arguments.get("name")))
+                pool, person = target.pool, target.owner
+            elif call == "take-desktop" and caller.kind is CallerKind.PERSON:
+                person = caller.name
+            if pool is not None and person is not None:
+                self._store.use.refuse(str(pool), str(person), error.code)
 
 
 def _day(name: str, text: str) -> float:

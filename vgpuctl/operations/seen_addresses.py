@@ -59,13 +59,10 @@ def read_seen(host: Host, uuid: str, live_xml: str, source: str) -> tuple[GuestA
     return tuple(one for one in seen if one.mac in bridges and is_guests(one.address, tables.own))
 
 
-def find_seen_address(host: Host, uuid: str, live_xml: str) -> str | None:
-    """Return the address at which others reach a running VM, IPv4 if it has one; None: none was seen yet."""
-    for source in SEEN_SOURCES:
-        seen = [ipaddress.ip_address(one.address) for one in read_seen(host, uuid, live_xml, source) or ()]
-        if seen:
-            return str(min(seen, key=lambda one: one.version))
-    return None
+def sees_address(host: Host, uuid: str, live_xml: str, address: str) -> bool:
+    """Return whether an address is one of a running VM, by any source."""
+    seen = (one for source in SEEN_SOURCES for one in read_seen(host, uuid, live_xml, source) or ())
+    return any(one.address == address for one in seen)
 
 
 def read_tables(host: Host) -> NetworkTables:

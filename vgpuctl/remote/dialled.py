@@ -52,9 +52,18 @@ class DialledSocket:
             OSError: the connection broke.
         """
         self._channel.settimeout(self._seconds)
+        end = None if self._seconds is None else time.monotonic() + self._seconds
         view = memoryview(data)  # paramiko's own copies what is left with each packet: 64 MiB took a minute
-        for start in range(0, len(view), _CHUNK_BYTES):
-            self._channel.sendall(bytes(view[start : start + _CHUNK_BYTES]))
+        while view:
+            try:
+                sent = self._channel.send(bytes(view[:_CHUNK_BYTES]))
+            except TimeoutError:  # perhaps of a read in another thread, which has a shorter one
+                if end is not None and time.monotonic() > end:
+                    raise
+                continue
+            if not sent:
+                raise ConnectionResetError("the connection is closed")
+            view = view[sent:]
 
     def shutdown(self, how: int) -> None:
         """End both directions: who waits for bytes gets none."""

@@ -72,7 +72,7 @@ def test_a_chain_is_in_the_signature(signer: RdpSigner, tmp_path: Path) -> None:
 
 
 def test_what_does_not_sign(signer: RdpSigner, tmp_path: Path) -> None:
-    other = make_certificate(tmp_path, "other")
+    other, strange = make_certificate(tmp_path, "other"), make_certificate(tmp_path, "strange", "secp112r1")
     (tmp_path / "empty").write_text("nothing")
     broken = tmp_path / "broken"
     broken.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
@@ -80,8 +80,9 @@ def test_what_does_not_sign(signer: RdpSigner, tmp_path: Path) -> None:
         (str(tmp_path / "none"), signer.key_file, "it cannot be read: No such file"),
         (signer.certificate_file, str(tmp_path), "it cannot be read: it is a directory"),
         (str(tmp_path / "empty"), signer.key_file, "it has no certificate in PEM"),
-        (str(broken), signer.key_file, "one of its certificates is none"),
+        (str(broken), signer.key_file, "a certificate in it cannot be read"),
         (signer.certificate_file, signer.certificate_file, "it has no private key in PEM"),
+        (strange.certificate_file, strange.key_file, "cannot be read|no private key"),
         (signer.certificate_file, other.key_file, "its key is not that of the first certificate"),
     ):
         with pytest.raises(FileFailed, match=words) as caught:

@@ -38,8 +38,12 @@ class Channel:
             return b""
         raise TimeoutError
 
-    def sendall(self, data: bytes) -> None:
-        self.sent.append(data)
+    def send(self, data: bytes) -> int:
+        self.sent.append(data[:40_000])
+        return len(data[:40_000])
+
+    def shutdown(self, how: int) -> None:
+        self.ends = True
 
     def recv_stderr_ready(self) -> bool:
         return bool(self.errors)
@@ -86,6 +90,33 @@ def test_much_data_is_sent_in_pieces() -> None:
     dialled(channel).sendall(data)
     assert b"".join(channel.sent) == data
     assert max(map(len, channel.sent)) <= 1 << 16
+
+
+def test_a_peer_that_does_not_read_for_a_while_loses_nothing() -> None:
+    """A read in another thread sets a short time for both directions."""
+
+    class Slow(Channel):
+        is_full = False
+
+        def send(self, data: bytes) -> int:
+            self.is_full = not self.is_full
+            if self.is_full:
+                raise TimeoutError
+            return super().send(data)
+
+    channel, data = Slow(), bytes(range(256)) * 1024
+    dialled(channel).sendall(data)
+    assert b"".join(channel.sent) == data
+    late = dialled(Slow())
+    late.settimeout(0)
+    with pytest.raises(TimeoutError):
+        late.sendall(data)
+
+
+def test_after_a_shutdown_nothing_arrives() -> None:
+    one = dialled(Channel())
+    one.shutdown(2)
+    assert one.receive(1) == b""
 
 
 def test_endless_output_before_an_answer_is_an_error() -> None:

@@ -113,7 +113,7 @@ EVENTS = Listing(
         Column("time", "TIME", lambda event: event.time),
         Column("kind", "KIND", lambda event: event.kind),
         Column("actor", "ACTOR", lambda event: event.actor),
-        Column("actor_kind", "IS A", lambda event: event.actor_kind),
+        Column("actor_kind", "ACTOR IS", lambda event: event.actor_kind),
         Column("address", "FROM", lambda event: event.address),
         Column("text", "TEXT", lambda event: event.text, free_text=True),
         Column(
@@ -189,8 +189,10 @@ def changed_page(data: Any, text: str, *stderr: str) -> Page:
     return Page([text], list(stderr))
 
 
-def connect(settings: Settings, address: str | None, token_file: str | None, dry_run: bool) -> FleetClient:
-    """Return the controller that the options or the environment name.
+def connect(
+    settings: Settings, address: str | None, token_file: str | None, dry_run: bool, *, as_person: bool = False
+) -> FleetClient:
+    """Return the controller that the options or the environment name. `as_person`: somebody signs in there.
 
     Raises:
         InvalidInput, FileFailed: they are wrong, or the token cannot be read.
@@ -198,8 +200,11 @@ def connect(settings: Settings, address: str | None, token_file: str | None, dry
     from vgpuctl.controller import client
     from vgpuctl.regular_file import read_regular_file
 
+    url = address or os.environ.get(URL_VARIABLE) or None
     if settings.is_remote or settings.host != "local" or settings.root != "/":
         raise InvalidInput("a controller is named by --controller, not by --host", hint=f"or by {URL_VARIABLE}")
+    if as_person:
+        return client.connect(url, as_person=True)
     path = token_file or os.environ.get(TOKEN_VARIABLE)
     token = None
     if path:
@@ -207,7 +212,7 @@ def connect(settings: Settings, address: str | None, token_file: str | None, dry
             token = read_regular_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
         except (OSError, ValueError) as error:
             raise FileFailed(f"the token's file {path} cannot be read: {error}", path=path) from error
-    return client.connect(address or os.environ.get(URL_VARIABLE) or None, token, dry_run=dry_run)
+    return client.connect(url, token, dry_run=dry_run)
 
 
 def make_call(settings: Settings, where: Where, call: str, /, **arguments: Any) -> int:
@@ -279,11 +284,15 @@ def changes_at_controller(function: _Command) -> _Command:
 @click.option("--listen", metavar="ADDRESS:PORT", help="Serve the API there, too; other than loopback with TLS.")
 @click.option("--tls-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
 @click.option("--tls-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --listen: PEM.")
+@click.option(
+    "--trusted-proxy", "proxies", metavar="NET", multiple=True,
+    help="For --listen: believe a reverse proxy at this address, or in this network, where requests come from.",
+)  # fmt: skip
 @click.option("--sign-in", metavar="FILE", type=click.Path(dir_okay=False), help="sign-in.yaml: OIDC and LDAP.")
 @click.option("--rdp-certificate", metavar="FILE", type=click.Path(dir_okay=False), help="PEM: signs users' RDP files.")
 @click.option("--rdp-key", metavar="FILE", type=click.Path(dir_okay=False), help="For --rdp-certificate: PEM.")
 @click.option("--event-days", metavar="N", type=click.IntRange(7, 3650), help="Events are kept so long. [90]")
-@click.option("--events", metavar="N", type=click.IntRange(100_000), help="So many events are kept at most. [1000000]")
+@click.option("--events", metavar="N", type=click.IntRange(1000), help="At most so many, but all of 7 days. [1000000]")
 @click.pass_obj
 def run_controller(
     settings: Settings,
@@ -293,6 +302,7 @@ def run_controller(
     listen: str | None,
     tls_certificate: str | None,
     tls_key: str | None,
+    proxies: tuple[str, ...],
     sign_in: str | None,
     rdp_certificate: str | None,
     rdp_key: str | None,
@@ -313,9 +323,9 @@ def run_controller(
         from vgpuctl.model.results.host import AgentResult
 
         guard.restore_handlers()
-        if listen is None and (tls_certificate or tls_key):
-            raise InvalidInput("--tls-certificate and --tls-key need --listen")
-        port = None if listen is None else main.parse_listen(listen, tls_certificate, tls_key)
+        if listen is None and (tls_certificate or tls_key or proxies):
+            raise InvalidInput("--tls-certificate, --tls-key and --trusted-proxy need --listen")
+        port = None if listen is None else main.parse_listen(listen, tls_certificate, tls_key, proxies)
         if (rdp_certificate is None) is not (rdp_key is None):
             raise InvalidInput("--rdp-certificate and --rdp-key belong together")
         signer = None if rdp_certificate is None or rdp_key is None else RdpSigner(rdp_certificate, rdp_key)

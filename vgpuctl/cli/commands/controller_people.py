@@ -183,13 +183,18 @@ def set_password(settings: Settings, name: str, password_file: str | None, where
     """Give a local person a password; he is signed out everywhere."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        password = None if password_file is None else _read_password(password_file)
+        password = None if password_file is None else read_password(password_file)
         return run.CommandOutput(connect(settings, *where).call("set-password", name=name, password=password))
 
     return run.perform(settings, "controller-set-password", work)
 
 
-def _read_password(path: str) -> str:
+def read_password(path: str) -> str:
+    """Return the first line of a file.
+
+    Raises:
+        FileFailed: it cannot be read.
+    """
     from vgpuctl.errors import FileFailed
     from vgpuctl.regular_file import read_regular_file
 

@@ -14,12 +14,17 @@ from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Column, Listing, Page
 from vgpuctl.model.numbers import format_mib, parse_memory_size
 
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
 QUOTAS = Listing(
     "quotas",
     (
         Column("who", "WHO", lambda one: one.who),
-        Column("desktops", "DESKTOPS", lambda one: one.desktops, numeric=True),
-        Column("running", "RUNNING", lambda one: one.running, numeric=True),
+        Column("desktops", "DESKTOPS", lambda one: one.desktops, numeric=True, text=lambda one: _number(one.desktops)),
+        Column("running", "RUNNING", lambda one: one.running, numeric=True, text=lambda one: _number(one.running)),
         Column(
             "gpu", "GPU MEMORY", lambda one: one.gpu_mib, numeric=True, unit="mib",
             text=lambda one: "-" if one.gpu_mib is None else format_mib(one.gpu_mib),

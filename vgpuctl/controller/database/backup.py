@@ -254,7 +254,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 def _counts(connection: Connection) -> Mapping[str, int]:
     present = set(inspect(connection).get_table_names())
     counts = {}
-    for name in ("image", "pool", "host", "desktop", "token", "person", "entitlement"):
+    for name in ("image", "pool", "host", "desktop", "token", "person", "entitlement", "quota"):
         if name in present:
             table = schema.metadata.tables[name]
             counts[name] = int(connection.execute(select(func.count()).select_from(table)).scalar_one())

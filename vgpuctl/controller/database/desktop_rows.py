@@ -174,8 +174,7 @@ class DesktopRows(Rows):
             Refused: it is paused, or being deleted. NoCapacity: none is ready. QuotaReached: he has all he may have.
         """
         with self._write() as connection:
-            self._database.insert_or_update(connection, schema.person, ("name",), {"name": user})
-            lock_person(connection, user)
+            lock_person(self._database, connection, user)
             row = connection.execute(
                 select(schema.pool).where(schema.pool.c.name == pool_name).with_for_update(key_share=True)
             ).mappings().first()  # fmt: skip
@@ -244,7 +243,7 @@ class DesktopRows(Rows):
             Busy: it was given to somebody just now.
         """
         with self._write() as connection:
-            holder = lock_user_of(connection, name) if on else None
+            holder = lock_user_of(self._database, connection, name) if on else None
             desktop = _find(connection, name, lock=True, user=user)
             waits = desktop.report is not None and desktop.report.code in (CRASHES_CODE, *WAITING_CODES)
             if desktop.power_on is on and not (on and waits):
@@ -413,6 +412,12 @@ class DesktopRows(Rows):
             about = About(desktop=desktop.name, user=desktop.user)
             text = f"{desktop.name}: a one-time password for {desktop.user}"
             self._note(connection, "password-set", text, actor, about)
+
+    def note_opened(self, desktop: Desktop, actor: str) -> None:
+        """Note in the journal that somebody else got what opens a user's desktop."""
+        with self._write() as connection:
+            about = About(desktop=desktop.name, user=desktop.user)
+            self._note(connection, "desktop-opened", f"{desktop.name}, which {desktop.user} has", actor, about)
 
     def note_let_in(self, desktop_id: str, let_in: str | None) -> None:
         """Note whom a desktop's guest lets log on, as its helper confirmed; None: nothing is asked of a new disk."""

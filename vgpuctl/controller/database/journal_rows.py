@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, select
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import About, Rows, columns_of, event_of
-from vgpuctl.controller.model import FleetEvent, JournalLimits
+from vgpuctl.controller.model import LEAST_EVENT_DAYS, FleetEvent, JournalLimits
 from vgpuctl.errors import Refused
 from vgpuctl.value import Value
 
@@ -66,17 +66,22 @@ class JournalRows(Rows):
     def prune(self, limits: JournalLimits) -> bool:
         """Delete the oldest entries beyond the limits, not many at a time; return whether there may be more of them.
 
-        The last entry stays: the next one's id must be greater.
+        Those of the last `LEAST_EVENT_DAYS` stay, however many they are. So does the last entry: the next one's id must
+        be greater.
         """
         event = schema.event
         with self._database.write() as connection:
             last = connection.execute(select(func.max(event.c.id))).scalar_one()
             if last is None:
                 return False
-            before = self._database.now(connection) - limits.days * DAY_SECONDS
+            young = (
+                self._database.now(connection) - LEAST_EVENT_DAYS * DAY_SECONDS - 1
+            )  # the triggers have whole seconds
+            before = min(young, self._database.now(connection) - limits.days * DAY_SECONDS)
             oldest = select(event.c.id, event.c.at).where(event.c.id < last).order_by(event.c.id).limit(PRUNE_ENTRIES)
             rows = connection.execute(oldest).all()
-            gone = list(takewhile(lambda row: row.at < before or row.id <= last - limits.entries, rows))
+            beyond = last - limits.entries
+            gone = list(takewhile(lambda row: row.at < (young if row.id <= beyond else before), rows))
             if gone:
                 connection.execute(delete(event).where(event.c.id <= gone[-1].id))
             return len(gone) == PRUNE_ENTRIES

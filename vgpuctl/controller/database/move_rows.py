@@ -51,7 +51,7 @@ class MoveRows(Rows):
                 raise Refused(text, hint=hint, desktop=name)
             after = replace(
                 before, host_id=None, profile=None, handed_out=False, errors=0, not_before=0.0,
-                generation=before.generation + 1, power_on=True,
+                generation=before.generation + 1,
             )  # fmt: skip
             report = DesktopReport(exists=False, disks=before.report.disks, moved=True)
             moved = update(table).where(table.c.id == before.id)

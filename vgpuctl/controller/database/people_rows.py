@@ -152,11 +152,22 @@ class PeopleRows(Rows):
                     f"vgpuctl controller ensure-person {name} --disabled",
                     desktops=desktops,
                 )
-            connection.execute(delete(schema.entitlement).where(schema.entitlement.c.who == name))
-            connection.execute(delete(schema.quota).where(schema.quota.c.who == name))
+            self._delete_rights(connection, name, actor)
             connection.execute(delete(schema.person).where(schema.person.c.name == name))
             self._note(connection, "person-deleted", name, actor, About(user=name), changed_fields(person, None))
             return person
+
+    def _delete_rights(self, connection: Connection, name: str, actor: str) -> None:
+        """Delete what a person may do and have, each with an entry of the journal."""
+        about = About(user=name)
+        for table, kind in ((schema.entitlement, "entitlement-revoked"), (schema.quota, "quota-deleted")):
+            for row in connection.execute(select(table).where(table.c.who == name)).mappings().all():
+                values = {
+                    key: value for key, value in row.items() if value is not None and key not in ("who", "set_by")
+                }
+                text = ", ".join(f"{key} {value}" for key, value in values.items())
+                self._note(connection, kind, f"{name}, who is deleted: {text}", actor, about)
+            connection.execute(delete(table).where(table.c.who == name))
 
     def sign_in(
         self, name: str, realm: Realm, digest: str, seconds: float, address: str,

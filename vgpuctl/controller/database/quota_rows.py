@@ -11,12 +11,13 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection, delete, or_, select
 
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.database.room_rows import room_of
 from vgpuctl.controller.database.rows import About, Rows, columns_of, desktop_of, read_text
 from vgpuctl.controller.model import EVERYBODY, GROUP_MARK, Desktop, PoolSpec, Quota, QuotaLimit, QuotaUse
 from vgpuctl.controller.planning.changed_fields import changed_fields
 from vgpuctl.controller.planning.quotas import gpu_mib_of, limits_of, refuse_more
-from vgpuctl.errors import NotFound
+from vgpuctl.errors import Busy, NotFound
 from vgpuctl.value import replace
 
 
@@ -64,17 +65,18 @@ class QuotaRows(Rows):
             return (_used(connection, person) if limits else QuotaUse()), limits
 
 
-def lock_person(connection: Connection, name: str) -> None:
-    """Have others wait who would give this person something."""
+def lock_person(database: Database, connection: Connection, name: str) -> None:
+    """Have others wait who would give this person something; one who is not known yet becomes known."""
+    database.insert_or_update(connection, schema.person, ("name",), {"name": name})
     connection.execute(select(schema.person).where(schema.person.c.name == name).with_for_update(key_share=True)).all()
 
 
-def lock_user_of(connection: Connection, desktop: str) -> str | None:
+def lock_user_of(database: Database, connection: Connection, desktop: str) -> str | None:
     """Lock the user of a desktop, of which the row is not locked yet; return who that is."""
     table = schema.desktop
     user: str | None = connection.execute(select(table.c.user).where(table.c.name == desktop)).scalar()
     if user is not None:
-        lock_person(connection, user)
+        lock_person(database, connection, user)
     return user
 
 
@@ -84,7 +86,7 @@ def refuse_over_quota(connection: Connection, person: str, desktop: Desktop, not
     `not_counted`: ids of desktops that he loses for it.
 
     Raises:
-        QuotaReached: he may not have more.
+        QuotaReached: he may not have more. Busy: its host has not said yet how much it has.
     """
     limits = _limits(connection, person)
     if not limits:
@@ -92,6 +94,9 @@ def refuse_over_quota(connection: Connection, person: str, desktop: Desktop, not
     more = QuotaUse(running=1)
     if desktop.user is None:
         more = QuotaUse(1, 1, _gpu_mib(connection, (desktop,)))
+        room = select(schema.host_room.c.host_id).where(schema.host_room.c.host_id == desktop.host_id)
+        if "gpu_mib" in limits and not more.gpu_mib and connection.execute(room).first() is None:
+            raise Busy(f"the GPU memory of {desktop.name} is not known yet", hint="try again in a minute")
     refuse_more(person, _used(connection, person, not_counted), more, limits)
 
 

@@ -91,11 +91,11 @@ class HostLink:
         """Return the host, for calls; `fleet`: what changes carry. It needs no close: the login is this link's."""
         settings = CallSettings(wait_seconds=WAIT_SECONDS, cancelled=cancelled, command_line=(), fleet=fleet)
         name = self.address if self._is_remote else LOCAL_AGENT
-        return AgentHost(self._dial, settings, name, idle=self._idle)
+        return AgentHost(self.dial, settings, name, idle=self._idle)
 
     def images(self, fence: Fence) -> ImageClient:
         """Return the images of the host, for its holder."""
-        return ImageClient(AgentChannel(self._dial, REMOTE_LIMITS, self._idle), fence)
+        return ImageClient(AgentChannel(self.dial, REMOTE_LIMITS, self._idle), fence)
 
     def read_fleet(self) -> FleetStatus:
         """Return what the host says it is, and whom it obeys.
@@ -132,8 +132,8 @@ class HostLink:
         if session is not None:
             session.close()
 
-    def _dial(self) -> socket.socket | AgentSocket:
-        """Return a connection to the agent.
+    def dial(self) -> socket.socket | AgentSocket:
+        """Return a connection to the agent, which lasts as long as the login.
 
         Raises:
             Unreachable, HostKeyRefused, HostCannot: the host cannot be reached.

@@ -341,7 +341,7 @@ class HostRunner(threading.Thread):
             if desktop is not None and pool is not None and vm.state == "running":
                 question = ask_guest(desktop, pool, vm)
                 vm = question.vm
-                questions += [question] if question.is_open else []
+                questions += [question] if question.is_open or question.checks_address else []
             vms[vm.uuid] = vm
         return tuple((vms | {vm.uuid: vm for vm in self._guests.ask(link, questions)}).values())
 

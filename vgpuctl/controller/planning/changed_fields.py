@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a change changed, for the journal: the fields that differ, before and after, as short texts.
 
-No field that can hold a secret is among them, and of a URL nothing after `?`, where signatures are.
+No field that can hold a secret is among them, and of a link nothing after `?`, where signatures are.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from vgpuctl.value import Value, field_names
 
 MAX_FIELDS, MAX_CHARACTERS = 60, 300
 """So much of one entry: it has at most 40 KiB."""
-UNSHOWN = frozenset({"password", "secret", "digest", "vm.cloud_init", "vm.network_config"})
+_LINKS = frozenset({"url", "open"})
+"""Fields with links."""
+UNSHOWN = frozenset({
+    "password", "secret", "digest", "vm.cloud_init", "vm.network_config", *(f"{name}.query" for name in _LINKS),
+})  # fmt: skip
 """Fields that can hold secrets: that they changed is in the journal, and not what they are."""
-_OWN = frozenset({"id", "generation", "image_id", "seen_at", "created_at", "signed_in_at"})
+_OWN = frozenset({"id", "generation", "image_id", "seen_at", "created_at", "signed_in_at", "set_by"})
 """Fields that nobody sets."""
 _NESTED = frozenset({"vm", "labels"})
 """Mappings of which each key is a field of its own."""
@@ -27,7 +31,9 @@ _NESTED = frozenset({"vm", "labels"})
 def changed_fields(before: Value | None, after: Value | None) -> tuple[FieldChange, ...]:
     """Return the fields in which two values differ; None: there is none, before it is made or after it is deleted."""
     old, new = _texts(before), _texts(after)
+    unset = {None, "false"} if before is None or after is None else {None}
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    names = [name for name in names if {old.get(name), new.get(name)} - unset]
     changes = (_change(name, old.get(name), new.get(name)) for name in names[:MAX_FIELDS])
     return tuple(changes)
 
@@ -48,7 +54,8 @@ def _texts(value: Value | None) -> dict[str, str]:
         elif isinstance(one, Value) and name == "spec":
             texts |= _texts(one)
         elif name not in _OWN and one not in (None, (), ""):
-            texts[name] = _text(one).partition("?")[0] if name == "url" else _text(one)
+            text, _, query = _text(one).partition("?") if name in _LINKS else (_text(one), "", "")
+            texts |= {name: text, f"{name}.query": query} if query else {name: text}
     return texts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from typing import NamedTuple
 from urllib.parse import quote
 
 OPEN_RDP = "rdp"
@@ -13,17 +14,40 @@ ADDRESS, USER, NAME = "{address}", "{user}", "{name}"
 """What the template of a link has for the desktop's address, its user and its own name."""
 
 
-def choose_address(seen: Sequence[str], ranges: Sequence[str], of_hosts: frozenset[str]) -> str | None:
-    """Return the first address that is in a pool's ranges, and no host's; None: there is none.
+class ChosenAddress(NamedTuple):
+    """An address that a desktop's user is sent to; `problem`: why there is none."""
 
-    `ranges`: subnets; none: each address is right.
+    address: str | None
+    problem: str | None = None
+
+
+def choose_address(
+    seen: Sequence[str], ranges: Sequence[str], of_hosts: frozenset[str], *, of_leases: bool
+) -> ChosenAddress:
+    """Choose an address that is in a pool's ranges, and no host's.
+
+    `ranges`: subnets; none: each address is right. `of_leases`: the addresses are leases, else entries of an ARP table:
+    those may be old, so of several none is chosen.
     """
-    subnets = [ipaddress.ip_network(text) for text in ranges]
-    for text in seen:
+    fitting = [text for text in seen if is_in_ranges(text, ranges)]
+    own = [text for text in fitting if text not in of_hosts]
+    if not own:
+        where = "a host's" if fitting else "not in the pool's addresses"
+        return ChosenAddress(None, f"{', '.join(seen)}: {where}")
+    if len(own) > 1 and not of_leases:
+        return ChosenAddress(
+            None, f"the host's ARP table has several addresses for it: {', '.join(own)}; use addresses or dns_name"
+        )
+    return ChosenAddress(own[0])
+
+
+def is_in_ranges(text: str, ranges: Sequence[str]) -> bool:
+    """Return whether a text is an address in one of these subnets; without subnets: whether it is an address."""
+    try:
         address = ipaddress.ip_address(text)
-        if str(address) not in of_hosts and (not subnets or any(address in subnet for subnet in subnets)):
-            return text
-    return None
+    except ValueError:
+        return False
+    return not ranges or any(address in ipaddress.ip_network(subnet) for subnet in ranges)
 
 
 def fill_link(template: str, address: str, user: str, name: str) -> str:

@@ -67,6 +67,7 @@ class HostVm(Value):
     image: str | None = None
     guest_users: tuple[str, ...] | None = None
     address: str | None = None
+    address_problem: str | None = None
     guest_answers: bool = False
     port_open: bool = False
     driver: str | None = None
@@ -232,9 +233,8 @@ def _seen(
     unmarked = not mark.dirty and mark.user is None and (stray or memory.logged_on_seen)
     since = memory.running_since
     ended = since is not None and is_off(vm.state) and not in_flight
-    is_floating = pool is not None and pool.spec.kind is PoolKind.FLOATING
-    may_be_user = host.state is not FleetHostState.MAINTENANCE or (is_floating and memory.logged_on_seen)
-    powered_off = ended and memory.boot_id == host.boot_id and not desktop.errors and may_be_user and not vm.is_set_up
+    may_be_user = not desktop.errors and not vm.is_set_up and _may_user_stop(host, pool, memory)
+    powered_off = ended and memory.boot_id == host.boot_id and may_be_user
     is_done = ended or (is_off(vm.state) and not desktop.power_on)  # the stop that the controller wanted
     let_in = None if former is None else remembered(former, mark, vm.image)
     is_due = is_logon_due(desktop, pool, let_in) and not vm.is_preparing  # nobody is let in before its disk is kept
@@ -251,6 +251,7 @@ def _seen(
         image=vm.image,
         guest_users=vm.guest_users,
         address=vm.address,
+        address_problem=None if vm.address is not None else vm.address_problem or memory.address_problem,
         ready=is_ready,
         running_since=running_since,
         seen_at=now,
@@ -270,10 +271,20 @@ def _seen(
         vgpus=vm.vgpus,
         boot_seconds=_boot_seconds(former, running_since, is_ready, now),
     )
-    report = _with_error(report, desktop, vm, stray or unmarked, now)
-    if is_due and running and report.code is None and pool is not None:
-        report = _with_logon(report, desktop, pool, now)
+    report = _with_logon_error(_with_error(report, desktop, vm, stray or unmarked, now), desktop, pool, now)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)
+
+
+def _may_user_stop(host: FleetHost, pool: Pool | None, memory: DesktopReport) -> bool:
+    """Return whether a VM that is off may have been shut down in its guest: in maintenance its host stops it."""
+    is_floating = pool is not None and pool.spec.kind is PoolKind.FLOATING
+    return host.state is not FleetHostState.MAINTENANCE or (is_floating and memory.logged_on_seen)
+
+
+def _with_logon_error(report: DesktopReport, desktop: Desktop, pool: Pool | None, now: float) -> DesktopReport:
+    """Return a report with what keeps its guest from letting a user in, if nothing else is wrong."""
+    is_asked = report.logon_due and is_running(report.state) and report.code is None
+    return _with_logon(report, desktop, pool, now) if is_asked and pool is not None else report
 
 
 def _boot_seconds(

@@ -6,7 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from vgpuctl.controller.model import Desktop, DesktopReport, FleetHost, FleetHostState, Pool, PoolKind, PoolState
+from vgpuctl.controller.model import (
+    Desktop,
+    DesktopReport,
+    FleetHost,
+    FleetHostState,
+    Pool,
+    PoolKind,
+    PoolState,
+    ReadyWhen,
+)
 from vgpuctl.model.vm import VmState
 from vgpuctl.value import Value
 
@@ -182,7 +191,7 @@ def _phase_of_power(desktop: Desktop, report: DesktopReport, pool: Pool, waits: 
         return Phase(PhaseWord.READY)
     if boot_failed(desktop, pool, now):
         minutes = pool.spec.boot_minutes
-        text = f"not ready ({pool.spec.ready_when}) {minutes} minutes after its start"
+        text = f"not ready ({pool.spec.ready_when}) {minutes} minutes after its start{_no_address(report, pool)}"
         if report.preparing:
             text = f"its guest has not set itself up and shut down {minutes} minutes after its start"
         return Phase(PhaseWord.FAILED, _error_text(report) or text)
@@ -191,7 +200,13 @@ def _phase_of_power(desktop: Desktop, report: DesktopReport, pool: Pool, waits: 
     if report.logon_due:
         text = "its guest helper has not confirmed yet who may log on"
         return Phase(PhaseWord.STARTING, _error_text(report) or text)
-    return Phase(PhaseWord.STARTING, f"not ready yet ({pool.spec.ready_when})")
+    return Phase(PhaseWord.STARTING, f"not ready yet ({pool.spec.ready_when}){_no_address(report, pool)}")
+
+
+def _no_address(report: DesktopReport, pool: Pool) -> str:
+    """Return why a port of a desktop cannot be reached, if that is for want of an address; else nothing."""
+    is_asked = pool.spec.ready_when is ReadyWhen.PORT and report.address_problem is not None
+    return f": {report.address_problem}" if is_asked else ""
 
 
 def _why_not_begun(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -> str:

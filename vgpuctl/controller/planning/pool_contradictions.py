@@ -15,7 +15,7 @@ from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.desktop_address import OPEN_RDP
 from vgpuctl.controller.planning.pool_vm import long_name_problem
 
-_FOR_USERS = ("spare", "per_user", "logon", "on_logoff", "lease_days", "schedules", "open", "rdp")
+_FOR_USERS = ("spare", "per_user", "logon", "on_logoff", "lease_days", "schedules", "open", "rdp", "connect")
 
 
 def find_pool_contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:
@@ -46,7 +46,11 @@ def _check_opening(fields: Mapping[str, object]) -> Iterator[Problem]:
     if fields.get("rdp") and opening != OPEN_RDP:
         yield Problem(("rdp",), "these are keys of RDP files: specify open: rdp", at_key=True)
     if fields.get("dns_name") and fields.get("addresses"):
-        yield Problem(("addresses",), "of a name in the DNS no address is checked: omit this, or dns_name", at_key=True)
+        yield Problem(
+            ("addresses",), "addresses cannot be checked for a DNS name: remove addresses or dns_name", at_key=True
+        )
+    if fields.get("dns_name") and fields.get("connect"):
+        yield Problem(("connect",), "it goes to the address that the host sees: omit this, or dns_name", at_key=True)
 
 
 def _check_numbers(fields: Mapping[str, object]) -> Iterator[Problem]:
@@ -97,3 +101,5 @@ def _check_vm(fields: Mapping[str, object]) -> Iterator[Problem]:
     ready = fields.get("ready_when")
     if whole.get("networks") == (NONE,) and isinstance(ready, tuple) and ready[0] is ReadyWhen.PORT:
         yield Problem(("ready_when",), "a VM without a network card has no port: specify guest or running")
+    if whole.get("networks") == (NONE,) and fields.get("connect"):
+        yield Problem(("connect",), "a VM without a network card has no port: omit this", at_key=True)

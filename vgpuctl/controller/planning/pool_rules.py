@@ -22,8 +22,26 @@ from vgpuctl.model.guest_logon import is_account, is_guest_user
 
 MAX_DESKTOPS = 10_000
 MAX_LINK = 500
+MAX_NAME, MAX_DNS = 63, 253
+"""So long may a desktop's name be, and a name in the DNS."""
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 LINK_WORDS = (ADDRESS, USER, NAME)
-_UNSAFE_SCHEMES = ("javascript", "data", "vbscript", "file", "blob", "about", "view-source")
+_UNSAFE_SCHEMES = (
+    "javascript",
+    "data",
+    "vbscript",
+    "file",
+    "blob",
+    "about",
+    "view-source",
+    "filesystem",
+    "chrome",
+    "edge",
+    "intent",
+    "ms-officecmd",
+    "search-ms",
+    "ms-msdt",
+)
 USER_PATTERN = ACCOUNT_PATTERN
 RESERVED = frozenset((EVERYBODY, "controller"))
 """Everybody who can sign in; and in the journal, the controller itself."""
@@ -181,7 +199,9 @@ def opening(value: object) -> str:
     if not colon or not rest or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         raise ValueError("rdp, or a link such as https://gateway.example.org/?host={address}&user={user}")
     if scheme in _UNSAFE_SCHEMES:
-        raise ValueError(f"{scheme}: links would run in the page of the controller itself")
+        raise ValueError(f"{scheme}: links run in the browser itself, or open its own pages or files")
+    if rest.startswith("//") and "@" in rest[2:].partition("/")[0].replace(USER, ""):
+        raise ValueError("a link with a name or password before its server: everybody who opens it would see that")
     unknown = [word for word in re.findall(r"\{[^{}]*\}|[{}]", text) if word not in LINK_WORDS]
     if unknown:
         raise ValueError(f"{unknown[0]} is not known: it can have {', '.join(LINK_WORDS)}")
@@ -191,7 +211,10 @@ def opening(value: object) -> str:
 def dns_name(value: object) -> str:
     """Check the pattern of a desktop's name in the DNS."""
     text = rules.as_text(value)
-    if text.count(NAME) != 1 or not re.fullmatch(r"[A-Za-z0-9.-]{1,200}", text.replace(NAME, "x"), re.ASCII):
+    longest = text.replace(NAME, "x" * MAX_NAME)
+    labels = longest.removesuffix(".").split(".")
+    is_name = len(longest) <= MAX_DNS and all(re.fullmatch(_LABEL, label, re.ASCII) for label in labels)
+    if text.count(NAME) != 1 or not is_name or labels[-1].isdigit():
         raise ValueError("a name in the DNS with {name} for the desktop's own, like {name}.vdi.example.org")
     return text
 
@@ -199,9 +222,13 @@ def dns_name(value: object) -> str:
 def subnet(value: object) -> str:
     """Check a subnet, and write it as the kernel does."""
     try:
-        return str(ipaddress.ip_network(rules.as_text(value)))
+        network = ipaddress.ip_network(rules.as_text(value))
     except ValueError as error:
         raise ValueError(f"{value!a} is no subnet, like 10.20.0.0/16: {error}") from None
+    is_mapped = network.version == 6 and network.network_address.ipv4_mapped is not None
+    if network.is_loopback or network.is_link_local or network.is_multicast or is_mapped:
+        raise ValueError(f"{network}: no desktop is there")
+    return str(network)
 
 
 def rdp_keys(value: object) -> dict[str, int | str]:

@@ -30,6 +30,7 @@ from vgpuctl.value import field_names
 MAX_SCHEDULES, MAX_PROFILES = 50, 16
 MAX_SPEC_BYTES = 1 << 20
 MAX_SUBNETS = 50
+MAX_PORTS = 20
 RDP_SCHEMA: JsonSchema = {
     "type": "object",
     "propertyNames": {"enum": sorted(KEYS)},
@@ -213,6 +214,13 @@ POOL_SHAPE = Shape(
             "users are sent to this name in your DNS, like {name}.vdi.example.org, instead of to the address that the "
             "host sees",
             {"pattern": r"\{name\}", "type": "string"},
+        ),
+        Key(
+            "connect",
+            pool_rules.unique_list(rules.whole_number(1, 65535), MAX_PORTS),
+            "ports to which users connect through the controller: vgpuctl controller connect-desktop; the first is its "
+            "default",
+            nonempty_list_schema(integer_schema(1, 65535)),
         ),
         Key("time_zone", pool_rules.time_zone, "of the schedules, like Europe/Berlin", {"type": "string"}),
         Key(

@@ -16,6 +16,7 @@ from vgpuctl.errors import Refused
 from vgpuctl.model.host_room import HostRoom
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.quota_text import limit_text
+from vgpuctl.value import replace
 
 LIMITS = ("desktops", "running", "gpu_mib")
 """The limits of a quota, by the names of its fields."""
@@ -58,7 +59,8 @@ def refuse_more(person: str, used: QuotaUse, more: QuotaUse, limits: Mapping[str
             raise QuotaReached(
                 f"{person} has {text}{each if name == 'gpu_mib' else ''}: the quota of {limit.quota.who}, which "
                 f"{limit.quota.set_by} set",
-                hint=f"release one, or an admin raises it: {_raising(limit.quota, name, has + gets)}",
+                hint=f"{'shut one down' if name == 'running' else 'release one'}, or an admin raises it: "
+                f"{_raising(replace(limit.quota, who=person), name, has + gets)}",
                 person=person, limit=name, used=has, more=gets, most=limit.most, who=limit.quota.who,
                 set_by=limit.quota.set_by,
             )  # fmt: skip

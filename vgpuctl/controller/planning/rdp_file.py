@@ -43,7 +43,8 @@ def _text(pattern: str, words: str) -> Callable[[object], str]:
 _FLAG = _number(0, 1)
 _PIXELS = _number(*range(200, 8193))
 _DEVICES = _text(r"[ -~]*", f"at most {MAX_TEXT} ASCII characters in one line")
-_SERVER = _text(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?", "a host name, with its port if it is not 443")
+_PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_SERVER = _text(rf"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:{_PORT})?", "a host name, with its port if it is not 443")
 
 KEYS: Mapping[str, Callable[[object], int | str]] = {
     "audiocapturemode": _FLAG,

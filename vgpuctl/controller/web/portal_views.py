@@ -102,11 +102,7 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
         buttons.append(PortalButton("release", "Give back", "name", one.name, asks=True))
     text = _TEXTS.get(one.phase, "")
     if one.phase == "assigned" and one.address is not None:
-        text = (
-            "It is ready."
-            if one.opens is not None
-            else "It is ready: open its address with your remote desktop program."
-        )
+        text = "It is ready." if one.opens is not None else _BY_ADDRESS
     if one.usual_seconds is not None:
         text += f" That usually takes {_duration(one.usual_seconds)}."
     opens = one.opens if one.opens != OPEN_RDP else f"{OPEN_PATH}?name={quote(one.name, safe='')}"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller's commands and its API answer. Times are UTC, RFC 3339; null: never, or not known."""
+"""What the controller's commands and its API answer. Times are UTC, RFC 3339; null: never, or not known.
+
+Size: values alone.
+"""
 
 from __future__ import annotations
 

@@ -125,6 +125,13 @@ class MyDesktopResult(Value):
     usual_seconds: int | None = None
 
 
+class DesktopPortsResult(Value):
+    """The ports of a desktop to which users connect through the controller."""
+
+    name: str
+    ports: tuple[int, ...]
+
+
 class OpenDesktopResult(Value):
     """How a desktop is opened: by a `link`, or by a `file`, the text of an RDP file; the other one is null."""
 

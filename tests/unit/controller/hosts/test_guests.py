@@ -74,3 +74,23 @@ def test_an_address_is_the_hosts_word(tmp_path, spec, of_hosts, knows):
     assert answered.address == (lease.address if knows else None)
     named = ask_guest(desktop_of(name="office-001", user="ada"), pool_of(dns_name="{name}.vdi.example.org"), seen)
     assert (named.vm.address, named.needs_address) == ("office-001.vdi.example.org", False)
+    assert (answered.address_problem is None) is knows
+
+
+@pytest.mark.parametrize(
+    ("known", "spec", "mark", "kept"),
+    [
+        ("10.20.0.7", {}, {}, True),
+        ("10.20.0.7", {"addresses": ("10.20.0.0/16",)}, {}, True),
+        ("10.20.0.7", {"addresses": ("10.21.0.0/16",)}, {}, False),
+        ("office-001.vdi.example.org", {}, {}, False),
+        ("10.20.0.7", {}, {"dirty": False}, False),
+    ],
+    ids=["nothing changed", "in the ranges", "the ranges changed", "the DNS is used no more", "refreshed unseen"],
+)
+def test_a_known_address_holds_while_it_is_right_and_is_asked_for_again(known, spec, mark, kept):
+    former = replace(READY, address=known, dirty=True, user="ada")
+    vm = HostVm("d-001", "id-1", "running", 3, replace(MARK, **{"user": "ada", "dirty": True, **mark}), READY.image)
+    question = ask_guest(desktop_of(user="ada", report=former), pool_of(**spec), vm)
+    assert (question.vm.address, question.needs_address) == (known if kept else None, not kept)
+    assert question.checks_address is kept

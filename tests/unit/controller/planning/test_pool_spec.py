@@ -67,7 +67,15 @@ def test_a_pool_as_an_admin_writes_it():
 
 
 @pytest.mark.parametrize(
-    "text", [OFFICE, FIXED, DEDICATED, DEDICATED + "on_logoff: stop\nlease_days: 30\napart: true\nlogon: domain\n"]
+    "text",
+    [
+        OFFICE,
+        FIXED,
+        DEDICATED,
+        OFFICE + "connect: [22, 5901]\n",
+        OFFICE + "connect: 22\n",
+        DEDICATED + "on_logoff: stop\nlease_days: 30\napart: true\nlogon: domain\n",
+    ],
 )
 def test_what_is_shown_can_be_read_again(text):
     spec = parse_pool(text, "p.yaml")
@@ -118,16 +126,65 @@ def test_what_is_shown_can_be_read_again(text):
         ("kind: floating\n", "", "kind: missing"),
         ("spare: 5", "logon: locl", "'locl' is not domain or local (did you mean 'local'?)"),
         ("spare: 5", "logon: [local]", "logon: "),
+        ("spare: 5", "connect: [22, 22]", "connect[1]: is given twice"),
+        ("spare: 5", "connect: []", "the list is empty"),
+        ("spare: 5", "connect: 65536", "65536 is not between 1 and 65535"),
+        ("spare: 5", "connect: [0]", "0 is not between 1 and 65535"),
+        ("spare: 5", "connect: [ssh]", "connect"),
+        ("spare: 5", "connect: 22\ndns_name: '{name}.example.org'", "it goes to the address that the host sees"),
+        ("bridge=br0", "none}\nconnect: 22\nx: {", "connect: a VM without a network card has no port"),
     ],
 )  # fmt: skip
 def test_what_cannot_hold_is_refused_in_its_line(old, new, expected):
     assert expected in refused(changed(old, new))
 
 
-@pytest.mark.parametrize("line", ["spare: 1", "per_user: 1", "on_logoff: keep", "lease_days: 3", "logon: local"])
+@pytest.mark.parametrize(
+    "line", ["spare: 1", "per_user: 1", "on_logoff: keep", "lease_days: 3", "logon: local", "open: rdp", "connect: 22"]
+)
 def test_a_fixed_pool_has_no_users(line):
     assert "p.yaml:6:1: " in refused(FIXED + line)
     assert "a fixed pool has no users" in refused(FIXED + line)
+
+
+OPENINGS = (
+    "open: rdp\nrdp: {redirectclipboard: 1, gatewayhostname: 'gw:443'}\naddresses: [10.20.0.0/16, 2001:db8::/64]",
+    "open: 'https://gw.example.org/?h={address}&u={user}'\ndns_name: '{name}.vdi.example.org'",
+    "open: moonlight://{address}",
+)
+
+
+@pytest.mark.parametrize("lines", OPENINGS)
+def test_how_desktops_are_opened_can_be_read_again(lines):
+    spec = parse_pool(DEDICATED + lines, "p.yaml")
+    assert parse_pool(render_spec(dump_pool(spec)), "again") == spec
+    jsonschema.validate(load_document(render_spec(dump_pool(spec)), "p").value, pool_spec_schema())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("open: 'javascript:alert(1)'", "open: javascript: links run in the browser itself"),
+        ("open: 'search-ms:query'", "open: search-ms: links"),
+        ("open: 'https://user:pw@gw.example.org/'", "a link with a name or password before its server"),
+        ("open: 'https://gw/{addr}'", "open: {addr} is not known: it can have {address}, {user}, {name}"),
+        ('open: "https://gw/\\r\\nx"', "open: rdp, or a link of at most 500 printable ASCII characters"),
+        ("open: gateway", "open: rdp, or a link such as"),
+        ("rdp: {redirectclipboard: 1}", "rdp: these are keys of RDP files: specify open: rdp"),
+        ("rdp: {alternate shell: cmd}\nopen: rdp", "rdp.alternate shell: a pool gives whole desktops"),
+        ("rdp: {gatewayhostname: 'gw:99999'}\nopen: rdp", "rdp.gatewayhostname: 'gw:99999': a host name"),
+        ("addresses: [10.0.0.1/8]", "addresses[0]: '10.0.0.1/8' is no subnet"),
+        ("addresses: [127.0.0.0/8]", "addresses[0]: 127.0.0.0/8: no desktop is there"),
+        ("addresses: ['::ffff:10.0.0.0/104']", "no desktop is there"),
+        ("dns_name: office", "dns_name: a name in the DNS with {name}"),
+        ("dns_name: '..{name}'", "dns_name: a name in the DNS with {name}"),
+        ("dns_name: '-{name}'", "dns_name: a name in the DNS with {name}"),
+        ("dns_name: '{name}.1'", "dns_name: a name in the DNS with {name}"),
+        ("dns_name: '{name}.x.org'\naddresses: [10.0.0.0/8]", "addresses: addresses cannot be checked for a DNS name"),
+    ],
+)
+def test_ways_to_open_a_desktop_that_are_refused(line, words):
+    assert words in refused(DEDICATED + line)
 
 
 def test_no_secret_is_quoted():

@@ -107,16 +107,20 @@ def test_a_link_has_its_values_encoded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranges", "of_hosts", "chosen"),
+    ("ranges", "of_hosts", "of_leases", "chosen", "words"),
     [
-        ((), frozenset(), "10.20.0.7"),
-        (("10.21.0.0/16", "2001:db8::/64"), frozenset(), "2001:db8::7"),
-        (("10.22.0.0/16",), frozenset(), None),
-        ((), frozenset({"10.20.0.7"}), "2001:db8::7"),
-        ((), frozenset({"10.20.0.7", "2001:db8::7"}), None),
+        ((), frozenset(), True, "10.20.0.7", None),
+        (("10.21.0.0/16", "2001:db8::/64"), frozenset(), True, "2001:db8::7", None),
+        (("10.22.0.0/16",), frozenset(), True, None, "10.20.0.7, 2001:db8::7: not in the pool's addresses"),
+        ((), frozenset({"10.20.0.7"}), True, "2001:db8::7", None),
+        ((), frozenset({"10.20.0.7", "2001:db8::7"}), True, None, "10.20.0.7, 2001:db8::7: a host's"),
+        ((), frozenset(), False, None, "several addresses for it: 10.20.0.7, 2001:db8::7; use addresses or dns_name"),
+        (("10.0.0.0/8",), frozenset(), False, "10.20.0.7", None),
     ],
 )
 def test_the_address_is_in_the_pools_ranges_and_no_hosts(
-    ranges: tuple[str, ...], of_hosts: frozenset[str], chosen: str | None
+    ranges: tuple[str, ...], of_hosts: frozenset[str], of_leases: bool, chosen: str | None, words: str | None
 ) -> None:
-    assert choose_address(["10.20.0.7", "2001:db8::7"], ranges, of_hosts) == chosen
+    result = choose_address(["10.20.0.7", "2001:db8::7"], ranges, of_hosts, of_leases=of_leases)
+    assert result.address == chosen
+    assert result.problem is None if words is None else words in str(result.problem)

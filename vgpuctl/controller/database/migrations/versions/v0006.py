@@ -10,9 +10,9 @@ revision = "0006"
 down_revision = "0005"
 
 NAME = sa.String(length=255)
-DAYS, ENTRIES = 7, 100_000
-"""`model.LEAST_EVENT_DAYS` and `LEAST_EVENTS`, as they were when these triggers were written."""
-_REFUSAL = "the journal is only added to"
+DAYS = 7
+"""`model.LEAST_EVENT_DAYS`, as it was when these triggers were written."""
+_REFUSAL = "journal entries cannot be changed, nor deleted while they are young"
 _SQLITE = (
     f"""
     CREATE TRIGGER event_no_update BEFORE UPDATE ON event
@@ -20,9 +20,9 @@ _SQLITE = (
     """,
     f"""
     CREATE TRIGGER event_no_delete BEFORE DELETE ON event
-    WHEN OLD.at > strftime('%s', 'now') - {DAYS} * 86400 AND OLD.id > (SELECT max(id) FROM event) - {ENTRIES}
+    WHEN OLD.at > strftime('%s', 'now') - {DAYS} * 86400
     BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END
-    """,  # noqa: S608 - constants
+    """,
     f"""
     CREATE TRIGGER event_no_replace BEFORE INSERT ON event WHEN EXISTS (SELECT 1 FROM event WHERE id = NEW.id)
     BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END
@@ -32,16 +32,13 @@ _POSTGRESQL = (
     f"""
     CREATE OR REPLACE FUNCTION vgpuctl_keep_event() RETURNS trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
-    DECLARE last bigint;
     BEGIN
         IF TG_OP = 'DELETE' THEN
             IF OLD.at <= extract(epoch FROM clock_timestamp()) - {DAYS} * 86400 THEN RETURN OLD; END IF;
-            EXECUTE format('SELECT max(id) FROM %I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME) INTO last;
-            IF OLD.id <= last - {ENTRIES} THEN RETURN OLD; END IF;
         END IF;
         RAISE EXCEPTION '{_REFUSAL}';
     END $$
-    """,  # noqa: S608 - constants
+    """,
     """
     CREATE TRIGGER event_no_change BEFORE UPDATE OR DELETE ON event
     FOR EACH ROW EXECUTE FUNCTION vgpuctl_keep_event()

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connects people to ports of their desktops: `GET /api/v1/desktops/{name}/ports/{port}` as a WebSocket.
+
+Who may is what the call connect-desktop says. It is asked again while a stream runs: a stream ends within seconds when
+the session or the token ends, the right is revoked, or the desktop is somebody else's. Each has a connection of its own
+to the host's agent. A browser must say that the page is ours: other sites can open WebSockets with its cookie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from starlette.requests import HTTPConnection
+from starlette.routing import WebSocketRoute
+
+from vgpuctl.agent.byte_streams import ServerStream, StreamEndpoint, join
+from vgpuctl.agent.protocol import Stopping, TooMany
+from vgpuctl.controller.database.rows import About
+from vgpuctl.controller.hosts.stream_link import opened_stream
+from vgpuctl.controller.model import CallerKind
+from vgpuctl.controller.routes import API, CALLS
+from vgpuctl.errors import Busy, HostCannot, HostKeyRefused, InvalidInput, NotAllowed, Refused, Temporary, Unreachable
+
+if TYPE_CHECKING:
+    from vgpuctl.agent.stream_client import ClientStream
+    from vgpuctl.controller.callers import Callers
+    from vgpuctl.controller.database.store import Store
+    from vgpuctl.controller.desktop_ports import DesktopPort
+    from vgpuctl.controller.fleet import FleetService
+    from vgpuctl.controller.model import FleetCaller
+
+Result = TypeVar("Result")
+
+log = logging.getLogger("vgpuctl.controller")
+
+MAX_STREAMS, MAX_OF_PERSON = 100, 4
+CHECK_SECONDS = 5.0
+THREADS = 16
+_CALL = CALLS["connect-desktop"]
+
+
+class DesktopStreams:
+    """The streams of one controller."""
+
+    def __init__(self, store: Store, fleet: FleetService, callers: Callers) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._callers = callers
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="stream")
+        self._stopping = asyncio.Event()
+        self._running: Counter[str] = Counter()
+
+    def route(self) -> WebSocketRoute:
+        """Return the route."""
+        return WebSocketRoute(f"{API}/desktops/{{name}}/ports/{{port}}", StreamEndpoint("port", self._serve))
+
+    def stop(self) -> None:
+        """End all streams, and begin none."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Do nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _serve(self, connection: HTTPConnection, stream: ServerStream) -> None:
+        caller = await self._in_thread(lambda: self._find_caller(connection, touches=True))
+        port = await self._in_thread(lambda: self._find_port(connection, caller))
+        with self._counted(caller):
+            async with self._opened(caller, port) as desktop:
+                await self._in_thread(lambda: self._note(caller, port))
+                await join(stream, desktop, self._watch(connection, stream, port))
+
+    async def _in_thread(self, act: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
+
+    def _find_caller(self, connection: HTTPConnection, *, touches: bool) -> FleetCaller:
+        """Return who asks.
+
+        Raises:
+            NotSignedIn: nobody that is known. NotAllowed: a page of another site.
+        """
+        caller = self._callers.find(connection, changes=False, touches=touches)
+        origin = urlsplit(connection.headers.get("origin", "")).netloc
+        if caller.kind is CallerKind.PERSON and origin != connection.headers.get("host"):
+            raise NotAllowed("another site's page asks for this stream", rule="origin")
+        return caller
+
+    def _find_port(self, connection: HTTPConnection, caller: FleetCaller) -> DesktopPort:
+        """Return the port that a request names, if its caller may use it."""
+        name, text = connection.path_params["name"], connection.path_params["port"]
+        _CALL.check(self._fleet, caller, {"name": name})
+        if not text.isascii() or not text.isdigit() or len(text) > 5:
+            raise InvalidInput(f"{text[:60]!a} is not a port between 1 and 65535")
+        return self._fleet.find_port(caller, name, int(text))
+
+    @contextmanager
+    def _counted(self, caller: FleetCaller) -> Iterator[None]:
+        """Count a stream while it runs.
+
+        Raises:
+            Stopping: the controller stops. TooMany: there are enough.
+        """
+        if self._stopping.is_set():
+            raise Stopping("the controller stops", hint="connect again in a minute")
+        own, total = self._running[caller.key], self._running.total()
+        if (caller.kind is CallerKind.PERSON and own >= MAX_OF_PERSON) or total >= MAX_STREAMS:
+            raise TooMany(
+                f"{own} connections of {caller.name} run already, {total} of all",
+                hint=f"a person has {MAX_OF_PERSON} at once, a controller {MAX_STREAMS}: close others first",
+                running=own,
+            )
+        self._running[caller.key] += 1
+        try:
+            yield
+        finally:
+            self._running[caller.key] -= 1
+            if not self._running[caller.key]:
+                del self._running[caller.key]
+
+    @asynccontextmanager
+    async def _opened(self, caller: FleetCaller, port: DesktopPort) -> AsyncIterator[ClientStream]:
+        desktop = port.desktop
+        values = {"generation": desktop.generation, "address": port.address, "on_behalf_of": caller.name}
+        path = f"vms/{desktop.id}/ports/{port.port}?{urlencode(values)}"
+        stack = AsyncExitStack()
+        try:
+            stream = await stack.enter_async_context(opened_stream(self._fleet.link_to(port.host), path, self._threads))
+        except (HostCannot, HostKeyRefused, Unreachable) as error:  # its text names the host
+            if port.sees_host:
+                raise
+            log.warning("%s is not connected to %s: %s", caller.name, desktop.name, error.message)
+            raise Busy("the host of your desktop does not answer just now", hint="try again in a minute") from None
+        async with stack:
+            yield stream
+
+    def _note(self, caller: FleetCaller, port: DesktopPort) -> None:
+        about = About(pool=port.pool, desktop=port.desktop.name, user=port.desktop.user)
+        with self._store.changes.made_by(caller):
+            self._store.journal.add("connected", f"{port.desktop.name}: port {port.port}", caller.name, about)
+
+    async def _watch(self, connection: HTTPConnection, stream: ServerStream, port: DesktopPort) -> None:
+        """Wait until a stream must end, and say why by an error."""
+        while True:
+            try:
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._stopping.wait()
+                raise Stopping("the controller stops", hint="connect again in a minute")
+            except TimeoutError:
+                touches, stream.has_arrived = stream.has_arrived, False
+                await self._in_thread(partial(self._check_again, connection, port, touches=touches))
+
+    def _check_again(self, connection: HTTPConnection, before: DesktopPort, *, touches: bool) -> None:
+        """Refuse a stream that runs if its caller may not have it now; a database that is away ends none.
+
+        `touches`: its user did something since the last time, so his session goes on.
+        """
+        try:
+            now = self._find_port(connection, self._find_caller(connection, touches=touches))
+        except Temporary:
+            return
+        old, new = before.desktop, now.desktop
+        if (old.id, old.generation, old.user) != (new.id, new.generation, new.user):
+            raise Refused(f"{old.name} was given to somebody else, or is made again", desktop=old.name)
