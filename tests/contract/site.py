@@ -32,7 +32,7 @@ kernel: {kernel}
 nvidia: {{driver: 590.48.01}}
 storage:
   pools: [{{name: default}}, {{name: vg0, kind: logical, capacity_gib: 1}}]
-networks: [{{name: default}}]
+networks: [{{name: default, forward: nat}}]
 gpus:
   - {{model: {model}, backend: {form}, address: "0000:01:00.0"{vfs}}}
 """

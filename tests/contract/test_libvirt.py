@@ -158,7 +158,8 @@ def test_a_domain_that_is_defined_again_while_it_runs_persists_after_it_stops(si
 def test_the_default_network_is_active(site: Site) -> None:
     network = site.ports.hypervisor.network("default")
     assert network is not None
-    assert network.active
+    assert (network.active, network.forward) == (True, "nat")
+    assert network in site.ports.hypervisor.networks()
 
 
 def test_volumes_are_thin_and_exclusive_and_removing_one_twice_is_no_error(site: Site) -> None:

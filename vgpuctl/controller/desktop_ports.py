@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from vgpuctl.controller.model import Desktop, FleetCaller, FleetHost, Pool
+from vgpuctl.controller.model import Desktop, FleetCaller, FleetHost, Pool, PoolSpec
+from vgpuctl.controller.planning.nat_check import nat_problem
 from vgpuctl.controller.policy import no_desktop, sees_pool
 from vgpuctl.errors import Busy, NotAllowed, Refused
 from vgpuctl.model.outcome import QueryResult
@@ -70,6 +71,28 @@ class DesktopPortCalls:
         if host is None or not desktop.handed_out or address is None:
             raise Busy(f"{name} has no address to connect to yet", hint="try again in a minute", desktop=name)
         return DesktopPort(desktop, pool.name, host, address, port, sees_pool(caller, pool.name))
+
+    def refuse_nat(self: _Fleet, name: str, spec: PoolSpec) -> None:
+        """Refuse a pool whose users reach no desktop, when it is made, or changed to be so.
+
+        Raises:
+            Refused: with the three ways out.
+        """
+        before = next((one.spec for one in self._store.pools.list() if one.name == name), None)
+        rooms, _ = self._store.rooms.list()
+        networks = {
+            host.name: rooms[host.id].room.networks
+            for host in self._store.hosts.list()
+            if host.id in rooms and spec.hosts.items() <= host.labels.items()
+        }
+        problem = nat_problem(spec, networks)
+        if problem is not None and (before is None or nat_problem(before, networks) is None):
+            raise Refused(
+                f"pool {name}: {problem}",
+                hint="put them on a bridge (vm: {networks: bridge=br0}), send users to a gateway (open: with a link "
+                "without {address}), or let them connect through the controller (connect: [3389])",
+                pool=name,
+            )
 
     def link_to(self: _Fleet, host: FleetHost) -> HostLink:
         """Return a connection of its own to a host's agent."""

@@ -156,6 +156,7 @@ class FleetService(
             before = self._store.pools.find(name)
             refuse_of_manager(before.spec, checked)
             if_generation = before.generation if if_generation is None else if_generation
+        self.refuse_nat(name, checked)
         pool, change = self._store.pools.put(name, checked, caller.name, if_generation)
         steps = self._pool_steps(pool) if change.changed else ()
         return Outcome(change.changed, self._pool_result(pool), steps)

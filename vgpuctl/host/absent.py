@@ -112,6 +112,10 @@ class AbsentHypervisor(_Absent):
         """Raise HostCannot."""
         self._raise_absent()
 
+    def networks(self) -> tuple[NetworkInfo, ...]:
+        """Raise HostCannot."""
+        self._raise_absent()
+
     def definition(self, uuid: str) -> str:
         """Raise HostCannot."""
         self._raise_absent()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgpuctl.value import Value
+from vgpuctl.value import EMPTY_MAPPING, Value
 
 MUCH_MIB = 65536
 
@@ -75,6 +75,7 @@ class HostRoom(Value):
     `memory_mib`: its memory less that of its VMs that run and of all desktops of a controller; null: not known.
     `cpus`: how many are online; null: not known. `storage_mib`: about what is free in each storage pool that is
     active: where that is much, the host says so in steps, and no more than `MUCH_MIB`. `own_addresses`: its own.
+    `networks`: how each libvirt network forwards (nat, route, open, bridge); one that does not is left out.
     """
 
     rules: tuple[DivisionRule, ...]
@@ -83,6 +84,7 @@ class HostRoom(Value):
     cpus: int | None
     storage_mib: Mapping[str, int]
     own_addresses: tuple[str, ...] = ()
+    networks: Mapping[str, str] = EMPTY_MAPPING
 
 
 NO_ROOM = HostRoom((), (), None, None, {})

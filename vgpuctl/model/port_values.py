@@ -195,10 +195,11 @@ class HypervisorCapabilities(Value):
 
 
 class NetworkInfo(Value):
-    """A libvirt network."""
+    """A libvirt network. `forward`: the mode of its `<forward>`; None: its guests reach nothing elsewhere."""
 
     name: str
     active: bool
+    forward: str | None = None
 
 
 class GuestAddress(Value):

@@ -55,6 +55,7 @@ def read_room(host: Host) -> HostRoom:
             for pool in pools
             if pool.active and pool.available_bytes is not None
         },
+        networks={one.name: one.forward for one in host.hypervisor.networks() if one.forward is not None},
         own_addresses=tuple(sorted(str(one) for one in read_tables(host).own if not one.is_loopback)),
     )
 

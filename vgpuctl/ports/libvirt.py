@@ -101,6 +101,9 @@ class Hypervisor(Protocol):
     def network(self, name: str) -> NetworkInfo | None:
         """Return one network by name, or None."""
 
+    def networks(self) -> tuple[NetworkInfo, ...]:
+        """Return every network, sorted by name; one that vanishes while listing is left out."""
+
     def definition(self, uuid: str) -> str:
         """Return a domain's config with the secrets that a read hides (a VNC password). Use it only to redefine."""
 

@@ -103,8 +103,12 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
     def network(self, name: str) -> NetworkInfo | None:
         """Return one network by name."""
         with read_call(self._core, "network", name):
-            active = self._network_states().get(name)
-            return NetworkInfo(name, active) if active is not None else None
+            return next((one for one in self._networks() if one.name == name), None)
+
+    def networks(self) -> tuple[NetworkInfo, ...]:
+        """Return every network, sorted by name."""
+        with read_call(self._core, "networks"):
+            return tuple(sorted(self._networks(), key=lambda one: one.name))
 
     # ----------------------------------------------------------------- guest
 
@@ -256,11 +260,12 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
         self._domain_infos[domain.uuid] = (domain.xml, (live, pid), info)
         return info
 
-    def _network_states(self) -> dict[str, bool]:
-        return {entry["name"]: entry["active"] for entry in self._core.machine.scenario["networks"]}
+    def _networks(self) -> list[NetworkInfo]:
+        scenario = self._core.machine.scenario
+        return [NetworkInfo(one["name"], one["active"], one.get("forward")) for one in scenario["networks"]]
 
     def _check_networks(self, names: tuple[str, ...]) -> None:
-        states = self._network_states()
+        states = {one.name: one.active for one in self._networks()}
         for name in names:
             if name not in states:
                 raise VirError(VirErrorNumber.NO_NETWORK, f"Network not found: no network with matching name '{name}'")

@@ -36,6 +36,7 @@ _LIBVIRT_CALLS = {
     "wait-stopped": ("virDomainIsActive", "cannot determine whether VM {} is off"),
     "reboot": ("virDomainReboot", "cannot reboot VM {}"),
     "reset": ("virDomainReset", "cannot reset VM {}"),
+    "networks": ("virConnectListAllNetworks", "cannot list networks"),
     "network": ("virNetworkLookupByName", "cannot look up network {}"),
     "definition": ("virDomainGetXMLDesc", "cannot read the definition of VM {}"),
     "redefine": ("virDomainDefineXMLFlags", "cannot change VM {}"),

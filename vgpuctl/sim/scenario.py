@@ -190,8 +190,14 @@ def _read_driver(table: YamlMapping, key: str, default: str | None) -> str | Non
 def _read_networks(top: YamlMapping) -> list[dict[str, Any]]:
     if top.get("networks") is None:
         return [{"name": "default", "active": True}]
-    tables = [value.mapping(("name", "active")) for value in top.items("networks")]
-    return [{"name": t.require("name").text(), "active": t.flag("active", True)} for t in tables]
+    tables = [value.mapping(("name", "active", "forward")) for value in top.items("networks")]
+    return [_read_network(table) for table in tables]
+
+
+def _read_network(table: YamlMapping) -> dict[str, Any]:
+    forward = table.get("forward")
+    mode = {} if forward is None else {"forward": forward.choice(("nat", "route", "open", "bridge"))}
+    return {"name": table.require("name").text(), "active": table.flag("active", True), **mode}
 
 
 def _read_bridge(value: YamlValue) -> dict[str, Any]:

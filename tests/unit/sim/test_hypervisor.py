@@ -110,8 +110,9 @@ def test_leftovers(make: MakeHost) -> None:
 
 
 def test_networks(make: MakeHost) -> None:
-    host = make("networks: [{name: on}, {name: off, active: false}]\n")
-    assert host.hypervisor.network("on") == NetworkInfo("on", active=True)
+    host = make("networks: [{name: on, forward: route}, {name: off, active: false}]\n")
+    assert host.hypervisor.network("on") == NetworkInfo("on", active=True, forward="route")
+    assert [one.name for one in host.hypervisor.networks()] == ["off", "on"]
     assert host.hypervisor.network("off") == NetworkInfo("off", active=False)
     assert host.hypervisor.network("default") is None
     run_vm(host, "a", 1, NETWORK.format("on"))

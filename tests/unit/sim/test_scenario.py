@@ -47,6 +47,7 @@ def test_compiled_scenarios_are_plain_json(name: str) -> None:
         ("libvirt: {versoin: 1}\n", "did you mean 'version'"),
         ("nvidia: {driver: new}\n", "not a driver version"),
         ("networks: [{active: true}]\n", "'name' is missing"),
+        ("networks: [{name: a, forward: nut}]\n", "did you mean 'nat'?"),
         ("images: [{path: a.qcow2}]\n", "absolute path"),
         ("images: [{path: /a, firmware: efi}]\n", "known: uefi, bios|did you mean 'uefi'"),
         ("storage: {pools: [{nam: a}]}\n", "did you mean 'name'"),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from libvirt import libvirtError as libvirtError
     from libvirt import virConnect as virConnect
     from libvirt import virDomain as virDomain
+    from libvirt import virNetwork as virNetwork
     from libvirt import virStoragePool as virStoragePool
     from libvirt import virStorageVol as virStorageVol
     from libvirt import virStream as virStream

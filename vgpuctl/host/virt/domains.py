@@ -30,7 +30,7 @@ from vgpuctl.model.vm import VmState
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.host.virt.connection import virConnect, virDomain
+    from vgpuctl.host.virt.connection import virConnect, virDomain, virNetwork
     from vgpuctl.ports.system import Clock
 
 
@@ -273,11 +273,14 @@ class LibvirtHypervisor(DomainChanges):
         with self._connection.call("virNetworkLookupByName", failure, network=name) as connect:
             missing = constants.VIR_ERR_NO_NETWORK
             virtual_network = self._connection.look_up(missing, lambda: connect.networkLookupByName(name))
-            return (
-                None
-                if virtual_network is None
-                else NetworkInfo(virtual_network.name(), bool(virtual_network.isActive()))
-            )
+            return None if virtual_network is None else _read_network(virtual_network)
+
+    def networks(self) -> tuple[NetworkInfo, ...]:
+        """Return every network, sorted by name; one that vanishes while listing is left out."""
+        with self._connection.call("virConnectListAllNetworks", "cannot list networks") as connect:
+            missing, look_up = constants.VIR_ERR_NO_NETWORK, self._connection.look_up
+            infos = [look_up(missing, partial(_read_network, network)) for network in connect.listAllNetworks(0)]
+        return tuple(sorted((info for info in infos if info is not None), key=lambda info: info.name))
 
     def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
         """Return a running guest's addresses from one source; None when that source does not answer."""
@@ -330,6 +333,15 @@ def _read_domain(domain: virDomain) -> DomainInfo:
         persistent=not active or bool(domain.isPersistent()),
         stop_reason=constants.stop_reason(number, detail),
     )
+
+
+def _read_network(network: virNetwork) -> NetworkInfo:
+    """Read one network; raises when it is gone."""
+    root = libvirt_xml.parse_xml(network.XMLDesc(0))
+    mode = libvirt_xml.find_attribute(root, "forward", "mode")
+    if mode is None and root.find("forward") is not None:
+        mode = "nat"
+    return NetworkInfo(network.name(), bool(network.isActive()), mode)
 
 
 def _default_nvram_path(name: str) -> str | None:
