@@ -133,9 +133,9 @@ def use_view(use: Sequence[UseResult], query: Query) -> PageView:
     filters = Filters(
         "/use",
         (
-            Filter("by", "By", query.get("by", ""), options(KINDS, by)),
-            Filter("since", "Since", query.get("since", "")),
-            Filter("until", "Until", query.get("until", "")),
+            Filter("by", "By", by, options(KINDS, by)),
+            Filter("since", "Since day", query.get("since", "")),
+            Filter("until", "Until day", query.get("until", "")),
             Filter("pool", "Pool", query.get("pool", "")),
         ),
         bool(query),
