@@ -156,6 +156,7 @@ READING = {
     "hypervisor.guest_addresses",
     "hypervisor.leftovers",
     "hypervisor.network",
+    "hypervisor.open_graphics",
     "hypervisor.password_protected_graphics",
     "hypervisor.wait_stopped",
     "hypervisor.watch_device_removal",

@@ -174,9 +174,10 @@ class VmStreams:
     async def _open_port(self, request: StreamRequest, domain: DomainInfo) -> AsyncIterator[ConnectionStream]:
         assert domain.live_xml is not None
         address = str(request.address)
+        shown = f"{address:.60}"
         if not await asyncio.to_thread(sees_address, self._host, domain.uuid, domain.live_xml, address):
             raise Busy(
-                f"this host does not see {domain.name} at {address[:60]!a} now",
+                f"this host does not see {domain.name} at {shown!a} now",
                 hint=f"vgpuctl show-address {domain.name} --seen-by-host",
                 vm=domain.name,
             )
