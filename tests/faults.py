@@ -156,6 +156,7 @@ READING = {
     "hypervisor.guest_addresses",
     "hypervisor.leftovers",
     "hypervisor.network",
+    "hypervisor.networks",
     "hypervisor.open_graphics",
     "hypervisor.password_protected_graphics",
     "hypervisor.wait_stopped",
