@@ -248,3 +248,45 @@ def test_each_button_is_a_call() -> None:
     assert "/my/release" in {form.action for form in page2.forms}
     asking = {form.action for form in (*page.forms, *page2.forms) if form.method == "GET"}
     assert asking == {"/my/release", "/my/password"} <= CHANGES.keys()
+
+
+def test_ones_own_page_is_about_ones_own_desktops_and_gives_one_at_a_time(
+    controller: Controller, agent: RunningAgent, tmp_path: Path
+) -> None:
+    """An operator's stale buttons do nothing to the desktop that somebody else has by now."""
+    run, data = controller.run, controller.data
+    assert run("add-host", "gpu01", f"agent:{agent.path}").returncode == 0
+    assert run("ensure-image", "office", "--path", IMAGE).returncode == 0
+    spec = tmp_path / "office.json"
+    spec.write_text(json.dumps({**SPEC, "maximum": 3, "spare": 3, "per_user": 3}))
+    assert run("ensure-pool", "office", "-f", str(spec)).returncode == 0
+    for words in (("everybody", "use", "--pool", "office"), ("ada", "operator")):
+        assert run("entitle", *words).returncode == 0
+    wait_until(lambda: data("show-pool", "office")["ready"] == 3, "three desktops")
+    ada = signed_in(controller)
+    ada.open("/my")
+    (form,) = [one for one in ada.page.forms if one.action == "/my/take"]
+    fields = dict(form.form_values())
+    for _ in range(2):
+        ada.post("/my/take", fields)
+        assert ada.status == 200
+    assert [one["name"] for one in data("list-desktops", "--user", "ada")] == ["office-001"], "pressed twice"
+    ada.open("/my/release?name=office-001")
+    assert "What is in it is deleted" in ada.text
+    (form,) = [one for one in ada.page.forms if one.method == "POST" and "release" in one.action]
+    stale, address = dict(form.form_values()), form.action
+    assert run("release", "office-001", "--yes").returncode == 0
+    wait_until(lambda: data("show-desktop", "office-001")["phase"] == "ready", "its refresh")
+    for name in ("office-001", "office-002"):
+        for action in ("stop", "start"):
+            ada.post(f"/my/{action}", {"token": fields["token"], "name": name})
+            assert (ada.status, f"there is no desktop {name}" in ada.text) == (404, True)
+        ada.open(f"/my/release?name={name}")
+        assert ada.status == 404
+    for _ in range(3):
+        assert run("assign", "office", "eve").returncode == 0
+    (given,) = [one for one in data("list-desktops", "--user", "eve") if one["name"] == "office-001"]
+    ada.post(address, stale)
+    assert ada.status in (404, 412)
+    assert (given["user"], data("show-desktop", "office-001")["user"]) == ("eve", "eve")
+    assert data("show-desktop", "office-001")["power"] == "on"

@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "viewer": set(), "user": set(),
     "helper": {
         *(f"/change/{one}" for one in ("pause-pool", "resume-pool", "message-pool", "assign", "start-desktop",
-          "stop-desktop", "release", "new-password")), "/my/release", "/my/password",
+          "stop-desktop", "release", "new-password")),
     },
 }  # fmt: skip
 """Who may make which changes about the pool office and its desktops; of others they may make none."""

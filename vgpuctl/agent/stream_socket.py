@@ -16,6 +16,8 @@ from wsproto import events
 
 CLOSE_SECONDS = 5.0
 """So long a peer may take to read what was sent before the end."""
+MAX_WAITING_PONGS = 64 << 10
+"""While more than so many bytes wait to be read, no ping is answered."""
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 """A minute after a peer vanished, such as a notebook that sleeps, its connection ends."""
 
@@ -63,6 +65,11 @@ class StreamSocket(WSProtocol):
                 self.handle_ping(event)
             elif isinstance(event, events.TextMessage):
                 self._refuse_text()
+
+    def handle_ping(self, event: events.Ping) -> None:
+        """Answer a ping, unless many answers wait already: who pings and does not read is no reason to keep them."""
+        if self.transport.get_write_buffer_size() <= MAX_WAITING_PONGS:
+            super().handle_ping(event)
 
     def handle_close(self, event: events.CloseConnection) -> None:
         """End with the peer: nothing can be sent any more, which uvicorn 0.17 does not know."""

@@ -88,7 +88,10 @@ class DesktopStreams:
             NotSignedIn: nobody that is known. NotAllowed: a page of another site.
         """
         caller = self._callers.find(connection, changes=False, touches=touches)
-        origin = urlsplit(connection.headers.get("origin", "")).netloc
+        try:
+            origin = urlsplit(connection.headers.get("origin", "")).netloc
+        except ValueError:
+            origin = ""
         if caller.kind is CallerKind.PERSON and origin != connection.headers.get("host"):
             raise NotAllowed("another site's page asks for this stream", rule="origin")
         return caller

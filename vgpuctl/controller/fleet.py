@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.config import labels as label_rules
 from vgpuctl.controller.capacity import CapacityCalls
+from vgpuctl.controller.database.rows import check_generation
 from vgpuctl.controller.desktop_ports import DesktopPortCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
 from vgpuctl.controller.maintenance import MaintenanceCalls
@@ -204,11 +205,12 @@ class FleetService(
         return QueryResult(self._shown(caller, self._store.desktops.find(name)))
 
     def assign(
-        self, caller: FleetCaller, pool: str, user: str, new_password: bool = False
+        self, caller: FleetCaller, pool: str, user: str, new_password: bool = False, have: int | None = None
     ) -> Outcome[AssignedDesktopResult]:
         """Give a user a desktop of a pool, his own if he has one; its address is shown once its host confirmed it.
 
-        `new_password`: also set a new one-time password of his account in it, and show it this once.
+        `new_password`: also set a new one-time password of his account in it, and show it this once. `have`: so many he
+        has of the pool; asked twice with the same number, he gets one more and no second one.
         """
         try:
             pool_rules.user(user)
@@ -221,7 +223,7 @@ class FleetService(
                 hint="its spec needs logon: local",
                 pool=pool,
             )
-        desktop, is_new = self._store.desktops.assign(pool, user, caller.name)
+        desktop, is_new = self._store.desktops.assign(pool, user, caller.name, None if have is None else have + 1)
         password: str | None = None
         warnings: tuple[str, ...] = ()
         if is_local and (is_new or new_password) and not self._store.changes.is_dry_run:
@@ -237,28 +239,35 @@ class FleetService(
         result = extend(AssignedDesktopResult, shown, password=password)
         return Outcome(is_new or password is not None, result, warnings=warnings)
 
-    def release(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
+    def release(self, caller: FleetCaller, name: str, if_generation: int | None = None) -> Outcome[DesktopResult]:
         """Take a desktop away from its user; it is refreshed before anybody else gets it.
 
         Its user himself gives back a floating one alone: what he saved in a dedicated one would be lost.
+        `if_generation`: as the caller knows it; each user has another one.
         """
         refuse_loss(caller, self._store.desktops.find(name), self._store.pools.list())
-        desktop, changed = self._store.desktops.release(name, caller.name, self._owner_of(caller, name))
+        desktop, changed = self._store.desktops.release(name, caller.name, self._owner_of(caller, name), if_generation)
         return Outcome(changed, self._shown(caller, desktop))
 
-    def start_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
+    def start_desktop(self, caller: FleetCaller, name: str, if_generation: int | None = None) -> Outcome[DesktopResult]:
         """Have a desktop run."""
-        desktop, changed = self._store.desktops.set_power(name, caller.name, self._owner_of(caller, name), on=True)
+        desktop, changed = self._store.desktops.set_power(
+            name, caller.name, self._owner_of(caller, name), if_generation, on=True
+        )
         return Outcome(changed, self._shown(caller, desktop))
 
-    def stop_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
+    def stop_desktop(self, caller: FleetCaller, name: str, if_generation: int | None = None) -> Outcome[DesktopResult]:
         """Have a desktop be off until it is started or assigned again."""
-        desktop, changed = self._store.desktops.set_power(name, caller.name, self._owner_of(caller, name), on=False)
+        desktop, changed = self._store.desktops.set_power(
+            name, caller.name, self._owner_of(caller, name), if_generation, on=False
+        )
         return Outcome(changed, self._shown(caller, desktop))
 
-    def delete_desktop(self, caller: FleetCaller, name: str) -> Outcome[DesktopResult]:
+    def delete_desktop(
+        self, caller: FleetCaller, name: str, if_generation: int | None = None
+    ) -> Outcome[DesktopResult]:
         """Delete a desktop with its disks; its pool makes another one if it needs one."""
-        return Outcome(True, self._desktop_results((self._store.desktops.delete(name, caller.name),))[0])
+        return Outcome(True, self._desktop_results((self._store.desktops.delete(name, caller.name, if_generation),))[0])
 
     # Hosts
 
@@ -434,12 +443,15 @@ class FleetService(
         pool = self.find_target(name).pool
         return None if pool is not None and sees_pool(caller, pool) else caller.name
 
-    def new_password(self, caller: FleetCaller, name: str) -> Outcome[AssignedDesktopResult]:
+    def new_password(
+        self, caller: FleetCaller, name: str, if_generation: int | None = None
+    ) -> Outcome[AssignedDesktopResult]:
         """Set a new one-time password of a desktop's user, and show it this once; its pool has `logon: local`."""
         desktop, owner = self._store.desktops.find(name), self._owner_of(caller, name)
         pools = {pool.id: pool for pool in self._store.pools.list()}
         if owner is not None and desktop.user != owner:
             raise no_desktop(name)
+        check_generation(f"desktop {name}", desktop.generation, if_generation)
         if desktop.user is None or pools[desktop.pool_id].spec.logon is not Logon.LOCAL:
             raise InvalidInput(f"nobody has an account in {name}", hint="its pool needs logon: local", desktop=name)
         desktop, password = self._passwords.give(desktop, caller.name)

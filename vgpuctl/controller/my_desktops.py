@@ -38,7 +38,7 @@ class _Desktops(Protocol):
     _signer: RdpSigner | None
 
     def assign(
-        self, caller: FleetCaller, pool: str, user: str, new_password: bool = False
+        self, caller: FleetCaller, pool: str, user: str, new_password: bool = False, have: int | None = None
     ) -> Outcome[AssignedDesktopResult]: ...
 
     def _desktop_results(self, desktops: tuple[Desktop, ...]) -> tuple[DesktopResult, ...]: ...
@@ -75,17 +75,18 @@ class MyDesktopCalls:
         )
 
     def take_desktop(
-        self: _Desktops, caller: FleetCaller, pool: str, new_password: bool = False
+        self: _Desktops, caller: FleetCaller, pool: str, new_password: bool = False, have: int | None = None
     ) -> Outcome[MyDesktopResult]:
         """Give the caller a desktop of a pool, his own if he has one; one that is off is started.
 
         Its address is shown once its host has confirmed him. `new_password`: also set a new one-time password.
+        `have`: see `assign`.
         """
         name, stored = _person(caller), self._store.pools.find(pool)
         if stored.state is PoolState.PAUSED and stored.paused_by_errors:
             raise Refused(f"pool {pool} gives no desktops just now: {_reason(stored)}", pool=pool)
         try:
-            outcome = self.assign(caller, pool, name, new_password)
+            outcome = self.assign(caller, pool, name, new_password, have)
         except (Unreachable, HostKeyRefused) as error:  # its text names hosts
             log.warning("%s's password in a desktop of %s: %s", name, pool, error.message)
             raise Busy("the host of your desktop does not answer just now", hint="try again in a minute") from None

@@ -21,6 +21,7 @@ from vgpuctl.controller.database.rows import (
     CONTROLLER,
     About,
     Rows,
+    check_generation,
     desktop_of,
     forget_crashes,
     pool_of,
@@ -163,8 +164,8 @@ class DesktopRows(Rows):
             self._apply(connection, pool, desktops, changes, now)
             return changes
 
-    def assign(self, pool_name: str, user: str, actor: str) -> tuple[Desktop, bool]:
-        """Return the user's desktop of a pool, and whether he got it now.
+    def assign(self, pool_name: str, user: str, actor: str, most: int | None = None) -> tuple[Desktop, bool]:
+        """Return the user's desktop of a pool, and whether he got it now. `most`: he gets none beyond so many.
 
         A user who has as many as the pool allows keeps one of them. A floating one on a silent host does not count if
         another is ready; when the host answers again, he loses one of them (`planning.pool_plan`).
@@ -184,7 +185,7 @@ class DesktopRows(Rows):
             _check_assign(pool, user)
             now = self._database.now(connection)
             live, silent = _of_user(connection, pool, user, now)
-            limit = pool.spec.per_user
+            limit = pool.spec.per_user if most is None else min(pool.spec.per_user, most)
             if len(live) >= limit or (len(live) + len(silent) >= limit and pool.state is not PoolState.ACTIVE):
                 return self._open(connection, (*live, *silent)[0]), False
             if pool.state is not PoolState.ACTIVE:
@@ -211,40 +212,44 @@ class DesktopRows(Rows):
             self._note(connection, "assigned", f"{desktop.name} to {user}", actor, about)
             return desktop, True
 
-    def release(self, name: str, actor: str, user: str | None = None) -> tuple[Desktop, bool]:
+    def release(
+        self, name: str, actor: str, user: str | None = None, if_generation: int | None = None
+    ) -> tuple[Desktop, bool]:
         """Take a desktop away from its user; return it, and whether it had one. `user`: whose it still must be.
 
         Raises:
-            NotFound: there is none of this name, or it is not his.
+            NotFound: there is none of this name, or it is not his. Stale: its generation is another one.
         """
         with self._write() as connection:
-            desktop = _find(connection, name, lock=True, user=user)
+            desktop = _find(connection, name, lock=True, user=user, generation=if_generation)
             if desktop.user is None:
                 return desktop, False
             return self._release(connection, desktop, actor), True
 
-    def delete(self, name: str, actor: str) -> Desktop:
+    def delete(self, name: str, actor: str, if_generation: int | None = None) -> Desktop:
         """Have a desktop deleted with its disks; the row goes when its host says so.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: there is none of this name. Stale: its generation is another one.
         """
         with self._write() as connection:
-            desktop = _find(connection, name, lock=True)
+            desktop = _find(connection, name, lock=True, generation=if_generation)
             if not desktop.absent:
                 self._retire(connection, desktop, actor)
             return replace(desktop, absent=True)
 
-    def set_power(self, name: str, actor: str, user: str | None = None, *, on: bool) -> tuple[Desktop, bool]:
+    def set_power(
+        self, name: str, actor: str, user: str | None = None, if_generation: int | None = None, *, on: bool
+    ) -> tuple[Desktop, bool]:
         """Have a desktop started or stopped; return it, and whether that is new. `user`: whose it still must be.
 
         Raises:
             NotFound: there is none of this name, or it is not his. QuotaReached: its user may have no more that run.
-            Busy: it was given to somebody just now.
+            Busy: it was given to somebody just now. Stale: its generation is another one.
         """
         with self._write() as connection:
             holder = lock_user_of(self._database, connection, name) if on else None
-            desktop = _find(connection, name, lock=True, user=user)
+            desktop = _find(connection, name, lock=True, user=user, generation=if_generation)
             waits = desktop.report is not None and desktop.report.code in (CRASHES_CODE, *WAITING_CODES)
             if desktop.power_on is on and not (on and waits):
                 return desktop, False
@@ -650,11 +655,14 @@ def _is_confirmed(desktop: Desktop, report: DesktopReport) -> bool:
     return not report.logon_due and (report.user, report.generation) == (desktop.user, desktop.generation)
 
 
-def _find(connection: Connection, name: str, *, lock: bool = False, user: str | None = None) -> Desktop:
+def _find(
+    connection: Connection, name: str, *, lock: bool = False, user: str | None = None, generation: int | None = None
+) -> Desktop:
     statement = select(schema.desktop).where(schema.desktop.c.name == name)
     row = connection.execute(statement.with_for_update(key_share=True) if lock else statement).mappings().first()
     if row is None or user not in (None, row["user"]):
         raise no_desktop(name)
+    check_generation(f"desktop {name}", row["generation"], generation)
     return desktop_of(row)
 
 

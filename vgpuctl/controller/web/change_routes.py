@@ -7,6 +7,7 @@ secret, which is shown once, is that of a POST; and that of one that failed thou
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from starlette.routing import Route
 from vgpuctl.controller.callers import Callers
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import FleetCaller
+from vgpuctl.controller.policy import no_desktop
 from vgpuctl.controller.web import change_views, render
 from vgpuctl.controller.web.answers import InThread, error_page, html, own_path, read_form, status_of, visitor_of
 from vgpuctl.controller.web.cells import one_line
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 MAX_TYPED, MAX_ADDRESS = 6000, 16_000
 _LISTS = ("list-images", "list-pools", "show-overview")
+_MINE = "/my/"
 
 
 class WrongFields(InvalidInput):
@@ -183,7 +186,10 @@ class _FormAnswer:
         if any(name not in subject for name in hidden):
             raise NotFound("Nothing is at this address: it does not say of what.")
         call.refuse_stranger(self._fleet, self._caller, subject)
-        return self._ask(change.reads, name=subject["name"]) if change.reads else None
+        now = self._ask(change.reads, name=subject["name"]) if change.reads else None
+        if change.path.startswith(_MINE) and now is not None and now.user != self._caller.name:
+            raise no_desktop(subject["name"])  # an operator's own page is about his own ones, too
+        return now
 
     def _options(self, kind: str) -> Sequence[str]:
         """Return what can be chosen, of what the caller may see."""
@@ -204,7 +210,7 @@ class _FormAnswer:
         if problems:
             listed = [{"path": name, "problem": text} for name, text in problems.items()]
             raise WrongFields("; ".join(f"{name}: {text}" for name, text in problems.items()), problems=listed)
-        if "if_generation" in change.fleet_call.parameters and typed.get(GENERATION, "").isdecimal():
+        if "if_generation" in change.fleet_call.parameters and re.fullmatch("[0-9]{1,18}", typed.get(GENERATION, "")):
             arguments["if_generation"] = int(typed[GENERATION])
         return {**arguments, **change.fixed}
 

@@ -231,7 +231,7 @@ _ALL = (
     WebChange(
         "/change/delete-desktop", "delete-desktop", "Delete", "Delete {name}", (_NAME,),
         "{name} is deleted with its disks, and what is on them is lost. Its pool makes another one if it needs one.",
-        "/pools/{now.pool}", {DESKTOP: "name"}, reads="show-desktop", style="danger",
+        "/pools/{now.pool}", {DESKTOP: "name"}, reads="show-desktop", shows=_DESKTOP_SHOWS, style="danger",
     ),
     # Hosts
     WebChange(
@@ -377,7 +377,7 @@ _ALL = (
         "/change/revoke", "revoke", "Revoke", "Take back what {who} may",
         (ChangeField("who", "Who", FieldKind.HIDDEN), ChangeField("pool", "Pool", FieldKind.HIDDEN)),
         "{who} loses it at once. Desktops that people have stay theirs until they are released.", RIGHTS,
-        style="danger",
+        shows=_GIVEN, style="danger",
     ),
     WebChange(
         "/change/quota", "ensure-quota", "Set a quota", "Set a quota",
@@ -414,10 +414,12 @@ _ALL = (
     WebChange(
         "/my/release", "release", "Give back", "Give back {name}?", (_NAME,),
         "What is in it is deleted, also what you have not saved elsewhere. Another person gets it then, clean.", "/my",
+        reads="show-desktop",
     ),
     WebChange(
         "/my/password", "new-password", "New password", "New password in {name}", (_NAME,),
         "You get a new one-time password, which is shown this once. The former one is no longer good.", "/my",
+        reads="show-desktop",
     ),
 )  # fmt: skip
 CHANGES: Mapping[str, WebChange] = {change.path: change for change in _ALL}

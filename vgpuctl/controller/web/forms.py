@@ -7,6 +7,7 @@ a change the browser is sent to a page: reloading that changes nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from starlette.routing import Route
 from vgpuctl.controller.callers import Callers, address_of, session_secret, set_cookie
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.oidc_sign_in import RETURN_PATH
+from vgpuctl.controller.policy import no_desktop
 from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.sessions import TooManyTries, WrongPassword
 from vgpuctl.controller.sign_in.signed_in import SignInRefused, SignInUnavailable
@@ -158,6 +160,13 @@ class WebForms:
                 caller = self._callers.find(request, changes=True, token=token)
                 call = CALLS[ACTIONS[action]]
                 arguments: dict[str, Any] = {name: form[name] for name in call.in_path if name in form}
+                if re.fullmatch("[0-9]{1,9}", form.get("have", "")) and "have" in call.parameters:
+                    arguments["have"] = int(form["have"])
+                if "name" in arguments:  # an operator's own page is about his own ones, too
+                    mine: Any = CALLS["show-desktop"].on(self._fleet, caller, {"name": arguments["name"]}).data
+                    if mine.user != caller.name:
+                        raise no_desktop(arguments["name"])
+                    arguments["if_generation"] = mine.generation
                 result = call.on(self._fleet, caller, arguments)
                 password = getattr(result.data, "password", None)
                 if password is None:

@@ -36,13 +36,17 @@ _KINDS = {
 
 
 class PortalButton(Value):
-    """A button. `action`: of `forms.ACTIONS`; `field`, `value`: what it sends. `asks`: a page asks first."""
+    """A button. `action`: of `forms.ACTIONS`; `field`, `value`: what it sends. `asks`: a page asks first.
+
+    `have`: so many desktops of the pool he has as the page shows it, so that pressing twice gives no second one.
+    """
 
     action: str
     text: str
     field: str
     value: str
     asks: bool = False
+    have: int | None = None
 
 
 class PortalCard(Value):
@@ -120,4 +124,5 @@ def _pool_card(one: MyPoolResult, color: int) -> PortalCard:
     if one.state != "active":
         reason = f": {one.reason}" if one.reason else ""
         return PortalCard(one.name, text, color, note=f"It gives no desktops just now{reason}")
-    return PortalCard(one.name, text, color, buttons=(PortalButton("take", "Take a desktop", "pool", one.name),))
+    take = PortalButton("take", "Take a desktop", "pool", one.name, have=one.desktops)
+    return PortalCard(one.name, text, color, buttons=(take,))
