@@ -113,6 +113,7 @@ def test_a_name_of_the_dns_is_the_address(controller: Controller, tmp_path: Path
 
 def test_an_address_outside_the_pools_ranges_is_shown_to_nobody(controller: Controller, tmp_path: Path) -> None:
     ensure_pool(controller, tmp_path, open="rdp", addresses=["10.20.0.0/16"])
+    wait_until(lambda: controller.data("show-pool", "office")["ready"] > 0, "a desktop")
     assert controller.run("assign", "office", "ada").returncode == 0
     wait_until(lambda: controller.data("show-desktop", "office-001")["phase"] == "assigned", "its host's answer")
     assert controller.data("show-desktop", "office-001")["address"] is None
