@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries bytes between two ends in asyncio: a WebSocket of a server and a connection, or two connections.
 
-An end is read only when the other one took what was read before. A failure is told over a WebSocket by one text frame
+An end is read only when the other one took what was read before. A failure goes over a WebSocket as one text frame
 with the document that `--json` prints, before it is closed; all other frames are binary.
 """
 
@@ -124,7 +124,7 @@ class StreamEndpoint:
         document = None
         try:
             await self._serve(HTTPConnection(scope), stream)
-        except Exception as exc:  # noqa: BLE001 - whoever is at the other end is told
+        except Exception as exc:  # noqa: BLE001 - the other end gets it as a document
             document = failure_document(self._failure(explain_exception(exc)), self._name)
         finally:
             await stream.end(document)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KINDS = ("person", "group", "pool")
 DEFAULT_DAYS, MOST_DAYS, DAY_SECONDS, HOUR_SECONDS = 30, 400, 86400.0, 3600.0
 _COUNTED = frozenset({"assign", "take-desktop", "start-desktop"})
-"""Calls of which it is counted that they were refused."""
+"""Calls whose refusals are counted."""
 
 
 class UseCalls:

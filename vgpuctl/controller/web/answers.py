@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qsl
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -17,7 +18,7 @@ from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.web import render
 from vgpuctl.controller.web.pages import PAGES
 from vgpuctl.controller.web.parts import PageView, Visitor
-from vgpuctl.errors import InvalidInput, VgpuctlError
+from vgpuctl.errors import InvalidInput, VgpuctlError, explain_exception
 
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -113,3 +114,25 @@ async def read_form(request: Request) -> dict[str, str]:
     if len(fields) < len(pairs):
         raise InvalidInput("a field of the form is there twice")
     return fields
+
+
+def guarded(
+    answer: Callable[[Request], Awaitable[Response]], issuer: str | None, path: str | None = None
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers with a page where `answer` fails with an error for people.
+
+    `issuer`, `path`: as of `error_page`; without a path it is the request's own.
+    """
+
+    async def answered(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except HTTPException:
+            raise
+        except Exception as exc:
+            error = explain_exception(exc)
+            if isinstance(error, VgpuctlError):
+                return error_page(error, None, own_path(request) if path is None else path, issuer)
+            raise
+
+    return answered

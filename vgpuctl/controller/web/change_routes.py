@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -22,7 +21,15 @@ from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import FleetCaller
 from vgpuctl.controller.policy import no_desktop
 from vgpuctl.controller.web import change_views, render
-from vgpuctl.controller.web.answers import InThread, error_page, html, own_path, read_form, status_of, visitor_of
+from vgpuctl.controller.web.answers import (
+    InThread,
+    guarded,
+    html,
+    own_path,
+    read_form,
+    status_of,
+    visitor_of,
+)
 from vgpuctl.controller.web.cells import one_line
 from vgpuctl.controller.web.change_views import GENERATION, PLAN, form_page, is_plan
 from vgpuctl.controller.web.changes import CHANGES, WebChange
@@ -40,7 +47,7 @@ from vgpuctl.controller.web.pages import Ask
 from vgpuctl.controller.web.parts import PageView
 from vgpuctl.controller.web.pool_form import as_stored, fields_for, place_problems, spec_of_typed
 from vgpuctl.controller.web.repeats import Repeats
-from vgpuctl.errors import InvalidInput, NotFound, Stale, VgpuctlError, explain_exception
+from vgpuctl.errors import InvalidInput, NotFound, Stale, VgpuctlError
 from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
@@ -67,24 +74,10 @@ class WebChanges:
     def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            Route(change.path, self._guarded(answer(change)), methods=[method])
+            Route(change.path, guarded(answer(change), self._callers.issuer), methods=[method])
             for change in CHANGES.values()
             for method, answer in (("GET", self._show), ("POST", self._make))
         ]
-
-    def _guarded(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def guarded(request: Request) -> Response:
-            try:
-                return await answer(request)
-            except HTTPException:
-                raise
-            except Exception as exc:
-                error = explain_exception(exc)
-                if isinstance(error, VgpuctlError):
-                    return error_page(error, None, own_path(request), self._callers.issuer)
-                raise
-
-        return guarded
 
     def _show(self, change: WebChange) -> Callable[[Request], Awaitable[Response]]:
         """Return what answers with the form, or with the plan of what is typed."""

@@ -188,7 +188,7 @@ def _page(change: WebChange, typed: Typed, now: object, sections: list[Section])
 
 
 def go_on_page(change: WebChange, path: str) -> PageView:
-    """Return the page for who comes from another site: it leads to the change, and says nothing of it."""
+    """Return the page for who comes from another site: it has a link to the change, and shows none of it."""
     text = TableView((), (), "Another site led here. Nothing is changed.")
     return PageView(change.button, "", "", (Section("go-on", "", "table", text, (Link("Go on", path),)),))
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -24,10 +23,10 @@ from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.sessions import TooManyTries, WrongPassword
 from vgpuctl.controller.sign_in.signed_in import SignInRefused, SignInUnavailable
 from vgpuctl.controller.web import render
-from vgpuctl.controller.web.answers import HEADERS, NO_STORE, InThread, error_page, html, read_form, visitor_of
+from vgpuctl.controller.web.answers import HEADERS, NO_STORE, InThread, guarded, html, read_form, visitor_of
 from vgpuctl.controller.web.change_views import secret_page
 from vgpuctl.controller.web.portal_views import OPEN_PATH
-from vgpuctl.errors import NotAllowed, NotFound, Temporary, VgpuctlError, explain_exception
+from vgpuctl.errors import NotAllowed, NotFound, Temporary
 
 SIGN_IN, SIGN_OUT, MINE = "/sign-in", "/sign-out", "/my"
 RDP_TYPE = "application/x-rdp"
@@ -46,29 +45,19 @@ class WebForms:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
+        issuer = self._callers.issuer
         return [
-            Route(SIGN_IN, self._guarded(self._show_sign_in), methods=["GET"]),
-            Route(SIGN_IN, self._guarded(self._sign_in), methods=["POST"]),
-            Route(OIDC, self._guarded(self._go_to_issuer), methods=["GET"]),
-            Route(RETURN_PATH, self._guarded(self._come_back), methods=["GET"]),
-            Route(OPEN_PATH, self._guarded(self._open), methods=["GET"]),
-            Route(SIGN_OUT, self._guarded(self._sign_out), methods=["POST"]),
-            *(Route(f"{MINE}/{action}", self._guarded(self._change(action)), methods=["POST"]) for action in ACTIONS),
+            Route(SIGN_IN, guarded(self._show_sign_in, issuer, MINE), methods=["GET"]),
+            Route(SIGN_IN, guarded(self._sign_in, issuer, MINE), methods=["POST"]),
+            Route(OIDC, guarded(self._go_to_issuer, issuer, MINE), methods=["GET"]),
+            Route(RETURN_PATH, guarded(self._come_back, issuer, MINE), methods=["GET"]),
+            Route(OPEN_PATH, guarded(self._open, issuer, MINE), methods=["GET"]),
+            Route(SIGN_OUT, guarded(self._sign_out, issuer, MINE), methods=["POST"]),
+            *(
+                Route(f"{MINE}/{action}", guarded(self._change(action), issuer, MINE), methods=["POST"])
+                for action in ACTIONS
+            ),
         ]
-
-    def _guarded(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def guarded(request: Request) -> Response:
-            try:
-                return await answer(request)
-            except HTTPException:
-                raise
-            except Exception as exc:
-                error = explain_exception(exc)
-                if isinstance(error, VgpuctlError):
-                    return error_page(error, None, MINE, self._callers.issuer)
-                raise
-
-        return guarded
 
     async def _show_sign_in(self, request: Request) -> Response:
         return html(self._sign_in_page("", local_path(request.query_params.get("path", "/")), None))
