@@ -283,7 +283,8 @@ def connecting(site: Site, *words: str, **env: str) -> Iterator[tuple[subprocess
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
-        assert "leads to port 22 of office-001" in line, line + process.stderr.read()
+        what = "the screen" if "--screen" in words else "port 22"
+        assert f"leads to {what} of office-001" in line, line + process.stderr.read()
         yield process, int(line.partition(" ")[0].rpartition(":")[2])
     finally:
         process.kill()

@@ -19,6 +19,7 @@ from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.database.restored_rows import begin_restored
 from vgpuctl.controller.database.store import Store, migrate, open_store, upgrade
+from vgpuctl.controller.digests import digest_of, header_token, is_header_token
 from vgpuctl.controller.model import CallerKind, Entitlement, FleetCaller, Person, Realm, Restored, Right, Role
 from vgpuctl.controller.sessions import (
     IDLE_SECONDS,
@@ -28,9 +29,6 @@ from vgpuctl.controller.sessions import (
     TooManyTries,
     WrongPassword,
     check_password,
-    digest_of,
-    header_token,
-    is_header_token,
     network_of,
 )
 from vgpuctl.controller.sign_in.signed_in import SignInUnavailable
@@ -416,13 +414,13 @@ def test_users_of_a_spec_become_entitlements(url: str) -> None:
 
 
 def test_a_sign_in_elsewhere_ends_once(timed: Store, clock: SteppedClock) -> None:
-    timed.people.keep_begun(digest_of("a"), "state", 600.0)
-    timed.people.keep_begun(digest_of("b"), "late", 600.0)
-    assert timed.people.take_begun(digest_of("x")) is None
-    assert timed.people.take_begun(digest_of("a")) == "state"
-    assert timed.people.take_begun(digest_of("a")) is None
+    secret, late = (timed.secrets.give_out("oidc", state, 600.0) for state in ("state", "late"))
+    assert timed.secrets.take("oidc", "x") is None
+    assert timed.secrets.take("console", secret) is None, "a secret of another kind"
+    assert timed.secrets.take("oidc", secret) == "state"
+    assert timed.secrets.take("oidc", secret) is None
     clock.seconds += 601
-    assert timed.people.take_begun(digest_of("b")) is None
+    assert timed.secrets.take("oidc", late) is None
 
 
 def test_a_backup_has_no_password(timed: Store, tmp_path: Path) -> None:

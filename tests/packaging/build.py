@@ -33,6 +33,7 @@ from vgpuctl.version import __version__
 ROOT = Path(__file__).resolve().parents[2]
 DEBIAN = Path(__file__).with_name("debian")
 BUNDLED = Path(__file__).with_name("bundled.txt")
+PAGE_FILES = ("web.css", "live.js", "console.js", "novnc/core/rfb.js", "novnc/LICENSE.txt")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """Debian 12 has 3.11, Debian 13 has 3.13."""
 MAINTAINER = "The vgpuctl project <vgpuctl@vgpuctl.example>"
@@ -282,7 +283,10 @@ def check_contents(packages: list[Path]) -> None:
     templates = {f"vgpuctl/_templates/{name}" for name in ("vm.xml.j2", "monitoring/rules.yml.j2", "guest/setup.sh.j2")}
     page = {
         "vgpuctl/_templates/web/page.html",
-        *(f"vgpuctl/controller/web/static/{name}" for name in ("web.css", "live.js")),
+        *(
+            f"vgpuctl/controller/web/static/{name}"
+            for name in ("web.css", "live.js", "console.js", "novnc/core/rfb.js", "novnc/LICENSE.txt")
+        ),
     }
     wanted |= {"vgpuctl/py.typed", data, *templates, *page} - wheel_names
     if wanted:

@@ -110,7 +110,8 @@ def test_modules_and_functions_stay_short():
 
 
 def test_no_module_has_a_vague_name():
-    assert not [_names(p) for p in PACKAGE.rglob("*") if p.stem in VAGUE]
+    """But those of noVNC, which are another project's."""
+    assert not [_names(p) for p in PACKAGE.rglob("*") if p.stem in VAGUE and "novnc" not in p.parts]
 
 
 def test_every_module_has_a_docstring():

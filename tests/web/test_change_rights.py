@@ -19,6 +19,7 @@ CALLERS: dict[str, dict[str, Any]] = {
     "helper": {"right": "operate", "pools": ["office"]}, "manager": {"right": "manage", "pools": ["office"]},
     "user": {"right": "use", "pools": ["office"]},
 }  # fmt: skip
+CONSOLE = "/desktops/office-001/console"
 OPERATE_POOL = {"/change/pause-pool", "/change/assign", "/change/message-pool"}
 BUTTONS = {
     "/pools/office": {
@@ -28,9 +29,9 @@ BUTTONS = {
     },
     "/pools": {"viewer": set(), "operator": {"/change/new-pool"}, "helper": set(), "manager": set()},
     "/desktops/office-001": {
-        "viewer": set(), "helper": {"/change/stop-desktop"},
-        "manager": {"/change/stop-desktop", "/change/delete-desktop"},
-        "operator": {"/change/stop-desktop", "/change/delete-desktop"},
+        "viewer": set(), "helper": {CONSOLE, "/change/stop-desktop"},
+        "manager": {CONSOLE, "/change/stop-desktop", "/change/delete-desktop"},
+        "operator": {CONSOLE, "/change/stop-desktop", "/change/delete-desktop"},
     },
     "/hosts/gpu01": {
         "viewer": set(), "operator": {"/change/cordon-host", "/change/drain-host"},
@@ -93,6 +94,7 @@ def test_who_has_a_right_on_a_pool_sees_that_pool_alone(site: Site, tokens: dict
     seen = linked_pages(site, "/pools", tokens[who])
     pages = {path for path in seen if not path.startswith(("/change/", "/web/", "/desktops?"))}
     expected = {"/pools", "/pools/office", "/desktops", "/progress", *(f"/desktops/office-00{n}" for n in range(1, 5))}
+    expected |= {f"/desktops/office-00{n}/console" for n in range(1, 5)}
     if who == "manager":
         expected |= {"/images", "/images/office", "/rights", "/use"}
     assert pages == {*expected, "/"}

@@ -24,6 +24,8 @@ log = logging.getLogger("vgpuctl.agent")
 CHUNK_BYTES = 64 << 10
 FAREWELL_SECONDS = 2.0
 """So long a peer may take to read why its stream ends."""
+SUBPROTOCOL = "binary"
+"""What a browser's program for a screen asks for."""
 NORMAL_END, FAILURE_END = 1000, 1011
 """Codes with which a WebSocket is closed (RFC 6455)."""
 
@@ -75,18 +77,21 @@ class ConnectionStream:
 class ServerStream:
     """A WebSocket that a server accepted, with an ASGI application's two functions."""
 
-    has_arrived = False
-    """Whether something has arrived since this was set to False."""
+    is_used = False
+    """Whether something has arrived since this was set to False that a user did."""
 
     def __init__(self, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
         self._receive = receive
         self._send = send
+        self.is_use: Callable[[bytes], bool] = bool
+        """Whether bytes that arrive are something that a user did; else his program sent them by itself."""
 
     async def read(self) -> bytes:
         """Return what has arrived."""
         message = await self._receive()
-        self.has_arrived = True
-        return message.get("bytes") or b""
+        data: bytes = message.get("bytes") or b""
+        self.is_used = self.is_used or self.is_use(data)
+        return data
 
     async def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -119,7 +124,8 @@ class StreamEndpoint:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one WebSocket."""
         await receive()
-        await send({"type": "websocket.accept"})
+        asked = {"subprotocol": SUBPROTOCOL} if SUBPROTOCOL in scope["subprotocols"] else {}
+        await send({"type": "websocket.accept", **asked})
         stream = ServerStream(receive, send)
         document = None
         try:

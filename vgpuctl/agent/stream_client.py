@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wsproto import ConnectionType, WSConnection, events
@@ -36,7 +36,7 @@ class ClientStream:
         self._document = b""
         self._status = _SWITCHING
 
-    async def open(self, host: str, path: str, headers: Mapping[str, str]) -> None:
+    async def open(self, host: str, path: str, headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> None:
         """Ask for the stream at a path, and return when the server has accepted.
 
         Raises:
@@ -46,7 +46,8 @@ class ClientStream:
         more = [(name.encode(), value.encode()) for name, value in headers.items()]
         try:
             async with asyncio.timeout(OPEN_SECONDS):
-                await self._connection.write(self._frames.send(events.Request(host, path, extra_headers=more)))
+                request = events.Request(host, path, extra_headers=more, subprotocols=list(subprotocols))
+                await self._connection.write(self._frames.send(request))
                 while not self._is_accepted and not self._is_at_end:
                     await self._receive()
         except (OSError, TimeoutError) as error:
@@ -129,7 +130,12 @@ class ClientStream:
 
 
 async def open_stream(
-    connection: ConnectionStream, server: str, host: str, path: str, headers: Mapping[str, str]
+    connection: ConnectionStream,
+    server: str,
+    host: str,
+    path: str,
+    headers: Mapping[str, str],
+    subprotocols: Sequence[str] = (),
 ) -> ClientStream:
     """Return the stream at a path of a server; the connection is closed if there is none.
 
@@ -138,7 +144,7 @@ async def open_stream(
     """
     stream = ClientStream(connection, server)
     try:
-        await stream.open(host, path, headers)
+        await stream.open(host, path, headers, subprotocols)
     except BaseException:
         await connection.close()
         raise

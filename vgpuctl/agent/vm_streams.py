@@ -70,6 +70,15 @@ class StreamRequest(Value):
         return "screen" if self.port is None else f"port {self.port}"
 
 
+class _Screen:
+    """A screen that is open. `replaced`: the same person opened it again; `ended`: nothing of it is left."""
+
+    def __init__(self, person: str) -> None:
+        self.person = person
+        self.replaced = asyncio.Event()
+        self.ended = asyncio.Event()
+
+
 class VmStreams:
     """The streams of one host; its methods without `async` may ask libvirt: they run in threads."""
 
@@ -80,8 +89,8 @@ class VmStreams:
         self._identities = identities
         self._stopping = asyncio.Event()
         self._count = 0
-        self._screens: dict[str, str] = {}
-        """Who looks at the screen of a VM, by its uuid."""
+        self._screens: dict[str, _Screen] = {}
+        """Those that are open, by the uuid of the VM."""
 
     def routes(self, prefix: str) -> list[WebSocketRoute]:
         """Return the paths below `prefix`."""
@@ -153,15 +162,22 @@ class VmStreams:
 
     async def _watch(self, request: StreamRequest, uuid: str) -> None:
         """Wait until a stream must end, and say why by an error."""
-        while True:
-            try:
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await self._stopping.wait()
-                raise Stopping("the host agent stops", hint="connect again in a minute")
-            except TimeoutError:
+        screen = self._screens[uuid] if request.port is None else None
+        events = (self._stopping,) if screen is None else (self._stopping, screen.replaced)
+        waiting = [asyncio.ensure_future(one.wait()) for one in events]
+        try:
+            while True:
+                await asyncio.wait(waiting, timeout=CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if self._stopping.is_set():
+                    raise Stopping("the host agent stops", hint="connect again in a minute")
+                if screen is not None and screen.replaced.is_set():
+                    raise Refused(f"{request.person} opened this screen again elsewhere", person=request.person)
                 vm = await asyncio.to_thread(self._check_again, request)
                 if vm is not None and vm.uuid != uuid:
-                    raise NotFound(f"{request.name} was deleted") from None
+                    raise NotFound(f"{request.name} was deleted")
+        finally:
+            for one in waiting:
+                one.cancel()
 
     def _check_again(self, request: StreamRequest) -> Vm | None:
         """Check a request whose stream runs; None: libvirt does not answer, which ends no stream."""
@@ -198,18 +214,10 @@ class VmStreams:
     @asynccontextmanager
     async def _open_screen(self, request: StreamRequest, domain: DomainInfo) -> AsyncIterator[ConnectionStream]:
         assert domain.live_xml is not None
-        if domain.uuid in self._screens:
-            raise InUse(
-                f"{self._screens[domain.uuid]} looks at the screen of {domain.name}",
-                hint="one at a time: ask for it to be closed",
-                vm=domain.name,
-                person=self._screens[domain.uuid],
-            )
         kinds = [device.kind for device in parse_consoles(domain.live_xml).graphics]
         if "vnc" not in kinds:
             raise HostCannot(f"{domain.name} has no VNC screen", hint="virsh dumpxml shows its graphics", check="vnc")
-        self._screens[domain.uuid] = request.person
-        try:
+        async with self._alone(request, domain):
             open_graphics: Callable[[], Any] = partial(
                 self._host.hypervisor.open_graphics, domain.uuid, kinds.index("vnc")
             )
@@ -218,8 +226,34 @@ class VmStreams:
             reader, writer = await asyncio.open_connection(sock=connection)
             async with _closed_after(ConnectionStream(reader, writer)) as guest:
                 yield guest
+
+    @asynccontextmanager
+    async def _alone(self, request: StreamRequest, domain: DomainInfo) -> AsyncIterator[None]:
+        """Have one screen of a VM open: who opens it again has it there, as his other browser may have vanished.
+
+        Raises:
+            InUse: another person has it. Busy: the former one does not end.
+        """
+        while (former := self._screens.get(domain.uuid)) is not None:
+            if former.person != request.person:
+                raise InUse(
+                    f"{former.person} looks at the screen of {domain.name}",
+                    hint="one at a time: ask for it to be closed",
+                    vm=domain.name,
+                    person=former.person,
+                )
+            former.replaced.set()
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await former.ended.wait()
+            except TimeoutError:
+                raise Busy(f"the screen of {domain.name} does not close", hint="try again in a minute") from None
+        screen = self._screens[domain.uuid] = _Screen(request.person)
+        try:
+            yield
         finally:
             del self._screens[domain.uuid]
+            screen.ended.set()
 
 
 @asynccontextmanager

@@ -78,7 +78,7 @@ class ControllerApi:
         for call in CALLS.values():
             routes.append(Route(API + call.path, self._answer(call), methods=[call.method], name=call.name))
         self.streams = DesktopStreams(store, fleet, self._callers)
-        routes.append(self.streams.route())
+        routes += self.streams.routes()
         self.web = WebPages(fleet, self._callers, self._in_thread, store)
         routes += self.web.routes()
         handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _bug}

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
+from vgpuctl.controller.digests import digest_of, header_token, is_header_token
 from vgpuctl.controller.model import CallerKind, FleetCaller, Role
 from vgpuctl.controller.oidc_sign_in import OidcSignIn
-from vgpuctl.controller.sessions import BegunSession, PasswordSignIn, digest_of, header_token, is_header_token
+from vgpuctl.controller.sessions import BegunSession, PasswordSignIn
 from vgpuctl.controller.sign_in.signed_in import for_strangers
 from vgpuctl.controller.sign_in_threads import SignInThreads
 from vgpuctl.errors import InvalidInput, NotAllowed, VgpuctlError
@@ -68,10 +69,11 @@ class Callers:
             return FleetCaller(self._owner, Role.ADMIN, CallerKind.LOCAL, address=address_of(request))
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind:
-            known = self._store.tokens.find(digest_of(secret.strip())) if kind.lower() == "bearer" and secret else None
+            digest = digest_of(secret.strip())
+            known = self._store.tokens.find(digest) if kind.lower() == "bearer" and secret else None
             if known is not None:
                 rights = {} if known.right is None else dict.fromkeys(known.pools, known.right)
-                return FleetCaller(known.name, known.role, CallerKind.TOKEN, rights, address_of(request))
+                return FleetCaller(known.name, known.role, CallerKind.TOKEN, rights, address_of(request), digest)
         secret = session_secret(request) or ""
         person = self.passwords.caller(secret, touches=touches) if secret and not kind else None
         if person is None:
@@ -84,7 +86,7 @@ class Callers:
                 raise NotAllowed(f"a change with a cookie needs the header {HEADER}", rule="header-token")
         if person.role not in (None, Role.VIEWER) and self._store.restored.state().begun_at is not None:
             person = replace(person, role=Role.VIEWER)  # a restore may have brought back a role that was revoked since
-        return replace(person, address=address_of(request))
+        return replace(person, address=address_of(request), session=digest_of(secret))
 
     def token(self, request: Request) -> str:
         """Return what the forms of a page carry; of a request without a cookie nothing."""

@@ -34,22 +34,28 @@ READ_SECONDS = 3600.0
 class FleetClient:
     """A controller. `address`: the path of its socket, or its https address; `token`: for the latter.
 
-    `cookie`: of a person's session, instead of a token. `dry_run`: changes are checked and answered, and not made.
+    `session`: the headers of a person's session, instead of a token. `dry_run`: changes are checked and answered, and
+    not made.
     """
 
     def __init__(
-        self, address: str, token: str | None = None, *, cookie: str | None = None, dry_run: bool = False
+        self,
+        address: str,
+        token: str | None = None,
+        *,
+        session: Mapping[str, str] | None = None,
+        dry_run: bool = False,
     ) -> None:
         self.address = address
         self._token = token
-        self._cookie = cookie
+        self._session = session
         self._dry_run = dry_run
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers that say who asks."""
-        if self._cookie is not None:
-            return {"Cookie": self._cookie, "Origin": self.address}
+        if self._session is not None:
+            return dict(self._session)
         return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
 
     def call(self, name: str, /, **arguments: Any) -> Any:
@@ -118,11 +124,12 @@ class FleetClient:
             failure = answer.get("error")
             raise error_of(read_failure(failure if isinstance(failure, dict) else {}))
         cookie = "; ".join(f"{name}={one.value}" for name, one in cookies.items())
+        session = {"Cookie": cookie, header: secret, "Origin": self.address, "Sec-Fetch-Site": "same-origin"}
         try:
-            yield FleetClient(self.address, cookie=cookie, dry_run=self._dry_run)
+            yield FleetClient(self.address, session=session, dry_run=self._dry_run)
         finally:
             with suppress(VgpuctlError):  # it ends by itself, later
-                self._ask_session("DELETE", None, {"Cookie": cookie, header: secret, "Sec-Fetch-Site": "same-origin"})
+                self._ask_session("DELETE", None, session)
 
     def _ask_session(
         self, method: str, body: bytes | None, headers: Mapping[str, str]

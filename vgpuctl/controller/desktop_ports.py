@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlencode
 
 from vgpuctl.controller.model import Desktop, FleetCaller, FleetHost, Pool, PoolSpec
 from vgpuctl.controller.planning.nat_check import nat_problem
@@ -20,15 +21,27 @@ if TYPE_CHECKING:
     from vgpuctl.controller.hosts.link import HostLink
 
 
-class DesktopPort(Value):
-    """A port of a desktop to which somebody may be connected. `sees_host`: whether he may know of its host."""
+class DesktopStream(Value):
+    """What of a desktop somebody may be connected to: a port, or the screen. `sees_host`: he may know of its host."""
 
     desktop: Desktop
     pool: str
     host: FleetHost
-    address: str
-    port: int
+    address: str | None
+    port: int | None
     sees_host: bool
+
+    @property
+    def what(self) -> str:
+        """What it is, in words."""
+        return "screen" if self.port is None else f"port {self.port}"
+
+    def path(self, person: str) -> str:
+        """Return the path at the host's agent. `person`: for whom."""
+        values = {"generation": self.desktop.generation, "address": self.address, "on_behalf_of": person}
+        stream = "screen" if self.port is None else f"ports/{self.port}"
+        query = urlencode({name: value for name, value in values.items() if value is not None})
+        return f"vms/{self.desktop.id}/{stream}?{query}"
 
 
 class _Fleet(Protocol):
@@ -48,7 +61,7 @@ class DesktopPortCalls:
         desktop, pool = self._reachable(caller, name)
         return QueryResult(DesktopPortsResult(desktop.name, pool.spec.connect))
 
-    def find_port(self: _Fleet, caller: FleetCaller, name: str, port: int) -> DesktopPort:
+    def find_port(self: _Fleet, caller: FleetCaller, name: str, port: int) -> DesktopStream:
         """Return where a port of a desktop is.
 
         Raises:
@@ -70,7 +83,7 @@ class DesktopPortCalls:
             raise Refused(f"nobody has {name}", hint=f"vgpuctl controller assign {pool.name} USER", desktop=name)
         if host is None or not desktop.handed_out or address is None:
             raise Busy(f"{name} has no address to connect to yet", hint="try again in a minute", desktop=name)
-        return DesktopPort(desktop, pool.name, host, address, port, sees_pool(caller, pool.name))
+        return DesktopStream(desktop, pool.name, host, address, port, sees_pool(caller, pool.name))
 
     def refuse_nat(self: _Fleet, name: str, spec: PoolSpec) -> None:
         """Refuse a pool whose users reach no desktop, when it is made, or changed to be so.

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connects people to ports of their desktops: `GET /api/v1/desktops/{name}/ports/{port}` as a WebSocket.
+"""Connects people to their desktops over WebSockets: to a port, or to the screen, which is the console.
 
-Who may is what the call connect-desktop says. It is asked again while a stream runs: a stream ends within seconds when
-the session or the token ends, the right is revoked, or the desktop is somebody else's. Each has a connection of its own
-to the host's agent. A browser must say that the page is ours: other sites can open WebSockets with its cookie.
+`GET /api/v1/desktops/{name}/ports/{port}` and `GET /api/v1/desktops/{name}/screen`. Who may is what the calls
+connect-desktop and open-console say. It is asked again while a stream runs: a stream ends within seconds when the
+session or the token ends, the right is revoked, or the desktop is somebody else's. Each has a connection of its own to
+the host's agent. A browser must say that the page is ours: other sites can open WebSockets with its cookie. A screen
+needs a ticket from open-console besides, as a subprotocol: a browser sends no other header of a page's choice.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 from starlette.routing import WebSocketRoute
 
 from vgpuctl.agent.byte_streams import ServerStream, StreamEndpoint, join
 from vgpuctl.agent.protocol import Stopping, TooMany
+from vgpuctl.controller.consoles import TICKET
 from vgpuctl.controller.database.rows import About
 from vgpuctl.controller.hosts.stream_link import opened_stream
 from vgpuctl.controller.model import CallerKind
@@ -33,18 +36,20 @@ if TYPE_CHECKING:
     from vgpuctl.agent.stream_client import ClientStream
     from vgpuctl.controller.callers import Callers
     from vgpuctl.controller.database.store import Store
-    from vgpuctl.controller.desktop_ports import DesktopPort
+    from vgpuctl.controller.desktop_ports import DesktopStream
     from vgpuctl.controller.fleet import FleetService
     from vgpuctl.controller.model import FleetCaller
 
 Result = TypeVar("Result")
+Find = Callable[["FleetCaller", HTTPConnection], "DesktopStream"]
 
 log = logging.getLogger("vgpuctl.controller")
 
 MAX_STREAMS, MAX_OF_PERSON = 100, 4
 CHECK_SECONDS = 5.0
 THREADS = 16
-_CALL = CALLS["connect-desktop"]
+_INPUT = (4, 5, 6)
+"""With what a client's messages of RFB begin that its user caused: a key, the pointer, text of the clipboard."""
 
 
 class DesktopStreams:
@@ -58,9 +63,13 @@ class DesktopStreams:
         self._stopping = asyncio.Event()
         self._running: Counter[str] = Counter()
 
-    def route(self) -> WebSocketRoute:
-        """Return the route."""
-        return WebSocketRoute(f"{API}/desktops/{{name}}/ports/{{port}}", StreamEndpoint("port", self._serve))
+    def routes(self) -> list[WebSocketRoute]:
+        """Return the routes."""
+        path = f"{API}/desktops/{{name}}"
+        return [
+            WebSocketRoute(f"{path}/ports/{{port}}", StreamEndpoint("port", self._serve_port)),
+            WebSocketRoute(f"{path}/screen", StreamEndpoint("screen", self._serve_screen)),
+        ]
 
     def stop(self) -> None:
         """End all streams, and begin none."""
@@ -70,13 +79,25 @@ class DesktopStreams:
         """Do nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _serve(self, connection: HTTPConnection, stream: ServerStream) -> None:
+    async def _serve_port(self, connection: HTTPConnection, stream: ServerStream) -> None:
         caller = await self._in_thread(lambda: self._find_caller(connection, touches=True))
-        port = await self._in_thread(lambda: self._find_port(connection, caller))
-        with self._counted(caller):
-            async with self._opened(caller, port) as desktop:
-                await self._in_thread(lambda: self._note(caller, port))
-                await join(stream, desktop, self._watch(connection, stream, port))
+        port = await self._in_thread(lambda: self._find_port(caller, connection))
+        async with self._opened(caller, port) as desktop:
+            await self._in_thread(lambda: self._note(caller, port, "connected"))
+            await join(stream, desktop, self._watch(connection, stream, port, self._find_port))
+
+    async def _serve_screen(self, connection: HTTPConnection, stream: ServerStream) -> None:
+        caller = await self._in_thread(lambda: self._find_caller(connection, touches=True))
+        screen = await self._in_thread(lambda: self._find_screen(caller, connection))
+        await self._in_thread(lambda: self._fleet.take_ticket(caller, screen.desktop, _ticket_of(connection)))
+        stream.is_use = _is_input
+        async with self._opened(caller, screen) as desktop:
+            announced = await self._in_thread(lambda: self._fleet.announce(caller, screen.desktop))
+            await self._in_thread(lambda: self._note(caller, screen, "console-opened", announced))
+            try:
+                await join(stream, desktop, self._watch(connection, stream, screen, self._find_screen))
+            finally:
+                self._threads.submit(self._fleet.announce_end, caller, screen.desktop)
 
     async def _in_thread(self, act: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, act)
@@ -96,13 +117,19 @@ class DesktopStreams:
             raise NotAllowed("another site's page asks for this stream", rule="origin")
         return caller
 
-    def _find_port(self, connection: HTTPConnection, caller: FleetCaller) -> DesktopPort:
+    def _find_port(self, caller: FleetCaller, connection: HTTPConnection) -> DesktopStream:
         """Return the port that a request names, if its caller may use it."""
         name, text = connection.path_params["name"], connection.path_params["port"]
-        _CALL.check(self._fleet, caller, {"name": name})
+        CALLS["connect-desktop"].check(self._fleet, caller, {"name": name})
         if not text.isascii() or not text.isdigit() or len(text) > 5:
             raise InvalidInput(f"{text[:60]!a} is not a port between 1 and 65535")
         return self._fleet.find_port(caller, name, int(text))
+
+    def _find_screen(self, caller: FleetCaller, connection: HTTPConnection) -> DesktopStream:
+        """Return the screen that a request names, if its caller may see it."""
+        name = connection.path_params["name"]
+        CALLS["open-console"].check(self._fleet, caller, {"name": name})
+        return self._fleet.find_screen(caller, name)
 
     @contextmanager
     def _counted(self, caller: FleetCaller) -> Iterator[None]:
@@ -129,27 +156,26 @@ class DesktopStreams:
                 del self._running[caller.key]
 
     @asynccontextmanager
-    async def _opened(self, caller: FleetCaller, port: DesktopPort) -> AsyncIterator[ClientStream]:
-        desktop = port.desktop
-        values = {"generation": desktop.generation, "address": port.address, "on_behalf_of": caller.name}
-        path = f"vms/{desktop.id}/ports/{port.port}?{urlencode(values)}"
+    async def _opened(self, caller: FleetCaller, wanted: DesktopStream) -> AsyncIterator[ClientStream]:
         stack = AsyncExitStack()
-        try:
-            stream = await stack.enter_async_context(opened_stream(self._fleet.link_to(port.host), path, self._threads))
-        except (HostCannot, HostKeyRefused, Unreachable) as error:  # its text names the host
-            if port.sees_host:
-                raise
-            log.warning("%s is not connected to %s: %s", caller.name, desktop.name, error.message)
-            raise Busy("the host of your desktop does not answer just now", hint="try again in a minute") from None
-        async with stack:
-            yield stream
+        with self._counted(caller):
+            try:
+                link, path = self._fleet.link_to(wanted.host), wanted.path(caller.name)
+                stream = await stack.enter_async_context(opened_stream(link, path, self._threads))
+            except (HostCannot, HostKeyRefused, Unreachable) as error:  # its text names the host
+                if wanted.sees_host:
+                    raise
+                log.warning("%s is not connected to %s: %s", caller.name, wanted.desktop.name, error.message)
+                raise Busy("the host of your desktop does not answer just now", hint="try again in a minute") from None
+            async with stack:
+                yield stream
 
-    def _note(self, caller: FleetCaller, port: DesktopPort) -> None:
-        about = About(pool=port.pool, desktop=port.desktop.name, user=port.desktop.user)
+    def _note(self, caller: FleetCaller, stream: DesktopStream, kind: str, more: str = "") -> None:
+        about = About(pool=stream.pool, desktop=stream.desktop.name, user=stream.desktop.user)
         with self._store.changes.made_by(caller):
-            self._store.journal.add("connected", f"{port.desktop.name}: port {port.port}", caller.name, about)
+            self._store.journal.add(kind, f"{stream.desktop.name}: {stream.what}{more}", caller.name, about)
 
-    async def _watch(self, connection: HTTPConnection, stream: ServerStream, port: DesktopPort) -> None:
+    async def _watch(self, connection: HTTPConnection, stream: ServerStream, before: DesktopStream, find: Find) -> None:
         """Wait until a stream must end, and say why by an error."""
         while True:
             try:
@@ -157,18 +183,29 @@ class DesktopStreams:
                     await self._stopping.wait()
                 raise Stopping("the controller stops", hint="connect again in a minute")
             except TimeoutError:
-                touches, stream.has_arrived = stream.has_arrived, False
-                await self._in_thread(partial(self._check_again, connection, port, touches=touches))
+                touches, stream.is_used = stream.is_used, False
+                await self._in_thread(partial(self._check_again, connection, before, find, touches=touches))
 
-    def _check_again(self, connection: HTTPConnection, before: DesktopPort, *, touches: bool) -> None:
+    def _check_again(self, connection: HTTPConnection, before: DesktopStream, find: Find, *, touches: bool) -> None:
         """Refuse a stream that runs if its caller may not have it now; a database that is away ends none.
 
         `touches`: its user did something since the last time, so his session goes on.
         """
         try:
-            now = self._find_port(connection, self._find_caller(connection, touches=touches))
+            now = find(self._find_caller(connection, touches=touches), connection)
         except Temporary:
             return
         old, new = before.desktop, now.desktop
         if (old.id, old.generation, old.user) != (new.id, new.generation, new.user):
             raise Refused(f"{old.name} was given to somebody else, or is made again", desktop=old.name)
+
+
+def _ticket_of(connection: HTTPConnection) -> str:
+    """Return the ticket that a request carries; empty: none."""
+    offered = (one for one in connection.scope["subprotocols"] if one.startswith(TICKET))
+    return next(offered, "").removeprefix(TICKET)
+
+
+def _is_input(data: bytes) -> bool:
+    """Return whether a user caused a message of RFB: his screen asks for the next picture by itself."""
+    return data[:1] != b"" and data[0] in _INPUT

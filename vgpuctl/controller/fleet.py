@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.config import labels as label_rules
 from vgpuctl.controller.capacity import CapacityCalls
+from vgpuctl.controller.consoles import ConsoleCalls
 from vgpuctl.controller.database.rows import check_generation
 from vgpuctl.controller.desktop_ports import DesktopPortCalls
 from vgpuctl.controller.hosts.link import KEY_OPTIONS, check_address, facts_of
@@ -87,6 +88,7 @@ class FleetService(
     MessageCalls,
     MyDesktopCalls,
     DesktopPortCalls,
+    ConsoleCalls,
     OverviewCalls,
     UseCalls,
 ):

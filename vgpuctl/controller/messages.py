@@ -56,6 +56,10 @@ class MessageCalls:
         warnings = () if not failed else (f"{len(failed)} of {len(desktops)} desktops did not show it",)
         return Outcome(reached > 0, PoolMessageResult(name, reached, failed), warnings=warnings)
 
+    def show_text(self, desktop: Desktop, text: str) -> str | None:
+        """Show a text to who is logged on in a desktop; return why that failed, if it did."""
+        return self._send_to(desktop.host_id or "", (desktop,), text).get(desktop.name)
+
     def _send(self, desktops: Sequence[Desktop], text: str) -> Mapping[str, str]:
         """Send a text to desktops, host by host; return those that did not show it, each with the reason."""
         by_host: dict[str, list[Desktop]] = {}

@@ -138,7 +138,7 @@ class PoolSpec(Value):
     refresh goes back to that. `open`: how a user opens his desktop: `rdp`, a file with the keys `rdp` in addition to
     those of `rdp_file`; or the template of a link. `addresses`: subnets in which its address is; empty: anywhere.
     `dns_name`: the pattern of a name in the site's DNS that is its address instead. `connect`: ports to which the
-    controller connects its user.
+    controller connects its user. `console`: its user opens the VM's screen, as operators do, from its firmware on.
     """
 
     kind: PoolKind
@@ -168,6 +168,7 @@ class PoolSpec(Value):
     addresses: tuple[str, ...] = ()
     dns_name: str | None = None
     connect: tuple[int, ...] = ()
+    console: bool = False
 
 
 class Pool(Value):
@@ -586,7 +587,7 @@ class FleetCaller(Value):
     """Who asks, and what he may do: a role in the fleet, and rights on pools, by their names.
 
     A caller who is local comes through the socket, so files that he names are of this machine. `address`: where his
-    request comes from.
+    request comes from. `session`: a digest of the secret by which he asks; empty: he comes through the socket.
     """
 
     name: str
@@ -594,6 +595,7 @@ class FleetCaller(Value):
     kind: CallerKind = CallerKind.TOKEN
     rights: Mapping[str, Right] = EMPTY_MAPPING
     address: str | None = None
+    session: str = ""
 
     @property
     def is_local(self) -> bool:

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.controller.model import Realm
-from vgpuctl.controller.sessions import BegunSession, Limit, PasswordSignIn, TooManyTries, digest_of, network_of
+from vgpuctl.controller.sessions import BegunSession, Limit, PasswordSignIn, TooManyTries, network_of
 from vgpuctl.controller.sign_in.signed_in import SignInRefused, for_strangers
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.documents import to_json_value
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 RETURN_PATH = "/sign-in/oidc/done"
 BEGUN_SECONDS = 600.0
+_KIND = "oidc"
 
 
 class OidcSignIn:
@@ -51,10 +51,8 @@ class OidcSignIn:
             url, pending = self._oidc.begin(self._oidc.address + RETURN_PATH)
         except VgpuctlError as error:
             raise for_strangers(error) from error
-        secret = secrets.token_urlsafe(32)
         state = json.dumps({"path": path, "pending": to_json_value(pending)})
-        self._store.people.keep_begun(digest_of(secret), state, BEGUN_SECONDS)
-        return url, secret
+        return url, self._store.secrets.give_out(_KIND, state, BEGUN_SECONDS)
 
     def finish(self, secret: str | None, query: Mapping[str, str], address: str) -> tuple[BegunSession, str]:
         """Begin the session of who came back, and return the path where he goes.
@@ -65,7 +63,7 @@ class OidcSignIn:
         """
         from vgpuctl.controller.sign_in.oidc import Pending
 
-        text = None if secret is None else self._store.people.take_begun(digest_of(secret))
+        text = None if secret is None else self._store.secrets.take(_KIND, secret)
         if text is None:
             raise SignInRefused("this sign-in did not begin in this browser, or too long ago", problem="begun")
         state = json.loads(text)

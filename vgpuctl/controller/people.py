@@ -163,7 +163,7 @@ class PeopleCalls:
         checked = None if kind is not None else Role(_one_of("role", role or Role.VIEWER, tuple(map(str, Role))))
         if days is not None and not 1 <= days <= 3650:
             raise InvalidInput(f"days: {days} is not a number from 1 to 3650")
-        from vgpuctl.controller.sessions import digest_of
+        from vgpuctl.controller.digests import digest_of
 
         secret = f"vgpuctl_{secrets.token_urlsafe(32)}"
         valid = None if days is None else days * DAY_SECONDS

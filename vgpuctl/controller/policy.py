@@ -96,6 +96,11 @@ def sees_pool(caller: FleetCaller, pool: str, right: Right = Right.OPERATE) -> b
     return caller.role is not None or has_right(caller, right, pool)
 
 
+def operates_pool(caller: FleetCaller, pool: str) -> bool:
+    """Return whether a caller operates a pool: by a role in the fleet, or by a right on it."""
+    return has_role(caller, Role.OPERATOR) or has_right(caller, Right.OPERATE, pool)
+
+
 def greatest(rights: Mapping[str, Right], pool: str, right: Right) -> Right:
     """Return the greater one of a right on a pool and the one that somebody has there already."""
     return max(rights.get(pool, right), right, key=_RIGHTS.__getitem__)

@@ -53,12 +53,14 @@ class FleetCall(Value):
     @property
     def has_dry_run(self) -> bool:
         """Whether it can be checked without being made: a token's secret cannot, nor what a host is asked for."""
-        return self.changes and self.name not in ("add-token", "set-password", "new-password", "accept-host")
+        return self.changes and self.name not in (
+            "add-token", "set-password", "new-password", "accept-host", "open-console",
+        )  # fmt: skip
 
     @property
     def has_secret(self) -> bool:
         """Whether its answer is of no use without a secret that the database must not have."""
-        return self.name in ("add-token", "set-password")
+        return self.name in ("add-token", "set-password", "open-console")
 
     @property
     def desktop_argument(self) -> str | None:
@@ -212,6 +214,8 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("show-desktop", "GET", "/desktops/{name}", Access(Role.VIEWER, Right.OPERATE, own=True)),
         FleetCall("open-desktop", "GET", "/desktops/{name}/open", Access(Role.OPERATOR, Right.OPERATE, own=True)),
         FleetCall("connect-desktop", "GET", "/desktops/{name}/ports", _USE_DESKTOP),
+        FleetCall("show-console", "GET", "/desktops/{name}/console", _USE_DESKTOP),
+        FleetCall("open-console", "POST", "/desktops/{name}/console", _USE_DESKTOP),
         FleetCall("release", "POST", "/desktops/{name}/release", _USE_DESKTOP),
         FleetCall("start-desktop", "POST", "/desktops/{name}/start", _USE_DESKTOP),
         FleetCall("stop-desktop", "POST", "/desktops/{name}/stop", _USE_DESKTOP),

@@ -7,8 +7,6 @@ address: who tries many passwords of somebody waits, and that somebody signs in 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import logging
 import secrets
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from vgpuctl.controller.digests import digest_of, header_token
 from vgpuctl.controller.model import FleetCaller, Realm
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.sign_in.signed_in import WRONG, SignInRefused
@@ -288,21 +287,6 @@ def check_password(name: str, password: str) -> str:
     if name.lower() in password.lower() and len(password) < len(name) + LEAST_CHARACTERS:
         raise InvalidInput("the password is little more than the name")
     return password
-
-
-def digest_of(secret: str) -> str:
-    """Return what the database has of a secret, which has more entropy than anybody can try."""
-    return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def header_token(secret: str) -> str:
-    """Return what a change must carry in a header besides the cookie with this secret: other sites cannot read it."""
-    return hmac.digest(secret.encode(), b"vgpuctl header token", "sha256").hex()
-
-
-def is_header_token(secret: str, given: str) -> bool:
-    """Return whether a header has the token that belongs to a cookie's secret."""
-    return hmac.compare_digest(header_token(secret).encode(), given.encode())
 
 
 def network_of(client: str) -> str:

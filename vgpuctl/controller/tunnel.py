@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from vgpuctl.agent.byte_streams import ConnectionStream, join
+from vgpuctl.agent.byte_streams import SUBPROTOCOL, ConnectionStream, join
 from vgpuctl.agent.stream_client import ClientStream, open_stream
+from vgpuctl.controller.consoles import TICKET
 from vgpuctl.controller.routes import API
 from vgpuctl.errors import FileFailed, InvalidInput, Unreachable, VgpuctlError
 
@@ -41,9 +42,13 @@ def parse_local(text: str) -> tuple[str, int]:
 class DesktopTunnel:
     """Connects each connection to a local port to a port of a desktop. `on_error`: gets why one of them ends."""
 
-    def __init__(self, client: FleetClient, desktop: str, port: int, on_error: Callable[[VgpuctlError], None]) -> None:
+    def __init__(
+        self, client: FleetClient, desktop: str, port: int | None, on_error: Callable[[VgpuctlError], None]
+    ) -> None:
+        """`port`: None for the screen."""
         self._client = client
-        self._path = f"{API}/desktops/{quote(desktop, safe='')}/ports/{port}"
+        self._desktop = desktop
+        self._port = port
         self._on_error = on_error
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -111,4 +116,11 @@ class DesktopTunnel:
                 hint="vgpuctl controller show-fleet",
             ) from error
         connection = ConnectionStream(reader, writer)
-        return await open_stream(connection, "the controller", host, self._path, self._client.headers)
+        path = f"{API}/desktops/{quote(self._desktop, safe='')}"
+        if self._port is not None:
+            return await open_stream(
+                connection, "the controller", host, f"{path}/ports/{self._port}", self._client.headers
+            )
+        ticket = await asyncio.to_thread(lambda: self._client.call("open-console", name=self._desktop).data.ticket)
+        offered = (SUBPROTOCOL, TICKET + ticket)
+        return await open_stream(connection, "the controller", host, f"{path}/screen", self._client.headers, offered)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
     from vgpuctl.controller.client import FleetClient
 
+SCREEN = "screen"
+
 
 @make_command(
     "connect-desktop",
@@ -28,10 +30,12 @@ if TYPE_CHECKING:
     examples=(
         ("vgpuctl controller connect-desktop office-001 --user ada", "then: ssh -p PORT 127.0.0.1, as it says"),
         ("vgpuctl controller connect-desktop office-001 --port 3389 --listen 127.0.0.1:13389", "for an RDP client"),
+        ("vgpuctl controller connect-desktop office-001 --screen", "its console, for a VNC viewer"),
     ),
 )
 @click.argument("name", metavar="DESKTOP")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Of the desktop. [the first of its pool]")
+@click.option("--screen", is_flag=True, help="Its console instead of a port: the VM's screen, for a VNC viewer.")
 @click.option("--listen", metavar="127.0.0.1:PORT", default="127.0.0.1:0", help="Where it listens. [any free port]")
 @click.option("--user", metavar="PERSON", help="Sign in as this person, by a password, instead of with a token.")
 @click.option(
@@ -40,27 +44,30 @@ if TYPE_CHECKING:
 @at_controller
 @click.pass_obj
 def connect_desktop(
-    settings: Settings, name: str, port: int | None, listen: str, user: str | None, password_file: str | None,
-    where: Where,
+    settings: Settings, name: str, port: int | None, screen: bool, listen: str, user: str | None,
+    password_file: str | None, where: Where,
 ) -> int:  # fmt: skip
     """Connect a port of this machine to a port of a desktop, through the controller, until Ctrl-C.
 
     For desktops that are not reachable from here, such as those behind NAT. Its user may, and who operates its pool, to
-    the ports in connect: of the pool's spec. Each connection ends with the session or token, and with the assignment.
+    the ports in connect: of the pool's spec; to the console who operates the pool, and its user where the spec has
+    console: true. Each connection ends with the session or token, and with the assignment.
     """
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         from vgpuctl.controller.tunnel import parse_local
 
-        address = parse_local(listen)
+        address, wanted = parse_local(listen), SCREEN if screen else port
+        if screen and port is not None:
+            raise InvalidInput("--screen is no port: omit --port")
         if user is None:
             if password_file is not None:
                 raise InvalidInput("--password-file needs --user")
-            return _serve(guard, connect(settings, *where), name, port, address)
+            return _serve(guard, connect(settings, *where), name, wanted, address)
         client = connect(settings, where.address, None, False, as_person=True)
         password = _ask_password(user) if password_file is None else read_password(password_file)
         with client.signed_in(user, password) as signed_in:
-            return _serve(guard, signed_in, name, port, address)
+            return _serve(guard, signed_in, name, wanted, address)
 
     return run.perform(settings, "controller-connect-desktop", work)
 
@@ -80,7 +87,7 @@ def _ask_password(user: str) -> str:
 
 
 def _serve(
-    guard: SignalGuard, client: FleetClient, name: str, wanted: int | None, address: tuple[str, int]
+    guard: SignalGuard, client: FleetClient, name: str, wanted: int | str | None, address: tuple[str, int]
 ) -> run.CommandOutput:
     """Serve the local port until a signal comes.
 
@@ -92,18 +99,14 @@ def _serve(
     from vgpuctl.cli import streams
     from vgpuctl.controller.tunnel import DesktopTunnel
 
-    ports = client.call("connect-desktop", name=name).data.ports
-    port = ports[0] if wanted is None else wanted
-    if port not in ports:
-        raise NotAllowed(
-            f"{name} can be reached at {', '.join(map(str, ports))}, not at {port}",
-            hint="an operator changes connect: in the pool's spec",
-            rule="connect",
-        )
+    if wanted == SCREEN:
+        client.call("show-console", name=name)  # what refuses it is shown now
+    port = None if wanted == SCREEN else _choose_port(client, name, wanted)
+    what = "the screen" if port is None else f"port {port}"
 
     def on_ready(host: str, local: int) -> None:
         shown = f"[{host}]" if ":" in host else host
-        streams.write_err(f"{shown}:{local} leads to port {port} of {name}; Ctrl-C ends it\n")
+        streams.write_err(f"{shown}:{local} leads to {what} of {name}; Ctrl-C ends it\n")
 
     def on_error(error: VgpuctlError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
@@ -112,6 +115,23 @@ def _serve(
     guard.restore_handlers()
     number = asyncio.run(DesktopTunnel(client, name, port, on_error).run(*address, on_ready))
     raise Interrupted("the connections ended", signal_number=number)
+
+
+def _choose_port(client: FleetClient, name: str, wanted: int | str | None) -> int:
+    """Return the port of a desktop: the one that is wanted, or its pool's first.
+
+    Raises:
+        NotAllowed: its pool does not connect to that one.
+    """
+    ports: tuple[int, ...] = client.call("connect-desktop", name=name).data.ports
+    port = ports[0] if wanted is None else wanted
+    if port not in ports:
+        raise NotAllowed(
+            f"{name} can be reached at {', '.join(map(str, ports))}, not at {port}",
+            hint="an operator changes connect: in the pool's spec",
+            rule="connect",
+        )
+    return int(port)
 
 
 COMMANDS: dict[str, click.Command] = {"connect-desktop": connect_desktop}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.entitlement_rows import read_caller
@@ -23,10 +23,9 @@ from vgpuctl.controller.model import (
     WebSession,
 )
 from vgpuctl.controller.planning.changed_fields import changed_fields
-from vgpuctl.errors import Busy, Exists, NotAllowed, NotFound
+from vgpuctl.errors import Exists, NotAllowed, NotFound
 from vgpuctl.value import replace
 
-MOST_BEGUN = 10_000
 SEEN_SECONDS = 60.0
 """So often a session's last use is written."""
 
@@ -203,29 +202,6 @@ class PeopleRows(Rows):
                 with self._changes.made_by(FleetCaller(name, None, CallerKind.PERSON, address=address)):
                     self._note(connection, "signed-in", f"{name} from {address}", name, About(user=name))
             return session
-
-    def keep_begun(self, digest: str, state: str, seconds: float) -> None:
-        """Keep what a sign-in elsewhere needs when its browser comes back, for so long.
-
-        Raises:
-            Busy: very many began, and did not come back.
-        """
-        table = schema.begun_sign_in
-        with self._database.write() as connection:
-            now = self._database.now(connection)
-            connection.execute(delete(table).where(table.c.expires_at <= now))
-            if connection.execute(select(func.count()).select_from(table)).scalar_one() >= MOST_BEGUN:
-                raise Busy("too many people sign in at once", hint="try again in a few minutes")
-            connection.execute(insert(table).values(digest=digest, state=state, expires_at=now + seconds))
-
-    def take_begun(self, digest: str) -> str | None:
-        """Return what `keep_begun` kept, once; None: there is nothing, or it is too old."""
-        table = schema.begun_sign_in
-        with self._database.write() as connection:
-            now = self._database.now(connection)
-            own = table.c.digest == digest
-            row = connection.execute(delete(table).where(own).returning(table.c.state, table.c.expires_at)).first()
-            return None if row is None or row.expires_at <= now else str(row.state)
 
     def realm(self, name: str) -> Realm | None:
         """Return who checks somebody's password; None: nobody yet."""

@@ -242,14 +242,15 @@ refusal = Table(
 )
 """How many requests for a desktop were refused on a day since 1970 (UTC), by the error's code."""
 
-begun_sign_in = Table(
-    "begun_sign_in",
+one_time_secret = Table(
+    "one_time_secret",
     metadata,
     Column("digest", String(64), primary_key=True),
+    Column("kind", NAME, nullable=False),
     Column("state", Text, nullable=False),
     Column("expires_at", Float, nullable=False, index=True),
 )
-"""Who was sent to an OIDC issuer and is to come back, perhaps to another controller; `digest`: of a cookie's secret."""
+"""What secrets open that are good once, perhaps at another controller: a return from an OIDC issuer, a console."""
 
 token = Table(
     "token",

@@ -37,6 +37,7 @@ from vgpuctl.controller.database.quota_rows import QuotaRows
 from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.room_rows import RoomRows
 from vgpuctl.controller.database.rows import Changes
+from vgpuctl.controller.database.secret_rows import SecretRows
 from vgpuctl.controller.database.token_rows import TokenRows
 from vgpuctl.controller.database.use_rows import UseRows
 from vgpuctl.errors import HostCannot, Refused
@@ -91,6 +92,7 @@ class Store:
         self.quotas = QuotaRows(*parts)
         self.use = UseRows(*parts)
         self.tokens = TokenRows(*parts)
+        self.secrets = SecretRows(*parts)
         self.journal = JournalRows(*parts)
         self.answers = AnswerRows(*parts)
         self.restored = RestoredRows(*parts)

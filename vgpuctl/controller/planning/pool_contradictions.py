@@ -15,7 +15,7 @@ from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.desktop_address import OPEN_RDP
 from vgpuctl.controller.planning.pool_vm import long_name_problem
 
-_FOR_USERS = ("spare", "per_user", "logon", "on_logoff", "lease_days", "schedules", "open", "rdp", "connect")
+_FOR_USERS = ("spare", "per_user", "logon", "on_logoff", "lease_days", "schedules", "open", "rdp", "connect", "console")
 
 
 def find_pool_contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:

@@ -222,6 +222,13 @@ POOL_SHAPE = Shape(
             "default",
             nonempty_list_schema(integer_schema(1, 65535)),
         ),
+        Key(
+            "console",
+            pool_rules.flag,
+            "users open the console of theirs, too: who has it starts the VM from its firmware on, and so can become "
+            "root in the guest",
+            {"type": "boolean"},
+        ),
         Key("time_zone", pool_rules.time_zone, "of the schedules, like Europe/Berlin", {"type": "string"}),
         Key(
             "schedules",

@@ -21,7 +21,16 @@ from vgpuctl.controller.callers import Callers
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import CallerKind, FleetCaller
 from vgpuctl.controller.web import render
-from vgpuctl.controller.web.answers import HEADERS, InThread, error_page, fragment, html, own_path, visitor_of
+from vgpuctl.controller.web.answers import (
+    DATA_IMAGES_POLICY,
+    HEADERS,
+    InThread,
+    error_page,
+    fragment,
+    html,
+    own_path,
+    visitor_of,
+)
 from vgpuctl.controller.web.change_routes import WebChanges
 from vgpuctl.controller.web.forms import MINE, WebForms
 from vgpuctl.controller.web.live import Digests, LiveStreams, LiveTimes
@@ -66,7 +75,7 @@ class WebPages:
             *WebForms(self._fleet, self._callers, self._in_thread).routes(),
             *WebChanges(self._fleet, self._callers, self._in_thread, self._store).routes(),
             Route(STREAM, self._stream, methods=["GET"]),
-            Route("/web/static/{digest}/{name}", _static, methods=["GET"]),
+            Route("/web/static/{digest}/{name:path}", _static, methods=["GET"]),
             _Rest("/{path:path}", self._missing, methods=["GET"]),
         ]
 
@@ -90,7 +99,10 @@ class WebPages:
                     return fragment(view, section)
                 path = own_path(request)
                 stream = f"{STREAM}?page={quote(path, safe='')}" if page.is_live else None
-                return html(render.render_page(view, visitor_of(caller, token), stream))
+                response = html(render.render_page(view, visitor_of(caller, token), stream))
+                if page.has_data_images:
+                    response.headers["Content-Security-Policy"] = DATA_IMAGES_POLICY
+                return response
 
             try:
                 response: Response = await self._in_thread(make)

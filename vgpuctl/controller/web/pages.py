@@ -9,13 +9,14 @@ from typing import Any
 
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import FleetCaller
-from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide
+from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide, operates_pool
 from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.web import desktop_views, fleet_views, host_views, people_views, portal_views, progress_views
 from vgpuctl.controller.web.bars import TEXTS, state_of_phase
 from vgpuctl.controller.web.cells import PAGE_DESKTOPS
 from vgpuctl.controller.web.changes import buttons
-from vgpuctl.controller.web.parts import PageView, Section
+from vgpuctl.controller.web.console_view import CONSOLE, console_path, console_view
+from vgpuctl.controller.web.parts import PageButton, PageView, Section
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.results.fleet import DesktopResult
 from vgpuctl.value import Value, replace
@@ -55,7 +56,7 @@ class PageKind(Value):
     """A page. `calls`: those that it makes. `takes`: keys of the query. `is_live`: it changes by itself.
 
     `build`: makes it of the answers, from the query and what is in the path. `more`: calls that it makes only for who
-    may make them.
+    may make them. `has_data_images`: scripts make images there.
     """
 
     path: str
@@ -64,6 +65,7 @@ class PageKind(Value):
     build: Callable[[Ask, Mapping[str, str]], PageView]
     is_live: bool = True
     more: tuple[str, ...] = ()
+    has_data_images: bool = False
 
     def read_query(self, given: Mapping[str, str], count: int) -> dict[str, str]:
         """Return the query, checked. `count`: how many keys and values it had.
@@ -88,10 +90,16 @@ class PageKind(Value):
 
 
 def _with_buttons(
-    view: PageView, ask: Ask, page: str, target: FleetTarget = FLEET, name: str = "", shown: object = None
+    view: PageView,
+    ask: Ask,
+    page: str,
+    target: FleetTarget = FLEET,
+    name: str = "",
+    shown: object = None,
+    more: tuple[PageButton, ...] = (),
 ) -> PageView:
-    """Return a page with the buttons that its caller may press, as `changes.buttons`."""
-    given = buttons(ask.caller, page, target, name, shown)
+    """Return a page with the buttons that its caller may press, as `changes.buttons`; `more`: others before them."""
+    given = (*more, *buttons(ask.caller, page, target, name, shown))
     return replace(view, sections=(Section("actions", "", "buttons", given), *view.sections)) if given else view
 
 
@@ -151,7 +159,12 @@ def _desktop(ask: Ask, query: Mapping[str, str]) -> PageView:
     events = ask("find-events", desktop=one.name, limit=20) if ask.may("find-events") else None
     target = FleetTarget(one.pool, one.user, is_desktop=True)
     view = desktop_views.desktop_view(one, events, query)
-    return _with_buttons(view, ask, "/desktops/{name}", target, one.name, one)
+    more = (PageButton("Console", console_path(one.name)),) if operates_pool(ask.caller, one.pool) else ()
+    return _with_buttons(view, ask, "/desktops/{name}", target, one.name, one, more)
+
+
+def _console(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return console_view(ask("show-console", name=query["name"]), ask.token)
 
 
 def _hosts(ask: Ask, query: Mapping[str, str]) -> PageView:
@@ -231,6 +244,7 @@ PAGES = (
         more=("show-overview", "list-pools"),
     ),
     PageKind("/desktops/{name}", ("show-desktop",), (), _desktop, more=("find-events",)),
+    PageKind(CONSOLE, ("show-console",), (), _console, is_live=False, has_data_images=True),
     PageKind("/hosts", ("show-overview",), ("after",), _hosts),
     PageKind("/hosts/{name}", ("show-host", "show-overview"), (), _host),
     PageKind("/images", ("list-images",), (), _images),

@@ -123,9 +123,19 @@ def digest_of(text: str) -> str:
 
 @functools.cache
 def static_files() -> dict[str, tuple[str, bytes]]:
-    """Return the digest and the bytes of each file that browsers may keep."""
-    files = {path.name: path.read_bytes() for path in sorted(STATIC.iterdir()) if path.suffix in STATIC_TYPES}
-    return {name: (hashlib.sha256(data).hexdigest()[:DIGEST_CHARACTERS], data) for name, data in files.items()}
+    """Return the digest and the bytes of each file that browsers may keep, by its path.
+
+    The files of a directory have one digest: the modules in it name each other by relative paths.
+    """
+    files: dict[str, tuple[str, bytes]] = {}
+    for one in sorted(STATIC.iterdir()):
+        paths = [one] if one.is_file() else sorted(path for path in one.rglob("*") if path.is_file())
+        parts = {
+            path.relative_to(STATIC).as_posix(): path.read_bytes() for path in paths if path.suffix in STATIC_TYPES
+        }
+        digest = hashlib.sha256(b"".join(parts.values())).hexdigest()[:DIGEST_CHARACTERS]
+        files |= {name: (digest, data) for name, data in parts.items()}
+    return files
 
 
 def static_url(name: str) -> str:

@@ -132,6 +132,24 @@ class DesktopPortsResult(Value):
     ports: tuple[int, ...]
 
 
+class DesktopConsoleResult(Value):
+    """A desktop whose console can be opened. `is_watched`: `user` is somebody else, who is told who sees his screen."""
+
+    name: str
+    pool: str
+    user: str | None
+    profile: str | None
+    is_watched: bool
+
+
+class ConsoleTicketResult(Value):
+    """What opens a desktop's console once: `ticket`, for so many `seconds`, with the session or token that asked."""
+
+    name: str
+    ticket: str
+    seconds: int
+
+
 class OpenDesktopResult(Value):
     """How a desktop is opened: by a `link`, or by a `file`, the text of an RDP file; the other one is null."""
 
