@@ -28,7 +28,7 @@ HOST_PACKAGES = (
     *("busybox-static", "nftables", "less", "libvirt-daemon-system", "libvirt-daemon-driver-qemu"),
     *("libvirt-clients", "qemu-system-x86", "qemu-utils", "dnsmasq-base", "python3", "python3-libvirt"),
     *("mdevctl", "apparmor", "virtinst", "ovmf", "swtpm", "swtpm-tools"),
-    *("lvm2", "libvirt-daemon-driver-storage-logical", "libpam-systemd"),
+    *("lvm2", "libvirt-daemon-driver-storage-logical", "libpam-systemd", "xrdp", "xorgxrdp"),
 )
 
 
