@@ -31,6 +31,10 @@ HOST_PACKAGES = (
     *("lvm2", "libvirt-daemon-driver-storage-logical", "libpam-systemd", "xrdp", "xorgxrdp"),
 )
 
+# A domain controller of Active Directory, for tests that sign in there. It is installed nowhere else: its services
+# would start with the machine.
+DIRECTORY_PACKAGES = ("samba-ad-dc", "samba-ad-provision", "iproute2")
+
 
 def _dependencies(extras: Iterable[str]) -> tuple[str, ...]:
     """Return what pyproject.toml requires, without libvirt-python: that is Debian's in L2."""
