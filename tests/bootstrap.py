@@ -77,6 +77,8 @@ TEST_PACKAGES = (
     "chromium",
     "slapd",
 )
+LONG_TEST_PACKAGES = ("freerdp2-x11", "xvfb")
+"""What only `test --all` needs: a client that logs on to desktops by RDP."""
 NO_CLUSTER = Path("/etc/postgresql-common/createcluster.conf")
 """Debian's postgresql starts a cluster as a service unless this file says otherwise; the tests run one of their own."""
 PROMETHEUS_PACKAGES = ("prometheus", "prometheus-alertmanager")
@@ -324,7 +326,7 @@ def test() -> int:
     must(PYTHON, "-m", "tests.namespaces", "true")
     lab_packages = tuple((ROOT / "tests/lab/packages.txt").read_text().split())
     keep_servers_off()
-    install(DEV_PACKAGES + TEST_PACKAGES + lab_packages)
+    install(DEV_PACKAGES + TEST_PACKAGES + lab_packages + (LONG_TEST_PACKAGES if everything else ()))
     make_venv("dev")
     make_ansible_venvs()
     unpack_prometheus()

@@ -35,6 +35,7 @@ class Plan:
     pylib: str
     modules: str
     image: str
+    directory: str
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def plan() -> Plan:
     image_words = (*recipe.INITRD_MODULES, *recipe.GUEST_MODULES, recipe.HOST_NAME, str(recipe.DISK_MIB))
     files = recipe.sources_under(recipe.FILES)
     image_key = recipe.key(tools, root, pylib, modules, *files, *python, image_words)
-    return Plan(tools, root, pylib, modules, image_key)
+    directory = recipe.key(recipe.SUITE, recipe.DIRECTORY_PACKAGES, trees.TRIM)
+    return Plan(tools, root, pylib, modules, image_key, directory)
 
 
 def check_programs() -> None:
@@ -89,5 +91,13 @@ def build() -> Built:
         pylib = cache.stage(root, "pylib", names.pylib, partial(image.make_pylib, tools=tools))
         make = partial(image.make_image, tools=tools, host_root=host_root, modules=modules, pylib=pylib)
         built_image = cache.stage(root, "image", names.image, make)
-        cache.drop_older(root, {tools, modules, host_root, pylib, built_image})
+        directory = root / f"directory-{names.directory}"
+        cache.drop_older(root, {tools, modules, host_root, pylib, built_image, directory})
         return Built(tools, built_image)
+
+
+def build_directory() -> Path:
+    """Build the tree with Samba, which L2 does not need."""
+    root = cache.cache_dir()
+    with cache.build_lock(root):
+        return cache.stage(root, "directory", plan().directory, trees.make_directory)

@@ -26,6 +26,7 @@ MASKED = (
     *("dev-mqueue.mount", "modprobe@drm.service", "modprobe@fuse.service", "modprobe@configfs.service"),
     *("modprobe@efi_pstore.service", "sys-fs-fuse-connections.mount", "sys-kernel-config.mount"),
     *("systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "systemd-random-seed.service"),
+    *("xrdp.service", "xrdp-sesman.service"),
 )
 
 

@@ -28,8 +28,12 @@ HOST_PACKAGES = (
     *("busybox-static", "nftables", "less", "libvirt-daemon-system", "libvirt-daemon-driver-qemu"),
     *("libvirt-clients", "qemu-system-x86", "qemu-utils", "dnsmasq-base", "python3", "python3-libvirt"),
     *("mdevctl", "apparmor", "virtinst", "ovmf", "swtpm", "swtpm-tools"),
-    *("lvm2", "libvirt-daemon-driver-storage-logical", "libpam-systemd"),
+    *("lvm2", "libvirt-daemon-driver-storage-logical", "libpam-systemd", "xrdp", "xorgxrdp"),
 )
+
+# A domain controller of Active Directory, for tests that sign in there. It is installed nowhere else: its services
+# would start with the machine.
+DIRECTORY_PACKAGES = ("samba-ad-dc", "samba-ad-provision", "iproute2")
 
 
 def _dependencies(extras: Iterable[str]) -> tuple[str, ...]:

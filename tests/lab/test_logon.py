@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.conftest import running
+from tests.agent.guest_network import GuestNetwork, running_with_guests
 from tests.controller.conftest import add_image, add_pool
 from tests.guests.helper import listen_for
 from tests.lab.errors import LabError
@@ -59,8 +59,11 @@ class OffsetClock(ControllerClock):
 class Site:
     """A controller with one desktop, whose guest is L2."""
 
-    def __init__(self, lab: Lab, store: Store, clock: OffsetClock, service: FleetService) -> None:
+    def __init__(
+        self, lab: Lab, store: Store, clock: OffsetClock, service: FleetService, network: GuestNetwork
+    ) -> None:
         self.lab = lab
+        self.network = network
         self.store = store
         self.clock = clock
         self.service = service
@@ -159,22 +162,24 @@ class Bridge(threading.Thread):
 
 
 @contextmanager
-def desktop_in(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **spec: object) -> Iterator[Site]:
-    """Yield a controller whose only desktop is L2."""
+def desktop_in(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: str = "", **spec: object
+) -> Iterator[Site]:
+    """Yield a controller whose only desktop is L2. `prepare`: makes its image, after PREPARE."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
     monkeypatch.delenv("VGPUCTL_HOST", raising=False)
     monkeypatch.setattr(helper_link, "ANSWER_SECONDS", SECONDS)  # an emulated processor, and others on the machine
-    lab.run(PREPARE)
+    lab.run(PREPARE + prepare)
     lab.save(IMAGE_STATE)
     url, clock = f"sqlite:///{tmp_path}/fleet.db", OffsetClock()
     upgrade(url)
     store = open_store(url, clock=clock)
     engine = Engine(store)
-    with running(HOST, tmp_path) as agent:
+    with running_with_guests(HOST, tmp_path) as (agent, network):
         service = FleetService(store, connect_host)
         service.add_host(ADMIN, "gpu01", f"agent:{agent.path}")
         add_image(store)
-        site = Site(lab, store, clock, service)
+        site = Site(lab, store, clock, service, network)
         engine.start()
         try:
             add_pool(store, names="desk-{}", maximum=1, spare=1, **spec)

@@ -1,4 +1,4 @@
-"""Builds the two Debian trees: the tools (QEMU, compiler, kernel headers) and the root of L2.
+"""Builds Debian trees: the tools (QEMU, compiler, kernel headers), the root of L2, and Samba.
 
 One run downloads the kernel package together with its headers, and unpacks the kernel without installing it.
 So headers, kernel and modules always match, and the build creates no unused initramfs.
@@ -49,6 +49,11 @@ def make_tools(place: Path) -> None:
 def make_host_root(place: Path) -> None:
     """Build the root tree of L2, without a kernel and without the lab's files."""
     _debootstrap(place, recipe.HOST_PACKAGES, ())
+
+
+def make_directory(place: Path) -> None:
+    """Build the tree with Samba, which tests run as a domain controller."""
+    _debootstrap(place, recipe.DIRECTORY_PACKAGES, ())
 
 
 def _debootstrap(place: Path, packages: Sequence[str], options: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,9 @@ from vgpuctl import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-WALKED = [d for d in DOCUMENTS if d.name != "CHANGELOG.md"]
+LDAP_TUTORIAL = ROOT / "docs/tutorials/ldap-desktops.md"
+"""It needs slapd and ports: tests/controller/test_ldap_tutorial.py runs it."""
+WALKED = [d for d in DOCUMENTS if d.name != "CHANGELOG.md" and d != LDAP_TUTORIAL]
 PROMPT = "$ "
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _EXIT = re.compile(r"\s*#\s*exit (\d+)\s*$")
@@ -116,10 +118,11 @@ def test_every_error_code_is_explained() -> None:
 
 
 class Walk:
-    """Runs a document's commands in order, on its own simulated hosts."""
+    """Runs a document's commands in order, on its own simulated hosts. `prefix`: the words before each command."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, prefix: Sequence[str] = ()) -> None:
         self.place = place
+        self._prefix = prefix
         commands = place / "bin"
         commands.mkdir()
         shim = commands / "vgpuctl"
@@ -142,7 +145,7 @@ class Walk:
             return ""
         output = _EXIT.search(command)
         wanted = int(output.group(1)) if output else 0
-        argv = ["bash", "-c", command]
+        argv = [*self._prefix, "bash", "-c", command]
         out, err = subprocess.PIPE, subprocess.STDOUT
         ran = subprocess.run(
             argv, cwd=self.place, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, check=False
@@ -178,6 +181,12 @@ def test_every_command_for_a_simulated_host_runs(document: Path, tmp_path: Path)
                 run_if_simulated(walk, line.removeprefix(PROMPT), yaml)
     finally:
         walk.end_what_runs()
+    compare_transcripts(document, new)
+
+
+def compare_transcripts(document: Path, new: list[str]) -> None:
+    """Assert that a document has these lines, but for what differs each time; VGPUCTL_REGENERATE=1 writes them."""
+    text = document.read_text(encoding="utf-8")
     if os.environ.get("VGPUCTL_REGENERATE") and same("\n".join(new)) != same(text):
         document.write_text("\n".join(new) + "\n", encoding="utf-8")
     else:
