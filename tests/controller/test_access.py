@@ -57,7 +57,15 @@ OFFICE = {
     **dict.fromkeys(("entitle", "revoke"), ADMIN | {"manager"}),
     "show-desktop": SEE | OPERATORS | {"user"},
     **dict.fromkeys(
-        ("open-desktop", "connect-desktop", "release", "start-desktop", "stop-desktop", "new-password"),
+        (
+            "open-desktop",
+            "connect-desktop",
+            "release",
+            "start-desktop",
+            "stop-desktop",
+            "restart-desktop",
+            "new-password",
+        ),
         OPERATE | OPERATORS | {"user"},
     ),
     "delete-desktop": OPERATE | {"manager"},

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from vgpuctl.controller.planning.desktop_address import OPEN_RDP
+from vgpuctl.controller.planning.restarts import RESTARTABLE
 from vgpuctl.controller.web.bars import badge_of, pool_colors
 from vgpuctl.controller.web.cells import plural, time_cell
 from vgpuctl.controller.web.parts import Cell, PageView, Section
@@ -21,6 +22,7 @@ _TEXTS = {
     "connected": "You are logged on.",
     "off": "It is off.",
     "starting": "It starts.",
+    "restarting": "It restarts. Save nothing now.",
     "making": "It is being made.",
     "preparing": "It sets itself up, once.",
     "waiting": "It waits for its host.",
@@ -100,6 +102,8 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
     is_off = one.power == "off" or one.phase == "off"
     power = ("start", "Start") if is_off else ("stop", "Shut down")
     buttons = [PortalButton(*power, "name", one.name)]
+    if one.phase in RESTARTABLE:
+        buttons.append(PortalButton("restart", "Restart", "name", one.name, asks=True))
     if one.logon == "local" and not is_off:
         buttons.append(PortalButton("password", "New password", "name", one.name, asks=True))
     if one.kind == "floating":
@@ -109,6 +113,8 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
         text = "It is ready." if one.opens is not None else _BY_ADDRESS
     if one.usual_seconds is not None:
         text += f" That usually takes {_duration(one.usual_seconds)}."
+    if one.restart_failed:
+        text = f"{text} The restart failed. Try it once more; then tell an admin its name.".strip()
     opens = one.opens if one.opens != OPEN_RDP else f"{OPEN_PATH}?name={quote(one.name, safe='')}"
     note = _KINDS.get(one.kind or "", "")
     return PortalCard(one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note, opens)
