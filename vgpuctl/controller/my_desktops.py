@@ -177,9 +177,10 @@ def _my_result(one: DesktopResult, pool: Pool | None) -> MyDesktopResult:
     kind = None if pool is None else str(pool.spec.kind)
     logon = None if pool is None or pool.spec.logon is None else str(pool.spec.logon)
     opening = None if pool is None or one.address is None or one.user is None else pool.spec.open
+    ports = () if pool is None or one.address is None or one.user is None else pool.spec.connect
     if opening not in (None, OPEN_RDP):
         opening = fill_link(opening, str(one.address), str(one.user), one.name)
     return MyDesktopResult(
         one.name, one.pool, one.phase, None, one.power, one.address, one.assigned, one.lease_until, password, kind,
-        logon, opening, restart_failed=one.restart_error is not None,
+        logon, opening, restart_failed=one.restart_error is not None, connect=ports,
     )  # fmt: skip
