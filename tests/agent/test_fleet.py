@@ -224,6 +224,9 @@ def test_an_answer_that_was_lost_is_found_again_by_its_key_after_the_lease_went_
     site.announce(NEXT)
     again = site.agent.ask("POST", "/v1/create-vm", body, Idempotency_Key="k1")
     assert (again.status, again.document["id"]) == (202, begun.document["id"])
+    taken_over = {**body, "request": {"fleet": {**fleet(MARK), "fence": NEXT}}}
+    again = site.agent.ask("POST", "/v1/create-vm", taken_over, Idempotency_Key="k1")
+    assert (again.status, again.document["id"]) == (202, begun.document["id"]), "the next holder asks how it ended"
     assert site.agent.ask("POST", "/v1/create-vm", body, Idempotency_Key="k2").status == 409
 
 

@@ -21,6 +21,7 @@ from tests.guests.helper import SimulatedGuest, listen_for
 from tests.guests.qemu_ga import AgentRoot
 from tests.licenses import MARKER, put_license, token_text
 from vgpuctl.agent import guest_helpers, helper_link
+from vgpuctl.agent.event_sources import EventSources
 from vgpuctl.agent.guest_helpers import AgentGuestHelpers, HelperWatch
 from vgpuctl.agent.helper_link import BURST_LINES, HelperLines
 from vgpuctl.cli import entry
@@ -108,6 +109,30 @@ def test_log_ons_are_events_and_reports(tmp_path: Path) -> None:
             await host.until(lambda: host.users() is None)
             assert host.events()[3][0] is EventType.GUEST_HELPER_LOST
             host.watch.close()
+
+    on_host(tmp_path, act)
+
+
+def test_what_a_helper_said_before_its_guest_boots_again_does_not_count(tmp_path: Path) -> None:
+    async def act(parts: Parts) -> None:
+        host = WatchedHost(parts)
+        sources = EventSources(parts.ports, parts.events, on_reboot=host.helpers.note_boot)
+        sources.start()
+        with listen_for(state_directory(), host.uuid) as listening:
+            await asyncio.to_thread(host.watch.check)
+            end, _ = listening.accept()
+            ada = {"user": "ada", "state": "active", "idle_seconds": 0}
+            end.sendall(json.dumps({**REPORT, "users": [ada]}).encode() + b"\n")
+            await host.until_reported()
+            with vgpuctl.open_host(HOST) as opened:
+                opened.reboot_vm("a", force=True)
+            await host.until(lambda: host.users() is None)
+            assert host.events()[-1] == (EventType.GUEST_HELPER_LOST, "its guest boots again")
+            end.sendall(json.dumps(REPORT).encode() + b"\n")
+            await host.until(lambda: host.users() == [])
+            assert host.events()[-1] == (EventType.GUEST_USERS, "nobody logged on")
+        sources.close()
+        host.watch.close()
 
     on_host(tmp_path, act)
 

@@ -57,21 +57,12 @@ OFFICE = {
     **dict.fromkeys(("entitle", "revoke"), ADMIN | {"manager"}),
     "show-desktop": SEE | OPERATORS | {"user"},
     **dict.fromkeys(
-        (
-            "open-desktop",
-            "connect-desktop",
-            "show-console",
-            "open-console",
-            "release",
-            "start-desktop",
-            "stop-desktop",
-            "new-password",
-        ),
-        OPERATE | OPERATORS | {"user"},
+        ("open-desktop", "connect-desktop", "show-console", "open-console", "release", "start-desktop",
+         "stop-desktop", "restart-desktop", "new-password"), OPERATE | OPERATORS | {"user"},
     ),
     "delete-desktop": OPERATE | {"manager"},
     **dict.fromkeys(("move-desktop", "accept-desktop"), ADMIN),
-}
+}  # fmt: skip
 """Calls about the pool office and its desktop, which is `user`'s -> who may make them."""
 KNOWING = SEE | OPERATORS | {"user"}
 """Who may know that office exists."""

@@ -323,6 +323,23 @@ def test_the_command_for_a_person(site: Site) -> None:
     assert sessions(site) == before, "it signs out"
 
 
+def test_the_command_that_ones_page_shows(site: Site) -> None:
+    site.ada.open("/my")
+    shown = [str(one) for one in site.ada.page.xpath("//details//pre/code/text()")]
+    file, url = site.directory / "password", f"http://127.0.0.1:{site.controller.port}"
+    start = "vgpuctl controller connect-desktop office-001 --port"
+    assert shown == [f"{start} {port} --user ada --controller {url}" for port in (22, 5901)]
+    words = shown[0].partition(" office-001 ")[2].split()
+    with serving(site.listen(), echo), connecting(site, *words, "--password-file", str(file)) as (process, port):
+        assert exchange(port) == b"hello"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+    site.ensure_pool(connect=[22])
+    site.ada.open("/my")
+    assert len(site.ada.page.xpath("//details//pre")) == 1
+    site.ensure_pool()
+
+
 def test_what_the_command_refuses(site: Site) -> None:
     def refused(*words: str, **env: str) -> str:
         done = site.controller.run("connect-desktop", "office-001", *words, **env)
@@ -349,4 +366,6 @@ def test_a_pool_that_connects_nobody(site: Site) -> None:
     done = site.controller.run("connect-desktop", "office-001")
     assert (done.returncode, "connects nobody to its desktops" in done.stderr) == (3, True)
     assert site.code() == "refused"
+    site.ada.open("/my")
+    assert site.ada.page.xpath("//details") == []
     site.ensure_pool()

@@ -244,10 +244,15 @@ def test_each_button_is_a_call() -> None:
     page = html.fromstring(render_page(portal_view([pool], [desktop, running], "token"), Visitor(), None))
     floating = portal_view([pool], [replace(running, kind="floating")], "token")
     page2 = html.fromstring(render_page(floating, Visitor(), None))
-    assert {form.action for form in page.forms} == {*(f"/my/{action}" for action in ACTIONS), "/my/password"}
+    assert {form.action for form in page.forms} == {
+        *(f"/my/{action}" for action in ACTIONS), "/my/password", "/my/restart",
+    }  # fmt: skip
+    assert "The restart failed" not in page.text_content()
+    failed = portal_view([pool], [replace(running, restart_failed=True)], "token")
+    assert "The restart failed" in render_page(failed, Visitor(), None)
     assert "/my/release" in {form.action for form in page2.forms}
     asking = {form.action for form in (*page.forms, *page2.forms) if form.method == "GET"}
-    assert asking == {"/my/release", "/my/password"} <= CHANGES.keys()
+    assert asking == {"/my/release", "/my/restart", "/my/password"} <= CHANGES.keys()
 
 
 def test_ones_own_page_is_about_ones_own_desktops_and_gives_one_at_a_time(

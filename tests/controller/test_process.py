@@ -119,8 +119,8 @@ def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: Run
     data("pause-pool", "office")
     before = [data(f"list-{kind}") for kind in ("pools", "images", "tokens", "events")]
     changes = (
-        "stop-desktop office-001", "delete-desktop office-001", "drain-host gpu01", "drain-host gpu01 --maintenance",
-        "label-host gpu01 a=b", "resume-pool office", "delete-pool office",
+        "stop-desktop office-001", "restart-desktop office-001", "delete-desktop office-001", "drain-host gpu01",
+        "drain-host gpu01 --maintenance", "label-host gpu01 a=b", "resume-pool office", "delete-pool office",
         f"ensure-image office --path {IMAGE} --version 2",
     )  # fmt: skip
     for line in changes:
@@ -285,8 +285,9 @@ def test_starting_with_something_wrong(controller: Controller, tmp_path: Path) -
     "words",
     [
         "show-pool none", "delete-pool none --yes", "show-host none", "show-desktop none", "release none --yes",
-        "start-desktop none", "stop-desktop none", "delete-desktop none --yes", "delete-token none",
-        "delete-image none", "assign none ada", "drain-host none", "ensure-image x --path relative.qcow2",
+        "start-desktop none", "stop-desktop none", "restart-desktop none", "delete-desktop none --yes",
+        "delete-token none", "delete-image none", "assign none ada", "drain-host none",
+        "ensure-image x --path relative.qcow2",
         "ensure-image x --path /a/b.qcow2 --sha256 12", "ensure-image x --path /a/b.qcow2 --retired --sha256 zz",
         "ensure-image x", "ensure-image x --path /a/b --url https://h/x", "ensure-image a/b --path /a/b",
         "ensure-image x --url http://h/x --sha256 " + "0" * 64, "ensure-image x --url https://h/x",

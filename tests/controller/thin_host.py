@@ -184,6 +184,11 @@ class ThinCalls:
         with self._changing() as host:
             host.vms[name] = replace(self._vm(name), state="stopped", guest_users=None)
 
+    def reboot_vm(self, name: str, *, force: bool = False) -> None:
+        self._begin("reboot_vm")
+        with self._changing() as host:
+            host.vms[name] = replace(self._vm(name), times_listed=0, guest_users=None)
+
     def mark_desktop(self, name: str) -> None:
         mark = self._begin("mark_desktop").mark
         with self._changing() as host:
@@ -264,7 +269,13 @@ class ThinLink:
     def __init__(self, host: ThinHost) -> None:
         self._host = host
 
-    def host(self, fleet: FleetRequest | None = None, cancelled: Callable[[], bool] = lambda: False) -> ThinCalls:
+    def host(
+        self,
+        fleet: FleetRequest | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        *,
+        key: str | None = None,
+    ) -> ThinCalls:
         return ThinCalls(self._host, fleet, cancelled)
 
     def read_fleet(self) -> FleetStatus:

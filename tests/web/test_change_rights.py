@@ -29,9 +29,9 @@ BUTTONS = {
     },
     "/pools": {"viewer": set(), "operator": {"/change/new-pool"}, "helper": set(), "manager": set()},
     "/desktops/office-001": {
-        "viewer": set(), "helper": {CONSOLE, "/change/stop-desktop"},
-        "manager": {CONSOLE, "/change/stop-desktop", "/change/delete-desktop"},
-        "operator": {CONSOLE, "/change/stop-desktop", "/change/delete-desktop"},
+        "viewer": set(), "helper": {CONSOLE, "/change/stop-desktop", "/change/restart-desktop"},
+        "manager": {CONSOLE, "/change/stop-desktop", "/change/restart-desktop", "/change/delete-desktop"},
+        "operator": {CONSOLE, "/change/stop-desktop", "/change/restart-desktop", "/change/delete-desktop"},
     },
     "/hosts/gpu01": {
         "viewer": set(), "operator": {"/change/cordon-host", "/change/drain-host"},
@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "viewer": set(), "user": set(),
     "helper": {
         *(f"/change/{one}" for one in ("pause-pool", "resume-pool", "message-pool", "assign", "start-desktop",
-          "stop-desktop", "release", "new-password")),
+          "stop-desktop", "restart-desktop", "release", "new-password")),
     },
 }  # fmt: skip
 """Who may make which changes about the pool office and its desktops; of others they may make none."""

@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.web.site import ADMIN, running_site
+from tests.web.site import ADMIN, Site, running_site
 from tests.web.test_browser import ONLY_COLORS, RULES, SIZES
 
 PASSWORD = "correct horse battery"
@@ -27,6 +27,20 @@ def looked_at(page: Page, name: str) -> None:
             assert page.evaluate("document.documentElement.scrollWidth") == width, (name, size)
             if "SHOTS" in os.environ:
                 page.screenshot(path=f"{os.environ['SHOTS']}/{name}-{scheme}-{size}.png")
+
+
+def restart_it(page: Page, site: Site, scripts: bool) -> None:
+    """Restart a desktop, after the question; it stays hers."""
+    site.wait_until(lambda: site.store.desktops.find("office-001").handed_out, "the assignment")
+    page.get_by_role("button", name="Restart office-001").click()
+    expect(page.get_by_role("heading", name="Restart office-001?")).to_be_visible()
+    if scripts:
+        looked_at(page, "restart")
+    page.get_by_role("button", name="Restart", exact=True).click()
+    site.wait_until(lambda: site.hosts.hosts["gpu01"].calls["reboot_vm"] == 1, "the restart")
+    page.reload()
+    expect(page.locator("#desktops")).to_contain_text("office-001")
+    assert site.fleet.show_desktop(ADMIN, "office-001").data.user == "ada"
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["with JavaScript", "without"])
@@ -59,6 +73,7 @@ def test_a_person_and_a_desktop(browser: Browser, tmp_path: Path, scripts: bool)
             expect(page.locator("#live")).to_have_text("live")
             page.evaluate("window.mark = 1")
         badge = page.locator("#desktops li", has_text="office-001").locator(".badge")
+        restart_it(page, site, scripts)
         page.get_by_role("button", name="Shut down office-001").click()
         if not scripts:
             site.wait_until(lambda: site.fleet.show_desktop(ADMIN, "office-001").data.phase == "off", "it is off")

@@ -268,7 +268,10 @@ class AgentHost(GpuHost):
     def _send(self, call: LibraryCall, body: Mapping[str, object]) -> Mapping[str, Any]:
         """Return the document of a call, of an operation when it has ended."""
         text = json.dumps(to_json_value(body)).encode()
-        headers = {"Content-Type": "application/json", "Idempotency-Key": os.urandom(16).hex()}
+        headers = {
+            "Content-Type": "application/json",
+            "Idempotency-Key": self._settings.request_key or os.urandom(16).hex(),
+        }
         path = f"/{API_VERSION}/{call.name}"
         stop: BaseException | None = None
         try:

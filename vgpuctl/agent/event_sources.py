@@ -19,6 +19,7 @@ from vgpuctl.agent.events import EventLog, shorten_reason
 from vgpuctl.agent.known_vms import KnownVms, VmStep
 from vgpuctl.model.event import EventType, Severity
 from vgpuctl.model.names import normalize_device
+from vgpuctl.model.port_values import DomainEventKind
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -57,12 +58,22 @@ def parse_xid(message: str) -> Xid | None:
 
 
 class EventSources:
-    """The agent's watches. `on_change` is called in their threads whenever anything happened, and must not wait."""
+    """The agent's watches. `on_change` is called in their threads whenever anything happened, and must not wait.
 
-    def __init__(self, host: Host, log: EventLog, on_change: Callable[[], None] = lambda: None) -> None:
+    `on_reboot`: is called so with the uuid of a VM whose guest boots again.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        log: EventLog,
+        on_change: Callable[[], None] = lambda: None,
+        on_reboot: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._host = host
         self._log = log
         self._on_change = on_change
+        self._on_reboot = on_reboot
         self._vms = KnownVms()
         self._watches: list[Watch] = []
         self._is_lost = False
@@ -106,6 +117,8 @@ class EventSources:
         step = self._vms.read_event(event)
         if step is not None:
             self._publish_step(step)
+        if event.kind is DomainEventKind.REBOOTED:
+            self._on_reboot(event.uuid)
         self._on_change()
 
     def _note_loss(self, reason: str) -> None:

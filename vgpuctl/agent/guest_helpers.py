@@ -80,6 +80,12 @@ class AgentGuestHelpers:
         with _logged(uuid):
             self._files.remove(uuid)
 
+    def note_boot(self, uuid: str) -> None:
+        """Take what a helper said for nothing: its guest boots again, and the channel stays open. From any thread."""
+        link = self._links.get(uuid)
+        if link is not None:
+            link.forget_report()
+
     def remove_others(self, uuids: Collection[str]) -> None:
         """Remove the reports of all other VMs, those that an earlier agent has left, too."""
         written = self._files.read().keys() if self._is_new else ()
@@ -210,6 +216,8 @@ class HelperWatch:
         self._report_bad_lines(link)
         report = link.report
         if report is None:
+            if link.published is not None:
+                self._forget(link, "its guest boots again")
             return
         if now - link.heard > SILENT_SECONDS:
             self._forget(link, f"it has said nothing for {SILENT_SECONDS:g} s")

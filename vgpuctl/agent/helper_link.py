@@ -112,6 +112,12 @@ class HelperLink:
             self._answers[message.id] = message
             self._waiting.pop(message.id).set()
 
+    def forget_report(self) -> None:
+        """Forget what the helper said, until it reports again."""
+        with self._lock:
+            self.report = None
+            self._on_change()
+
     def end(self, reason: str) -> None:
         """Note that the channel has ended."""
         with self._lock:

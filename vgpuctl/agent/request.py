@@ -54,8 +54,14 @@ class CallRequest:
         return name if is_possible else None
 
     def digest(self, secret: bytes) -> str:
-        """Return what tells this request from others. It is keyed, since the request may have passwords in it."""
-        text = json.dumps([self.call.name, to_json_value(self.arguments), to_json_value(self.options)], sort_keys=True)
+        """Return what tells this request from others. It is keyed, since the request may have passwords in it.
+
+        Which holder of the host's lease sends it makes no difference: another one asks how it ended.
+        """
+        fleet = self.options.fleet
+        options = replace(self.options, fleet=None)
+        mark = None if fleet is None else fleet.mark
+        text = json.dumps([self.call.name, *map(to_json_value, (self.arguments, options, mark))], sort_keys=True)
         return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
 
     def settings(self, progress: Progress, cancelled: Callable[[], bool]) -> CallSettings:

@@ -197,7 +197,7 @@ async def serve(
     events = EventLog(agent.ports.clock)
     events.start()
     deliveries = _start_deliveries(agent.ports, events)
-    watcher = HostWatcher(agent.ports, agent.snapshots, events)
+    watcher = HostWatcher(agent.ports, agent.snapshots, events, _boots_noted(agent))
     watcher.start()
     fence = FleetFence(agent.state, agent.ports.clock.now, partial(has_desktops, agent.ports))
     operations = _open_operations(agent, store, fence, events)
@@ -275,6 +275,11 @@ def _open_operations(agent: Agent, store: OperationStore, fence: FleetFence, eve
     operations.on_end = end
     operations.on_read_only = partial(_publish_read_only, events, agent.state)
     return operations
+
+
+def _boots_noted(agent: Agent) -> Callable[[str], None]:
+    helpers = agent.helpers
+    return (lambda _: None) if helpers is None else helpers.note_boot
 
 
 def _begin_work(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from vgpuctl.agent.event_sources import EventSources
 from vgpuctl.agent.events import EventLog
@@ -27,13 +28,15 @@ SCOPE = ReadScope(models=False)
 
 
 class HostWatcher:
-    """The sources of events of one host, and its regular snapshots."""
+    """The sources of events of one host, and its regular snapshots. `on_reboot`: as of `EventSources`."""
 
-    def __init__(self, host: Host, snapshots: SnapshotCache, events: EventLog) -> None:
+    def __init__(
+        self, host: Host, snapshots: SnapshotCache, events: EventLog, on_reboot: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._host = host
         self._snapshots = snapshots
         self._changes = HostChanges(events)
-        self._sources = EventSources(host, events, on_change=self._note_change)
+        self._sources = EventSources(host, events, on_change=self._note_change, on_reboot=on_reboot)
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
 

@@ -181,6 +181,7 @@ CONTROLLER_COMMANDS: dict[str, Entry] = {
     "release": Entry("controller_desktops", "Take a desktop away from its user."),
     "start-desktop": Entry("controller_desktops", "Have a desktop run."),
     "stop-desktop": Entry("controller_desktops", "Have a desktop be off until it is opened again."),
+    "restart-desktop": Entry("controller_desktops", "Restart a desktop that runs.", "reboot-desktop"),
     "delete-desktop": Entry("controller_desktops", "Delete a desktop with its disks."),
     "entitle": Entry("controller_people", "Let people or groups use a pool, or have a role."),
     "revoke": Entry("controller_people", "Take back what entitle gave."),

@@ -48,12 +48,13 @@ from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow
 from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_change import desktop_changes
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
+from vgpuctl.controller.planning.restarts import restart_problem
 from vgpuctl.controller.policy import FleetTarget, has_role, no_desktop, refuse_of_manager, sees_pool
 from vgpuctl.controller.quotas import QuotaCalls
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
 from vgpuctl.controller.use import UseCalls
-from vgpuctl.errors import Busy, InvalidInput, VgpuctlError
+from vgpuctl.errors import Busy, InvalidInput, NotAllowed, VgpuctlError
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fleet import (
@@ -263,6 +264,23 @@ class FleetService(
         desktop, changed = self._store.desktops.set_power(
             name, caller.name, self._owner_of(caller, name), if_generation, on=False
         )
+        return Outcome(changed, self._shown(caller, desktop))
+
+    def restart_desktop(
+        self, caller: FleetCaller, name: str, at_once: bool = False, if_generation: int | None = None
+    ) -> Outcome[DesktopResult]:
+        """Have the guest of a desktop that runs boot again; one that ignores the request for two minutes is reset.
+
+        `at_once`: it is reset without being asked, which its pool's operators alone may.
+        """
+        owner = self._owner_of(caller, name)
+        if at_once and owner is not None:
+            raise NotAllowed(
+                "at_once is for the operators of a pool: what you have not saved would be lost",
+                hint="leave it out: a guest that ignores the request is reset after two minutes",
+                rule="operate",
+            )
+        desktop, changed = self._store.restarts.want(name, caller.name, owner, if_generation, at_once=at_once)
         return Outcome(changed, self._shown(caller, desktop))
 
     def delete_desktop(
@@ -556,7 +574,7 @@ def _desktop_result(
         seen=_time_text(None if report is None else report.seen_at or None),
         code=None if report is None else report.code, error=None if report is None else report.error,
         hint=None if report is None else report.hint, generation=desktop.generation,
-        logon=None if pool.spec.logon is None else str(pool.spec.logon),
+        logon=None if pool.spec.logon is None else str(pool.spec.logon), restart_error=restart_problem(desktop, now),
     )  # fmt: skip
 
 

@@ -323,7 +323,8 @@ class DesktopReport(Value):
     `let_in`: whom the guest's helper lets log on, as it last confirmed for this disk (`planning.logons`); None: nothing
     was asked of it. `logon_due`: it must let in another one before the desktop is handed out, or is ready.
     `vgpus`: what of GPUs the VM has, or keeps while it is off. `boot_seconds`: so long its last start took until it
-    could take a user; None: not seen. `address_problem`: why it has no address.
+    could take a user; None: not seen. `address_problem`: why it has no address. `after_silence`: nobody reported from
+    its guest for a while after a log-on, as when it boots again.
     """
 
     exists: bool
@@ -358,6 +359,7 @@ class DesktopReport(Value):
     vgpus: tuple[DesktopVgpu, ...] = ()
     boot_seconds: float | None = None
     address_problem: str | None = None
+    after_silence: bool = False
 
 
 class Desktop(Value):
@@ -366,7 +368,9 @@ class Desktop(Value):
     `host_id` None: no host was chosen yet. `power_on`: it should run. `absent`: it should be deleted; the row goes when
     the host says that the VM is gone. `generation` grows with each assignment and release: the host's mark must follow.
     `user`: who has it. `handed_out`: its host confirmed the assignment, so the user may be shown its address.
-    `not_before`: the next try after an error. `errors`: how many followed each other.
+    `not_before`: the next try after an error. `errors`: how many followed each other. `restart_at`: when its restart
+    was asked for; None: it was not, or it is done (`planning.restarts`). `restart_at_once`: its guest is not asked
+    first. `restart_error`: why that restart failed.
     """
 
     id: str
@@ -387,6 +391,9 @@ class Desktop(Value):
     errors: int = 0
     created_at: float = 0.0
     report: DesktopReport | None = None
+    restart_at: float | None = None
+    restart_at_once: bool = False
+    restart_error: str | None = None
 
 
 class NewDesktop(Value):

@@ -153,7 +153,8 @@ def shown_to(caller: FleetCaller, result: DesktopResult) -> DesktopResult:
     """Return what a caller may see of a desktop: its user sees nothing of its host."""
     if sees_pool(caller, result.pool):
         return result
-    return replace(result, host=None, why=None, code=None, error=None, hint=None)
+    failed = None if result.restart_error is None else "its host did not do it"
+    return replace(result, host=None, why=None, code=None, error=None, hint=None, restart_error=failed)
 
 
 def _person(caller: FleetCaller) -> str:
@@ -176,9 +177,10 @@ def _my_result(one: DesktopResult, pool: Pool | None) -> MyDesktopResult:
     kind = None if pool is None else str(pool.spec.kind)
     logon = None if pool is None or pool.spec.logon is None else str(pool.spec.logon)
     opening = None if pool is None or one.address is None or one.user is None else pool.spec.open
+    ports = () if pool is None or one.address is None or one.user is None else pool.spec.connect
     if opening not in (None, OPEN_RDP):
         opening = fill_link(opening, str(one.address), str(one.user), one.name)
     return MyDesktopResult(
         one.name, one.pool, one.phase, None, one.power, one.address, one.assigned, one.lease_until, password, kind,
-        logon, opening,
+        logon, opening, restart_failed=one.restart_error is not None, connect=ports,
     )  # fmt: skip

@@ -43,7 +43,7 @@ MOST_HOSTS = 1000
 MOST_SHOWN = 200
 MOVING_PHASES = frozenset(map(str, (
     PhaseWord.UNPLACED, PhaseWord.WAITING, PhaseWord.MAKING, PhaseWord.PREPARING, PhaseWord.STARTING, PhaseWord.DIRTY,
-    PhaseWord.REFRESHING, PhaseWord.STOPPING, PhaseWord.RETIRING,
+    PhaseWord.REFRESHING, PhaseWord.RESTARTING, PhaseWord.STOPPING, PhaseWord.RETIRING,
 )))  # fmt: skip
 FAILED_PHASES = frozenset(map(str, (PhaseWord.FAILED, PhaseWord.LOST, PhaseWord.UNKNOWN)))
 

@@ -219,6 +219,7 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("release", "POST", "/desktops/{name}/release", _USE_DESKTOP),
         FleetCall("start-desktop", "POST", "/desktops/{name}/start", _USE_DESKTOP),
         FleetCall("stop-desktop", "POST", "/desktops/{name}/stop", _USE_DESKTOP),
+        FleetCall("restart-desktop", "POST", "/desktops/{name}/restart", _USE_DESKTOP),
         FleetCall("move-desktop", "POST", "/desktops/{name}/move", _ADMIN),
         FleetCall("new-password", "POST", "/desktops/{name}/password", _USE_DESKTOP),
         FleetCall("delete-desktop", "DELETE", "/desktops/{name}", Access(Role.OPERATOR, Right.MANAGE)),

@@ -260,7 +260,8 @@ class CallSettings(Value):
     `caller`: for whom the calls work; None: for the user that runs this process. `files`: the texts of files that a
     caller elsewhere names, by path; None: they are read on this machine. `if_generation`: as of `Context`, for a call
     that changes one VM. `fleet`, `fence`: as of `Context`. `override_controller`: calls about one VM change a desktop
-    of a pool, too, as those about the whole host do.
+    of a pool, too, as those about the whole host do. `request_key`: the Idempotency-Key of the one change that follows;
+    None: each request has a new one.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
@@ -275,3 +276,4 @@ class CallSettings(Value):
     fleet: FleetRequest | None = None
     fence: HostFence | None = None
     override_controller: bool = False
+    request_key: str | None = None

@@ -98,7 +98,10 @@ class DomainInfo(Value):
 
 
 class DomainEventKind(StrEnum):
-    """What libvirt reports about a domain: its lifecycle events (virDomainEventType), and `changed` for all others."""
+    """What libvirt reports about a domain: its lifecycle events (virDomainEventType), and `changed` for all others.
+
+    `rebooted`: its guest boots again, or it was reset (VIR_DOMAIN_EVENT_ID_REBOOT); its QEMU goes on.
+    """
 
     DEFINED = "defined"
     UNDEFINED = "undefined"
@@ -109,6 +112,7 @@ class DomainEventKind(StrEnum):
     SHUTDOWN = "shutdown"
     PMSUSPENDED = "pmsuspended"
     CRASHED = "crashed"
+    REBOOTED = "rebooted"
     CHANGED = "changed"
 
 

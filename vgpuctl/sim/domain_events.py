@@ -25,7 +25,7 @@ from vgpuctl.sim.state import State
 LOOK_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _REBOOT = "the host was rebooted"
-_CHANGES = frozenset({"splice", "splice_live", "plug", "unplug", "resets"})
+_CHANGES = frozenset({"splice", "splice_live", "plug", "unplug"})
 """Records that change what a look at a domain shows, without a change of its lifecycle."""
 
 
@@ -170,6 +170,8 @@ class DomainHistory:
             case "halt":
                 is_crash = values[0] == VmState.CRASHED
                 return (DomainEventKind.CRASHED, "panicked") if is_crash else (DomainEventKind.SUSPENDED, "I/O error")
+            case "resets":
+                return DomainEventKind.REBOOTED, None
             case _ if name in _CHANGES:
                 return DomainEventKind.CHANGED, None
         return None, None

@@ -108,7 +108,7 @@ def test_changes_of_a_domain_are_reported(make: MakeHost) -> None:
         (KINDS.DEFINED, "updated"),
         (KINDS.CHANGED, None),
         (KINDS.STARTED, "booted"),
-        (KINDS.CHANGED, None),
+        (KINDS.REBOOTED, None),
         (KINDS.UNDEFINED, "removed"),
         (KINDS.STOPPED, "destroyed"),
     ]

@@ -51,7 +51,7 @@ DESKTOPS = Listing(
 def _desktop_page(data: DesktopResult) -> Page:
     return pairs_page(
         data, "name", "id", "pool", "phase", "why", "user", "host", "profile", "image", "mac", "address", "power",
-        "assigned", "lease_until", "seen", "code", "error", "hint",
+        "assigned", "lease_until", "seen", "code", "error", "hint", "restart_error",
     )  # fmt: skip
 
 
@@ -223,6 +223,27 @@ start_desktop = _desktop_command("start-desktop", "Have a desktop run.", "also a
 stop_desktop = _desktop_command(
     "stop-desktop", "Have a desktop be off until it is started or assigned.", "its user keeps it"
 )
+
+
+@make_command(
+    "restart-desktop", table=CONTROLLER_COMMANDS, page=changed_desktop,
+    examples=(
+        ("vgpuctl controller restart-desktop office-001", "its user keeps it, and logs on again"),
+        ("vgpuctl controller restart-desktop office-001 --now", "a reset, where the guest hangs"),
+    ),
+)  # fmt: skip
+@click.argument("name", metavar="DESKTOP")
+@click.option("--now", "at_once", is_flag=True, help="Reset it, without asking its guest; for its pool's operators.")
+@changes_at_controller
+@click.pass_obj
+def restart_desktop(settings: Settings, name: str, at_once: bool, where: Where) -> int:
+    """Restart a desktop that runs and is ready; its user keeps it. It does not count as a log-off.
+
+    The guest is asked to reboot; one that ignores that for two minutes is reset. What is not saved there is lost.
+    """
+    return make_call(settings, where, "restart-desktop", name=name, at_once=at_once or None)
+
+
 delete_desktop = _desktop_command(
     "delete-desktop",
     "Delete a desktop with its disks; its pool makes another one if it needs one.",
@@ -235,6 +256,6 @@ COMMANDS: dict[str, click.Command] = {
     str(one.name): one
     for one in (
         list_desktops, message_pool, show_desktop, open_desktop, assign, release, start_desktop, stop_desktop,
-        delete_desktop,
+        restart_desktop, delete_desktop,
     )
 }  # fmt: skip

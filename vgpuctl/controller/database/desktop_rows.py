@@ -42,6 +42,7 @@ from vgpuctl.controller.planning.phase import (
     SILENT_SECONDS,
     was_seen,
 )
+from vgpuctl.controller.planning.restarts import RESTART_SECONDS, WITHOUT_RESTART
 from vgpuctl.controller.planning.restored import record_of
 from vgpuctl.controller.policy import FleetTarget, no_desktop, no_pool
 from vgpuctl.errors import Busy, InvalidInput, NoCapacity, Refused
@@ -202,6 +203,7 @@ class DesktopRows(Rows):
             desktop = replace(
                 desktop_of(taken), user=user, generation=taken["generation"] + 1, handed_out=False, assigned_at=now,
                 lease_until=None if days is None else now + days * DAY_SECONDS, errors=0, not_before=0.0,
+                **WITHOUT_RESTART,
             )  # fmt: skip
             self._set(connection, desktop, **row_of_desktop(desktop))
             follow_use(self._database, connection, desktop_of(taken), desktop)
@@ -257,7 +259,7 @@ class DesktopRows(Rows):
                 if desktop.user != holder:
                     raise Busy(f"{name} was given to {desktop.user} just now", hint="try again", desktop=name)
                 refuse_over_quota(connection, holder, desktop)
-            self._set(connection, desktop, power_on=on, not_before=0.0, errors=0)
+            self._set(connection, desktop, power_on=on, not_before=0.0, errors=0, **WITHOUT_RESTART)
             forget_crashes(connection, schema.desktop.c.id == desktop.id)
             words = "should run" if on else "should be off"
             self._note(connection, "power", f"{name} {words}", actor, About(desktop=name, user=desktop.user))
@@ -289,7 +291,7 @@ class DesktopRows(Rows):
             now = self._database.now(connection)
             desktop = replace(
                 before, user=user, generation=generation + (user is None), handed_out=False, errors=0, not_before=0.0,
-                assigned_at=None if user is None else now, lease_until=None, absent=False,
+                assigned_at=None if user is None else now, lease_until=None, absent=False, **WITHOUT_RESTART,
                 report=replace(before.report or DesktopReport(True), code=None, error=None, hint=None,
                                record_user=None, record_generation=None),
             )  # fmt: skip
@@ -533,7 +535,7 @@ class DesktopRows(Rows):
     def _release(self, connection: Connection, desktop: Desktop, actor: str) -> Desktop:
         free = replace(
             desktop, user=None, generation=desktop.generation + 1, handed_out=False, assigned_at=None, lease_until=None,
-            power_on=True, errors=0, not_before=0.0,
+            power_on=True, errors=0, not_before=0.0, **WITHOUT_RESTART,
         )  # fmt: skip
         self._set(connection, free, **row_of_desktop(free))
         follow_use(self._database, connection, desktop, free)
@@ -607,7 +609,12 @@ def _takeable(pool_id: str, now: float) -> Select[tuple[object, ...]]:
             & table.c.absent.is_(False),
             table.c.power_on.is_(True)
             & (table.c.reported_generation == table.c.generation)
-            & (table.c.errors < FAILED_AFTER),
+            & (table.c.errors < FAILED_AFTER)
+            & (
+                table.c.restart_at.is_(None)
+                | table.c.restart_error.is_not(None)
+                | (table.c.restart_at <= now - RESTART_SECONDS)
+            ),
             host.c.held.is_(None)
             & (host.c.state != FleetHostState.MAINTENANCE.value)
             & (host.c.seen_at >= now - SILENT_SECONDS),

@@ -211,6 +211,9 @@ desktop = Table(
     Column("report", Text),
     Column("can_take", Boolean, nullable=False),
     Column("reported_generation", Integer, nullable=False),
+    Column("restart_at", Float),
+    Column("restart_at_once", Boolean, nullable=False, server_default=false()),
+    Column("restart_error", Text),
     Index("ix_desktop_takeable", "pool_id", "can_take", "user"),
 )
 

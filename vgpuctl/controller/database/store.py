@@ -34,6 +34,7 @@ from vgpuctl.controller.database.people_rows import PeopleRows
 from vgpuctl.controller.database.place_rows import PlaceRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
 from vgpuctl.controller.database.quota_rows import QuotaRows
+from vgpuctl.controller.database.restart_rows import RestartRows
 from vgpuctl.controller.database.restored_rows import INCARNATION, RestoredRows
 from vgpuctl.controller.database.room_rows import RoomRows
 from vgpuctl.controller.database.rows import Changes
@@ -86,6 +87,7 @@ class Store:
         self.pools = PoolRows(*parts)
         self.desktops = DesktopRows(*parts)
         self.moves = MoveRows(*parts)
+        self.restarts = RestartRows(*parts)
         self.people = PeopleRows(*parts)
         self.places = PlaceRows(*parts)
         self.entitlements = EntitlementRows(*parts)

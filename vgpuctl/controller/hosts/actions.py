@@ -16,13 +16,14 @@ from vgpuctl.controller.planning.host_plan import (
     MarkVm,
     PrepareVm,
     RefreshVm,
+    RestartVm,
     StartVm,
     StopVm,
 )
 from vgpuctl.controller.planning.logons import is_local, user_of
 from vgpuctl.controller.planning.phase import is_moved
 from vgpuctl.controller.planning.pool_vm import desktop_vm
-from vgpuctl.errors import NotFound, Temporary
+from vgpuctl.errors import Busy, NotFound, PartlyApplied, ResultUnknown, Temporary
 from vgpuctl.model.desktop import Fence, FleetRequest
 
 
@@ -41,6 +42,8 @@ def carry_out(link: HostLink, fence: Fence, action: HostAction, pool: Pool, imag
             host.start_vm(desktop.id)
         case StopVm(force=force, at_once=at_once):
             _stop(host, desktop.id, force=force, at_once=at_once)
+        case RestartVm(key=key, at_once=at_once):
+            _restart(link, FleetRequest(fence), desktop.id, key, at_once=at_once)
         case PrepareVm():
             host.prepare_vm(desktop.id)
             _start_wanted(host, desktop)
@@ -78,6 +81,26 @@ def _stop(host: AgentHost, desktop_id: str, *, force: bool, at_once: bool) -> No
         if not force:
             raise
         host.stop_vm(desktop_id, force=True)  # its guest does not shut down
+
+
+def _restart(link: HostLink, request: FleetRequest, desktop_id: str, key: str, *, at_once: bool) -> None:
+    """Have a guest boot again; one that shuts down instead is started.
+
+    The host does what comes with a key once, and answers it again with how that ended.
+    """
+    try:
+        if not at_once:
+            try:
+                link.host(request, key=key).reboot_vm(desktop_id)
+                return
+            except Busy as error:
+                if error.code != Busy.code:  # the agent begins nothing now
+                    raise
+        link.host(request, key=f"{key}-reset").reboot_vm(desktop_id, force=True)
+    except ResultUnknown:
+        raise
+    except PartlyApplied:
+        link.host(request).start_vm(desktop_id)
 
 
 def _delete(host: AgentHost, desktop_id: str) -> None:

@@ -9,14 +9,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from vgpuctl.agent.protocol import Fenced
+from vgpuctl.agent.protocol import Fenced, Stopping, TooMany
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.model import FleetHost, Image, Pool
-from vgpuctl.controller.planning.host_plan import AllowLogon, HostAction, MakeVm, RefreshVm
+from vgpuctl.controller.planning.host_plan import AllowLogon, HostAction, MakeVm, RefreshVm, RestartVm
 from vgpuctl.controller.planning.logons import LOGON_CODE
-from vgpuctl.errors import NeedsBlob, NoCapacity, Temporary, VgpuctlError, explain_exception
+from vgpuctl.errors import (
+    NeedsBlob,
+    NoCapacity,
+    ResultUnknown,
+    Temporary,
+    Unreachable,
+    VgpuctlError,
+    explain_exception,
+)
 from vgpuctl.model.desktop import Fence
 
 log = logging.getLogger("vgpuctl.controller")
@@ -59,6 +67,8 @@ class DesktopCalls:
             carry_out(link, fence, action, pool, image)
             if isinstance(action, AllowLogon | RefreshVm):
                 self._store.desktops.note_let_in(desktop.id, action.let_in if isinstance(action, AllowLogon) else None)
+            if isinstance(action, RestartVm):
+                self._store.restarts.end(desktop)
             if desktop.host_id == self._host_id:
                 self._store.desktops.note_success(desktop.id)
         except Exception as exc:
@@ -87,6 +97,10 @@ class DesktopCalls:
         if isinstance(error, Fenced):
             return True
         text = f"{self._name}: {error.message}"
+        if isinstance(action, RestartVm):
+            if not isinstance(error, Unreachable | ResultUnknown | TooMany | Stopping):  # it is asked again
+                self._store.restarts.end(desktop, text)
+            return False
         counts = not isinstance(error, Temporary | NeedsBlob)
         code = LOGON_CODE if isinstance(action, AllowLogon) and counts else error.code
         self._store.desktops.note_error(desktop.id, code, text, error.hint, counts=counts)

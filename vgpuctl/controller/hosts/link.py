@@ -87,9 +87,20 @@ class HostLink:
         session = self._session
         return self._host_key if session is None or session.host_key is None else session.host_key
 
-    def host(self, fleet: FleetRequest | None = None, cancelled: Callable[[], bool] = never_cancelled) -> AgentHost:
-        """Return the host, for calls; `fleet`: what changes carry. It needs no close: the login is this link's."""
-        settings = CallSettings(wait_seconds=WAIT_SECONDS, cancelled=cancelled, command_line=(), fleet=fleet)
+    def host(
+        self,
+        fleet: FleetRequest | None = None,
+        cancelled: Callable[[], bool] = never_cancelled,
+        *,
+        key: str | None = None,
+    ) -> AgentHost:
+        """Return the host, for calls; `fleet`: what changes carry; `key`: of one change, which is made once with it.
+
+        It needs no close: the login is this link's.
+        """
+        settings = CallSettings(
+            wait_seconds=WAIT_SECONDS, cancelled=cancelled, command_line=(), fleet=fleet, request_key=key
+        )
         name = self.address if self._is_remote else LOCAL_AGENT
         return AgentHost(self.dial, settings, name, idle=self._idle)
 

@@ -21,6 +21,7 @@ from vgpuctl.controller.model import (
     ReadyWhen,
 )
 from vgpuctl.controller.planning.back_off import WAITING_CODES
+from vgpuctl.controller.planning.log_offs import follow_log_off
 from vgpuctl.controller.planning.logons import NO_HELPER_CODE, is_logon_due, remembered
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
@@ -36,13 +37,10 @@ from vgpuctl.controller.planning.phase import (
     is_running,
     was_seen,
 )
+from vgpuctl.controller.planning.restarts import wants_restart
 from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.model.vm import CLEAN_STOP
 from vgpuctl.value import Value, replace
-
-LOGGED_OFF_SECONDS = 30
-"""Nobody is logged on twice, so far apart: a log-off, and not a moment of a log-on."""
-
 
 _OWN_CODES = frozenset((LOGGED_ON_CODE, NO_HELPER_CODE, *BLOCKING_CODES))
 """Those that follow from a look; the others are of an action that failed."""
@@ -226,14 +224,13 @@ def _without_vm(former: DesktopReport, host: FleetHost, now: float) -> DesktopRe
 def _seen(
     desktop: Desktop, vm: HostVm, mark: DesktopMark, pool: Pool | None, host: FleetHost, now: float, in_flight: bool
 ) -> DesktopView:
-    former = desktop.report
-    running = is_running(vm.state)
+    former, running = desktop.report, is_running(vm.state)
     memory = former if former is not None and _is_same_disk(former, vm, mark) else DesktopReport(True)
     stray = bool(vm.guest_users) and mark.user is None and (pool is None or pool.spec.kind is not PoolKind.FIXED)
     unmarked = not mark.dirty and mark.user is None and (stray or memory.logged_on_seen)
-    since = memory.running_since
+    since, restarts = memory.running_since, wants_restart(desktop, now)
     ended = since is not None and is_off(vm.state) and not in_flight
-    may_be_user = not desktop.errors and not vm.is_set_up and _may_user_stop(host, pool, memory)
+    may_be_user = not (desktop.errors or restarts or vm.is_set_up) and _may_user_stop(host, pool, memory)
     powered_off = ended and memory.boot_id == host.boot_id and may_be_user
     is_done = ended or (is_off(vm.state) and not desktop.power_on)  # the stop that the controller wanted
     let_in = None if former is None else remembered(former, mark, vm.image)
@@ -241,7 +238,7 @@ def _seen(
     is_new = since is None or (is_due and not memory.logon_due)  # its helper gets the time of a boot for that
     running_since = now if running and is_new else None if is_done else since
     is_ready = running and not vm.is_preparing and _is_ready(vm, pool) and not is_due
-    logged_on, empty_since, logged_off = _log_off(vm, memory, mark, powered_off, now)
+    log_off = follow_log_off(vm.guest_users, mark, memory, now, powered_off=powered_off, restarts=restarts)
     report = DesktopReport(
         True,
         state=vm.state,
@@ -256,9 +253,9 @@ def _seen(
         running_since=running_since,
         seen_at=now,
         boot_id=host.boot_id,
-        logged_on_seen=logged_on or unmarked,
-        empty_since=empty_since,
-        logged_off=logged_off,
+        logged_on_seen=log_off.logged_on_seen or unmarked,
+        empty_since=log_off.empty_since,
+        logged_off=log_off.logged_off,
         crashes=_crashes(desktop, memory, mark, powered_off, now),
         driver=vm.driver or memory.driver,
         superseded=former is not None and former.superseded and desktop.user is not None,
@@ -270,6 +267,7 @@ def _seen(
         logon_due=is_due,
         vgpus=vm.vgpus,
         boot_seconds=_boot_seconds(former, running_since, is_ready, now),
+        after_silence=log_off.after_silence,
     )
     report = _with_logon_error(_with_error(report, desktop, vm, stray or unmarked, now), desktop, pool, now)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)
@@ -310,25 +308,6 @@ def was_refreshed(former: DesktopReport, vm: HostVm, mark: DesktopMark) -> bool:
     """Return whether a VM has another disk than the one that was reported: then it has booted since, too."""
     is_unmarked = mark.user is None and former.logged_on_seen
     return (former.dirty and not mark.dirty and not is_unmarked) or former.image not in (None, vm.image)
-
-
-def _log_off(
-    vm: HostVm, memory: DesktopReport, mark: DesktopMark, powered_off: bool, now: float
-) -> tuple[bool, float | None, bool]:
-    """Return whether a log-on was seen in this assignment, since when nobody is logged on, and whether that is sure.
-
-    The only source is the helper in the guest. A guest that does not answer says nothing, so the time begins again.
-    Who shuts his guest down has logged off, too.
-    """
-    if mark.user is None:
-        return False, None, False
-    logged_on = memory.logged_on_seen or bool(vm.guest_users)
-    if not logged_on or vm.guest_users:
-        return logged_on, None, False
-    if vm.guest_users is None:
-        return logged_on, None, memory.logged_off or powered_off
-    since = memory.empty_since if memory.empty_since is not None else now
-    return logged_on, since, memory.logged_off or now - since >= LOGGED_OFF_SECONDS
 
 
 def _crashes(

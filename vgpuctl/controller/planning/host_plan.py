@@ -28,6 +28,7 @@ from vgpuctl.controller.planning.back_off import next_try
 from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
 from vgpuctl.controller.planning.logons import NOBODY, is_logon_due, wanted_logon
 from vgpuctl.controller.planning.phase import CRASHES_CODE, boot_failed, is_off, is_running, was_seen
+from vgpuctl.controller.planning.restarts import restart_key, wants_restart
 from vgpuctl.controller.planning.restored import raised_generation
 from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.model.vm import CLEAN_STOP, VmState
@@ -61,6 +62,16 @@ class StopVm(HostAction):
     """
 
     force: bool = False
+    at_once: bool = False
+
+
+class RestartVm(HostAction):
+    """Have the guest boot again, by a reset if it ignores the request. `at_once`: by a reset.
+
+    `key`: names this restart, so that the host does it once however often it is asked.
+    """
+
+    key: str = ""
     at_once: bool = False
 
 
@@ -300,6 +311,14 @@ class _Call(Value):
         mark = self.act(StopVm).mark
         return StopVm(self.desktop, mark, self.vm.name, self.vm.generation, force=force or at_once, at_once=at_once)
 
+    def restart(self, now: float) -> HostAction | None:
+        """Return the restart that somebody asked for; None: nobody did, or the VM does not run."""
+        desktop, vm = self.desktop, self.vm
+        if vm.state != VmState.RUNNING or not desktop.power_on or not wants_restart(desktop, now):
+            return None
+        mark, key = self.act(MarkVm).mark, restart_key(desktop)
+        return RestartVm(desktop, mark, vm.name, vm.generation, key=key, at_once=desktop.restart_at_once)
+
 
 def _make(
     view: DesktopView, pool: Pool | None, host: FleetHost, images: Mapping[str, Image], wanted: DesktopMark
@@ -347,6 +366,9 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
         return _Order.REFRESH, call.refresh(replace(wanted, dirty=False), images)
     if running and (not desktop.power_on or (report.logged_off and keeps and pool.spec.on_logoff is OnLogoff.STOP)):
         return _Order.REMOVE, call.stop()
+    restart = None if _is_ended(report, pool) else call.restart(now)
+    if restart is not None:
+        return _Order.USER, restart
     if is_off(vm.state) and desktop.power_on and not view.powered_off and not _is_ended(report, pool) and may_begin:
         return _Order.USER, call.act(StartVm)
     return None
@@ -404,7 +426,8 @@ def _for_nobody(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str,
     may_start = _may_start_again(report, now)
     if vm.is_preparing:
         return _for_setup(call, clean, report, may_begin=may_begin and may_start and image is not None)
-    return _logon(call, pool, report, _Order.SPARE) or _power(call, report, may_begin=may_begin, may_start=may_start)
+    logon = _logon(call, pool, report, _Order.SPARE)
+    return logon or _power(call, report, now, may_begin=may_begin, may_start=may_start)
 
 
 def _for_setup(call: _Call, clean: DesktopMark, report: DesktopReport, *, may_begin: bool) -> Ranked | None:
@@ -441,8 +464,8 @@ def _needs_everybody(call: _Call, pool: Pool, report: DesktopReport) -> bool:
     return report.let_in == NOBODY and wanted_logon(call.desktop, pool) is None
 
 
-def _power(call: _Call, report: DesktopReport, *, may_begin: bool, may_start: bool) -> Ranked | None:
-    """Return the start or stop of a desktop without a user.
+def _power(call: _Call, report: DesktopReport, now: float, *, may_begin: bool, may_start: bool) -> Ranked | None:
+    """Return the start, stop or restart of a desktop without a user.
 
     Where a guest that is set up shuts down though nobody was there, its disk was kept before that: whoever shut it down
     in the middle of its setup, libvirt calls that a shutdown, too. It begins again from the image.
@@ -451,6 +474,9 @@ def _power(call: _Call, report: DesktopReport, *, may_begin: bool, may_start: bo
     running = is_running(vm.state)
     if running and not desktop.power_on:
         return _Order.REMOVE, call.stop()
+    restart = call.restart(now)
+    if restart is not None:
+        return _Order.SPARE, restart
     if not is_off(vm.state) or not desktop.power_on or not may_begin or not may_start:
         return None
     if vm.prepared and vm.stop_reason == CLEAN_STOP and report.crashes:

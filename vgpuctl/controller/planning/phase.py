@@ -16,6 +16,7 @@ from vgpuctl.controller.model import (
     PoolState,
     ReadyWhen,
 )
+from vgpuctl.controller.planning.restarts import wants_restart
 from vgpuctl.model.vm import VmState
 from vgpuctl.value import Value
 
@@ -56,6 +57,7 @@ class PhaseWord(StrEnum):
     REFRESHING = "refreshing"
     STOPPING = "stopping"
     OFF = "off"
+    RESTARTING = "restarting"
     FAILED = "failed"
     UNKNOWN = "unknown"
     RETIRING = "retiring"
@@ -173,8 +175,8 @@ def _phase_of_used(desktop: Desktop, report: DesktopReport, pool: Pool, waits: s
         return power
     if report.guest_users:
         return Phase(PhaseWord.CONNECTED, f"logged on: {', '.join(report.guest_users)[:200]}")
-    assigned_at = desktop.assigned_at
-    if not report.logged_on_seen and assigned_at is not None and now - assigned_at >= NO_LOGON_SECONDS:
+    since = max(desktop.assigned_at or now, report.running_since or 0.0)
+    if not report.logged_on_seen and now - since >= NO_LOGON_SECONDS:
         return Phase(
             PhaseWord.ASSIGNED, "no log-on was seen in 30 minutes; does the image have vgpuctl's guest helper?"
         )
@@ -187,6 +189,8 @@ def _phase_of_power(desktop: Desktop, report: DesktopReport, pool: Pool, waits: 
     if not is_running(report.state):
         word = PhaseWord.PREPARING if report.preparing else PhaseWord.STARTING
         return Phase(PhaseWord.WAITING, waits) if waits else Phase(word)
+    if wants_restart(desktop, now):
+        return Phase(PhaseWord.RESTARTING)
     if report.ready:
         return Phase(PhaseWord.READY)
     if boot_failed(desktop, pool, now):
@@ -240,7 +244,8 @@ def is_in_motion(desktops: Iterable[Desktop], reports: Mapping[str, DesktopRepor
     """Return whether a desktop starts, waits for its next try, stopped by itself, or its guest may be empty."""
     for desktop in desktops:
         report = reports.get(desktop.id)
-        if desktop.errors or (report is not None and report.empty_since is not None and not report.logged_off):
+        is_empty = report is not None and report.empty_since is not None and not report.logged_off
+        if desktop.errors or (is_empty and report is not None and not report.after_silence):
             return True
         if report is not None and (report.crashes or (report.state == "running" and not report.ready)):
             return True

@@ -94,7 +94,7 @@ class WebPages:
                     nav = visitor_of(caller, token).nav
                     if caller.kind is CallerKind.PERSON or nav:
                         return RedirectResponse(MINE if caller.kind is CallerKind.PERSON else nav[0][2], 303)
-                view = self._view(page, caller, token, request.path_params, page.read_query(given, count))
+                view = self._view(page, caller, request, request.path_params, page.read_query(given, count))
                 if section is not None:
                     return fragment(view, section)
                 path = own_path(request)
@@ -116,9 +116,15 @@ class WebPages:
         return answer
 
     def _view(
-        self, page: PageKind, caller: FleetCaller, token: str, in_path: Mapping[str, str], query: Mapping[str, str]
+        self,
+        page: PageKind,
+        caller: FleetCaller,
+        request: Request,
+        in_path: Mapping[str, str],
+        query: Mapping[str, str],
     ) -> PageView:
-        view = page.build(Ask(self._fleet, caller, (*page.calls, *page.more), token), {**query, **in_path})
+        token, site = self._callers.token(request), str(request.base_url).rstrip("/")
+        view = page.build(Ask(self._fleet, caller, (*page.calls, *page.more), token, site), {**query, **in_path})
         return view if caller.role is not None else without_links(view, lambda href: opens(caller, href))
 
     async def _stream(self, request: Request) -> Response:
@@ -137,7 +143,7 @@ class WebPages:
 
         def read() -> Digests:
             now = self._callers.find(request, changes=False, touches=False)  # who lost his right sees nothing any more
-            return render.section_digests(self._view(page, now, self._callers.token(request), in_path, query))
+            return render.section_digests(self._view(page, now, request, in_path, query))
 
         response = self.live.open(caller.name, (address, repr(caller)), read)
         response.headers.update(HEADERS)

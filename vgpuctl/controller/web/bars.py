@@ -14,8 +14,9 @@ IN_USE, READY, STARTING, REFRESHING, OFF, FAILED, UNKNOWN, OTHERS = (
 )  # fmt: skip
 STATES: Mapping[str, str] = {
     "assigned": IN_USE, "connected": IN_USE, "ready": READY, "unplaced": STARTING, "waiting": STARTING,
-    "making": STARTING, "preparing": STARTING, "starting": STARTING, "dirty": REFRESHING, "refreshing": REFRESHING,
-    "stopping": REFRESHING, "retiring": REFRESHING, "off": OFF, "failed": FAILED, "lost": FAILED, "unknown": UNKNOWN,
+    "making": STARTING, "preparing": STARTING, "starting": STARTING, "restarting": STARTING, "dirty": REFRESHING,
+    "refreshing": REFRESHING, "stopping": REFRESHING, "retiring": REFRESHING, "off": OFF, "failed": FAILED,
+    "lost": FAILED, "unknown": UNKNOWN,
 }  # fmt: skip
 """What a phase counts as."""
 TEXTS = {

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from vgpuctl.controller.model import FleetCaller, Logon, Realm, Right, Role
 from vgpuctl.controller.planning.phase import RECORD_CODES, PhaseWord
+from vgpuctl.controller.planning.restarts import RESTARTABLE
 from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide
 from vgpuctl.controller.routes import CALLS, FleetCall
 from vgpuctl.controller.web.cells import with_query
@@ -197,6 +198,18 @@ _ALL = (
         "/change/stop-desktop", "stop-desktop", "Shut down", "Shut down {name}", (_NAME,),
         "{name} is shut down, and stays off until it is started or assigned again.", DESKTOP, {DESKTOP: "name"},
         _is_running, "show-desktop", _DESKTOP_SHOWS,
+    ),
+    WebChange(
+        "/change/restart-desktop", "restart-desktop", "Restart", "Restart {name}",
+        (
+            _NAME,
+            ChangeField(
+                "at_once", "Reset it at once", FieldKind.FLAG,
+                "without asking its guest, which loses what is not saved; else it is reset if it ignores the request",
+            ),
+        ),
+        "{name} restarts. Who has it keeps it, and its disk stays as it is; what is open and not saved there is lost.",
+        DESKTOP, {DESKTOP: "name"}, lambda one: one.phase in RESTARTABLE, "show-desktop", _DESKTOP_SHOWS,
     ),
     WebChange(
         "/change/release", "release", "Release", "Release {name}", (_NAME,),
@@ -414,6 +427,11 @@ _ALL = (
     WebChange(
         "/my/release", "release", "Give back", "Give back {name}?", (_NAME,),
         "What is in it is deleted, also what you have not saved elsewhere. Another person gets it then, clean.", "/my",
+        reads="show-desktop",
+    ),
+    WebChange(
+        "/my/restart", "restart-desktop", "Restart", "Restart {name}?", (_NAME,),
+        "What is open in it and not saved is lost. It stays yours: log on again when it has started.", "/my",
         reads="show-desktop",
     ),
     WebChange(

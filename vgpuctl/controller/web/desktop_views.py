@@ -53,6 +53,9 @@ def desktops_view(
 def desktop_view(one: DesktopResult, events: Sequence[FleetEventResult] | None, query: Query) -> PageView:
     """Return the page of a desktop. `events`: None: who asks does not see the journal."""
     sections = []
+    if one.restart_error:
+        text = f"The restart that was asked for last failed: {one.restart_error}"
+        sections.append(Section("restart", "", "notice", Steps(text, ())))
     if one.error or one.why:
         hint = (("What helps:", one.hint),) if one.hint else ()
         text = one.why or ""

@@ -34,9 +34,13 @@ _IN_PATH = re.compile(r"\{([a-z]+)\}")
 class Ask:
     """Makes the calls of one page for its caller, and no others."""
 
-    def __init__(self, fleet: FleetService, caller: FleetCaller, calls: tuple[str, ...], token: str = "") -> None:
+    def __init__(
+        self, fleet: FleetService, caller: FleetCaller, calls: tuple[str, ...], token: str = "", site: str = ""
+    ) -> None:
         self.token = token
         """What the forms of the page carry."""
+        self.site = site
+        """The URL of the controller, as the browser has it."""
         self._fleet = fleet
         self._calls = calls
         self.caller = caller
@@ -232,7 +236,8 @@ def _capacity(ask: Ask, query: Mapping[str, str]) -> PageView:
 
 
 def _mine(ask: Ask, query: Mapping[str, str]) -> PageView:
-    return portal_views.portal_view(ask("list-my-pools"), ask("list-my-desktops"), ask.token, ask("show-myself").limits)
+    pools, desktops, limits = ask("list-my-pools"), ask("list-my-desktops"), ask("show-myself").limits
+    return portal_views.portal_view(pools, desktops, ask.token, limits, ask.caller.name, ask.site)
 
 
 PAGES = (

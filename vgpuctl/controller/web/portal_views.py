@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from urllib.parse import quote
 
 from vgpuctl.controller.planning.desktop_address import OPEN_RDP
+from vgpuctl.controller.planning.restarts import RESTARTABLE
 from vgpuctl.controller.web.bars import badge_of, pool_colors
 from vgpuctl.controller.web.cells import plural, time_cell
 from vgpuctl.controller.web.parts import Cell, PageView, Section
 from vgpuctl.model.quota_text import limit_text
 from vgpuctl.model.results.people import LimitResult, MyDesktopResult, MyPoolResult
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 OPEN_PATH = "/my/open"
 """Where a desktop's RDP file is, by its `name`."""
@@ -21,6 +23,7 @@ _TEXTS = {
     "connected": "You are logged on.",
     "off": "It is off.",
     "starting": "It starts.",
+    "restarting": "It restarts. Save nothing now.",
     "making": "It is being made.",
     "preparing": "It sets itself up, once.",
     "waiting": "It waits for its host.",
@@ -52,7 +55,8 @@ class PortalButton(Value):
 class PortalCard(Value):
     """A pool of which somebody may have a desktop, or a desktop that he has. `facts`: names and cells.
 
-    `opens`: the address that opens it; None: its user does that himself, or cannot yet.
+    `opens`: the address that opens it; None: its user does that himself, or cannot yet. `commands`: those that connect
+    his own computer to it.
     """
 
     title: str
@@ -63,6 +67,7 @@ class PortalCard(Value):
     buttons: tuple[PortalButton, ...] = ()
     note: str = ""
     opens: str | None = None
+    commands: tuple[str, ...] = ()
 
 
 class Portal(Value):
@@ -77,10 +82,20 @@ def portal_view(
     desktops: Sequence[MyDesktopResult],
     token: str,
     limits: Sequence[LimitResult] = (),
+    who: str = "",
+    site: str = "",
 ) -> PageView:
-    """Return the page of somebody's desktops, and of the pools that he may take one from; `limits`: his quota."""
+    """Return the page of somebody's desktops, and of the pools that he may take one from; `limits`: his quota.
+
+    `who`: his name; `site`: the URL of the controller, as his browser has it.
+    """
     colors = pool_colors([*(one.name for one in pools), *(one.pool for one in desktops)])
-    own = tuple(_desktop_card(one, colors[one.pool]) for one in desktops)
+    own = tuple(
+        replace(
+            _desktop_card(one, colors[one.pool]), commands=tuple(_command(one, port, who, site) for port in one.connect)
+        )
+        for one in desktops
+    )
     others = tuple(_pool_card(one, colors[one.name]) for one in pools if one.desktops < one.per_user)
     sections = []
     if own or not others:
@@ -100,6 +115,8 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
     is_off = one.power == "off" or one.phase == "off"
     power = ("start", "Start") if is_off else ("stop", "Shut down")
     buttons = [PortalButton(*power, "name", one.name)]
+    if one.phase in RESTARTABLE:
+        buttons.append(PortalButton("restart", "Restart", "name", one.name, asks=True))
     if one.logon == "local" and not is_off:
         buttons.append(PortalButton("password", "New password", "name", one.name, asks=True))
     if one.kind == "floating":
@@ -109,9 +126,17 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
         text = "It is ready." if one.opens is not None else _BY_ADDRESS
     if one.usual_seconds is not None:
         text += f" That usually takes {_duration(one.usual_seconds)}."
+    if one.restart_failed:
+        text = f"{text} The restart failed. Try it once more; then tell an admin its name.".strip()
     opens = one.opens if one.opens != OPEN_RDP else f"{OPEN_PATH}?name={quote(one.name, safe='')}"
     note = _KINDS.get(one.kind or "", "")
     return PortalCard(one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note, opens)
+
+
+def _command(one: MyDesktopResult, port: int, who: str, site: str) -> str:
+    """Return the command that connects a port of its user's computer to one of a desktop."""
+    words = ["connect-desktop", one.name, "--port", str(port), "--user", who, "--controller", site]
+    return shlex.join(["vgpuctl", "controller", *words])
 
 
 def _duration(seconds: int) -> str:

@@ -45,7 +45,6 @@ _CHANGES = (
     constants.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE,
     constants.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
     constants.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
-    constants.VIR_DOMAIN_EVENT_ID_REBOOT,
 )
 """Events that change what a look at the domain shows, without a change of its lifecycle."""
 _UNSUPPORTED = frozenset({constants.VIR_ERR_NO_SUPPORT})
@@ -218,9 +217,11 @@ class LibvirtWatch:
         try:
             lifecycle = partial(_hand_over_lifecycle, inbox)
             ids.append(connect.domainEventRegisterAny(None, constants.VIR_DOMAIN_EVENT_ID_LIFECYCLE, lifecycle, None))
-            changed = partial(_hand_over_change, inbox)
+            changed = partial(_hand_over_change, inbox, DomainEventKind.CHANGED)
             for event in _CHANGES:
                 attempt(_UNSUPPORTED, partial(_register, connect, event, changed, ids))
+            rebooted = partial(_hand_over_change, inbox, DomainEventKind.REBOOTED)
+            attempt(_UNSUPPORTED, partial(_register, connect, constants.VIR_DOMAIN_EVENT_ID_REBOOT, rebooted, ids))
             yield
         finally:
             for callback_id in ids:
@@ -238,8 +239,10 @@ def _hand_over_lifecycle(
     inbox.put(read_event(domain.name(), domain.UUIDString(), domain.ID(), event, detail))
 
 
-def _hand_over_change(inbox: EventInbox, _connect: object, domain: virDomain, *_more: Any) -> None:
-    inbox.put(DomainEvent(DomainEventKind.CHANGED, domain.name(), domain.UUIDString()))
+def _hand_over_change(
+    inbox: EventInbox, kind: DomainEventKind, _connect: object, domain: virDomain, *_more: Any
+) -> None:
+    inbox.put(DomainEvent(kind, domain.name(), domain.UUIDString()))
 
 
 def _hand_over_end(inbox: EventInbox, _connect: object, reason: int, _opaque: object) -> None:

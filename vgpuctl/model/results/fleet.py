@@ -138,6 +138,7 @@ class DesktopResult(Value):
 
     `address`: only of one whose host confirmed its user. `seen`: when its host last said something of it.
     `code`, `error`, `hint`: of what failed last. `logon`: whom its guest lets log on, as its pool's spec says.
+    `restart_error`: why the restart failed that somebody asked for last; null: it did not.
     """
 
     name: str
@@ -160,6 +161,7 @@ class DesktopResult(Value):
     hint: str | None
     generation: int
     logon: str | None = None
+    restart_error: str | None = None
 
 
 class AssignedDesktopResult(DesktopResult):

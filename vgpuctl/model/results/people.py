@@ -107,7 +107,8 @@ class MyDesktopResult(Value):
     `logon`: local: he has an account in it, with one-time passwords; null: its guest lets in whom it knows.
     `opens`: rdp: by the RDP file of open-desktop; else the link that opens it; null: it has no address yet, or its pool
     does not say how. `usual_seconds`: so long its pool's desktops take to start, as a rule; null: not known, or it
-    does not start now.
+    does not start now. `connect`: the ports to which the controller connects him, once it has an address.
+    `restart_failed`: the restart that somebody asked for last was not done.
     """
 
     name: str
@@ -123,6 +124,8 @@ class MyDesktopResult(Value):
     logon: str | None = None
     opens: str | None = None
     usual_seconds: int | None = None
+    restart_failed: bool = False
+    connect: tuple[int, ...] = ()
 
 
 class DesktopPortsResult(Value):

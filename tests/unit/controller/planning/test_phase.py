@@ -61,7 +61,7 @@ def with_report(desktop, **changes):
         (IN_USE, POOL, HOST, "assigned", ""),
         (replace(IN_USE, handed_out=False), POOL, HOST, "assigned", "its host has not confirmed it yet"),
         (with_report(IN_USE, guest_users=("ada",)), POOL, HOST, "connected", "logged on: ada"),
-        (replace(IN_USE, assigned_at=NOW - 1800), POOL, HOST, "assigned",
+        (with_report(replace(IN_USE, assigned_at=NOW - 1800), running_since=NOW - 9999), POOL, HOST, "assigned",
          "no log-on was seen in 30 minutes; does the image have vgpuctl's guest helper?"),
         (with_report(IN_USE, logged_on_seen=True, logged_off=True), POOL, HOST, "assigned", "its user has logged off"),
         (with_report(replace(IN_USE, power_on=False), state="stopped"), POOL, HOST, "off", ""),

@@ -19,7 +19,9 @@ function place(section) {
   const all = focus ? [...section.querySelectorAll("a, [tabindex]")] : [];
   const href = focus?.getAttribute("href"), number = all.indexOf(focus);
   const lefts = [...section.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  const open = [...section.querySelectorAll("details[open]")].map((one) => one.id);
   return (next) => {
+    next.querySelectorAll("details").forEach((one) => { one.open = open.includes(one.id); });
     [...next.querySelectorAll(".scroll")].forEach((one, index) => { one.scrollLeft = lefts[index] ?? 0; });
     if (!focus) return;
     const others = [...next.querySelectorAll("a, [tabindex]")];

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One table for all secrets that are good once; what the former one had was good for ten minutes."""
+"""Desktops whose restart is wanted; one table for all secrets that are good once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ down_revision = "0006"
 
 
 def upgrade() -> None:
-    """Put the new table in the place of the former one."""
+    """Add the columns, and the table in the place of the former one, whose rows were good for ten minutes."""
+    op.add_column("desktop", sa.Column("restart_at", sa.Float()))
+    op.add_column("desktop", sa.Column("restart_at_once", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.add_column("desktop", sa.Column("restart_error", sa.Text()))
     op.drop_index(op.f("ix_begun_sign_in_expires_at"), table_name="begun_sign_in")
     op.drop_table("begun_sign_in")
     op.create_table(
