@@ -83,7 +83,7 @@ def every_page(text: str) -> dict[str, PageView]:
     query = {"pool": text, "user": text, "after": text, "kind": text, "person": text}
     person = PersonResult(text, text, (text,), True, True, text, text, 1)
     rights = (EntitlementResult(text, text, text, 1), EntitlementResult("everybody", text, None, 1))
-    use = UseResult(text, 1.0, 1.0, None, 1.0, 1, {text: 2})
+    use = UseResult(text, 1.0, 1.0, None, 1.0, 0.5, 0.5, None, 900, 1, {text: 2})
     quota = QuotaResult(text, 1, None, 1024, text)
     token = ApiTokenResult(text, None, text, text, None, text, (text,))
     progress = FleetProgressResult(9, 9, (desktop,), (desktop,), (ImageCopyResult(text, text, text),))
