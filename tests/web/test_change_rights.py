@@ -94,7 +94,7 @@ def test_who_has_a_right_on_a_pool_sees_that_pool_alone(site: Site, tokens: dict
     pages = {path for path in seen if not path.startswith(("/change/", "/web/", "/desktops?"))}
     expected = {"/pools", "/pools/office", "/desktops", "/progress", *(f"/desktops/office-00{n}" for n in range(1, 5))}
     if who == "manager":
-        expected |= {"/images", "/images/office", "/rights", "/use"}
+        expected |= {"/images", "/images/office", "/rights", "/use", "/use.csv"}
     assert pages == {*expected, "/"}
     for path in pages:
         text = site.get(path, tokens[who]).text

@@ -227,7 +227,7 @@ def test_a_full_page_of_the_journal_leads_to_older_entries() -> None:
         FleetEventResult(n, "2026-01-02T03:04:05Z", "x", "y", "z", None, None, None, None) for n in range(100, 0, -1)
     ]
     page = desktop_views.journal_view(events, {"kind": "x"})
-    assert [one.href for one in page.sections[1].links] == ["/journal?kind=x&before=1"]
-    assert desktop_views.journal_view(events[1:], {}).sections[1].links == ()
+    assert [one.href for one in page.sections[1].links] == ["/journal?kind=x&before=1", "/journal.csv?kind=x"]
+    assert [one.href for one in desktop_views.journal_view(events[1:], {}).sections[1].links] == ["/journal.csv"]
     assert cells.with_query("/a", {"b": "&c", "d": None, "e": ""}) == "/a?b=%26c"
     assert cells.path_of("pools", "../x y") == "/pools/..%2Fx%20y"

@@ -22,8 +22,8 @@ from vgpuctl.controller.model import FleetCaller
 from vgpuctl.controller.policy import no_desktop
 from vgpuctl.controller.web import change_views, render
 from vgpuctl.controller.web.answers import (
+    ErrorPages,
     InThread,
-    guarded,
     html,
     own_path,
     read_form,
@@ -73,8 +73,9 @@ class WebChanges:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
+        errors = ErrorPages(self._callers, self._in_thread)
         return [
-            Route(change.path, guarded(answer(change), self._callers.issuer), methods=[method])
+            Route(change.path, errors.guarded(answer(change)), methods=[method])
             for change in CHANGES.values()
             for method, answer in (("GET", self._show), ("POST", self._make))
         ]

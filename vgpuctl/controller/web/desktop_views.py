@@ -94,10 +94,11 @@ def journal_view(events: Sequence[FleetEventResult], query: Query) -> PageView:
     older: tuple[Link, ...] = ()
     if len(events) == PAGE_EVENTS:
         older = (Link("Older entries", with_query("/journal", {**query, "before": events[-1].id})),)
+    file = Link("Download as CSV", with_query("/journal.csv", {**query, "before": None}))
     return PageView(
         "Journal", "journal", "who changed what, the newest first",
         (
             Section("filters", "", "filters", filters),
-            Section("entries", "Entries", "table", events_table(events), (*newest, *older)),
+            Section("entries", "Entries", "table", events_table(events), (*newest, *older, file)),
         ),
     )  # fmt: skip

@@ -163,9 +163,10 @@ def use_view(use: Sequence[UseResult], query: Query) -> PageView:
         "Most GPU memory", "Idle now", "Refused",
     )  # fmt: skip
     table = TableView(columns, rows, "Nobody had a desktop then.", frozenset(range(1, 9)))
+    file = Link("Download as CSV", with_query("/use.csv", query))
     return PageView(
         "Use", "use", "of the last 30 days" if not query.get("since") else "what people had",
-        (Section("filters", "", "filters", filters), Section("use", "Use", "table", table)),
+        (Section("filters", "", "filters", filters), Section("use", "Use", "table", table, (file,))),
     )  # fmt: skip
 
 
