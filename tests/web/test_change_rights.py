@@ -36,7 +36,7 @@ BUTTONS = {
         "viewer": set(), "operator": {"/change/cordon-host", "/change/drain-host"},
         "admin": {"/change/cordon-host", "/change/drain-host", "/change/label-host", "/change/remove-host"},
     },
-    "/rights": {"manager": set(), "admin": {"/change/entitle", "/change/quota"}},
+    "/rights": {"manager": set(), "admin": {"/change/entitle", "/change/new-quota"}},
     "/images": {"manager": set(), "operator": set(), "admin": {"/change/new-image"}},
 }  # fmt: skip
 
@@ -123,7 +123,7 @@ def test_another_site_fills_in_no_form(site: Site) -> None:
     assert answer.tree.xpath("//main//form") == []
     assert answer.tree.xpath("//main//a/@href") == [path]
     assert len(site.get(path, {**site.headers, "Sec-Fetch-Site": "same-origin"}).tree.xpath("//main//form")) == 1
-    for query in ("name=office&name=office", "name=office&odd=1", f"name=office&reason={'x' * 7000}", "name=%00"):
+    for query in ("name=office&name=office", "name=office&odd=1", "name=%00"):
         assert site.get(f"/change/pause-pool?{query}").status == 400, query
 
 

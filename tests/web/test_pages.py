@@ -117,6 +117,14 @@ def test_the_journal_has_filters_and_older_entries(site: Site) -> None:
     assert texts(f"kind=pool-added&before={events[0].id}") == added[1:]
     assert texts("kind=pool-added&pool=design&person=test") == added[1:2]
     assert texts("host=gpu01&kind=host-added") == ["gpu01 at agent:/gpu01"]
+    with site.fleet.made_by(ADMIN):
+        site.fleet.cordon_host(ADMIN, "gpu03")
+        site.fleet.uncordon_host(ADMIN, "gpu03")
+    assert texts("actor_kind=local") == ["gpu03: active", "gpu03: cordoned"]
+    assert texts("actor_kind=token") == []
+    assert set(texts("actor_kind=controller&kind=handed-out")) <= set(texts("actor_kind=controller"))
+    assert texts("actor_kind=controller")
+    assert site.get("/journal?actor_kind=ghost").status == 400
     site.fleet.assign(ADMIN, "design", "zoe")
     name = site.store.desktops.list(user="zoe")[0].name
     assert f"{name} to zoe" in texts("person=zoe")

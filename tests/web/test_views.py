@@ -84,7 +84,7 @@ def every_page(text: str) -> dict[str, PageView]:
     person = PersonResult(text, text, (text,), True, True, text, text, 1)
     rights = (EntitlementResult(text, text, text, 1), EntitlementResult("everybody", text, None, 1))
     use = UseResult(text, 1.0, 1.0, None, 1.0, 0.5, 0.5, None, 900, 1, {text: 2})
-    quota = QuotaResult(text, 1, None, 1024, text)
+    quota = QuotaResult(text, 1, None, 1024, text, 1)
     token = ApiTokenResult(text, None, text, text, None, text, (text,))
     progress = FleetProgressResult(9, 9, (desktop,), (desktop,), (ImageCopyResult(text, text, text),))
     capacity = FleetCapacityResult(

@@ -522,7 +522,7 @@ class Entitlement(Value):
 class Quota(Value):
     """How much each of those may have whom `who` names: a person, `@GROUP` or `everybody`. None: it is not limited.
 
-    `gpu_mib`: GPU memory of all vGPUs of a person's desktops. `set_by`: who set it.
+    `gpu_mib`: GPU memory of all vGPUs of a person's desktops. `set_by`: who set it. `generation`: of its changes.
     """
 
     who: str
@@ -530,6 +530,7 @@ class Quota(Value):
     running: int | None = None
     gpu_mib: int | None = None
     set_by: str = ""
+    generation: int = 1
 
 
 class QuotaLimit(Value):

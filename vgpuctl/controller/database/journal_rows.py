@@ -43,6 +43,7 @@ class JournalRows(Rows):
         self,
         *,
         kind: str | None = None,
+        actor_kind: str | None = None,
         person: str | None = None,
         pool: str | None = None,
         host: str | None = None,
@@ -53,7 +54,13 @@ class JournalRows(Rows):
         """Return entries, the newest first, that are older than one; `person`: who did it, or whom it is about."""
         event = schema.event
         statement = select(event).order_by(event.c.id.desc()).limit(min(limit, MAX_EVENTS))
-        equal = ((event.c.kind, kind), (event.c.pool, pool), (event.c.host, host), (event.c.desktop, desktop))
+        equal = (
+            (event.c.kind, kind),
+            (event.c.actor_kind, actor_kind),
+            (event.c.pool, pool),
+            (event.c.host, host),
+            (event.c.desktop, desktop),
+        )
         for column, value in equal:
             statement = statement if value is None else statement.where(column == value)
         if person is not None:

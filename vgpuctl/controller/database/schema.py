@@ -165,6 +165,7 @@ quota = Table(
     Column("running", Integer),
     Column("gpu_mib", BigInteger),
     Column("set_by", NAME, nullable=False),
+    Column("generation", Integer, nullable=False, server_default="1"),
 )
 
 web_session = Table(

@@ -115,7 +115,7 @@ def _quotas_table(quotas: Sequence[QuotaResult]) -> TableView:
         (
             Cell(one.who),
             *(Cell("any" if number is None else str(number)) for number in (one.desktops, one.running, one.gpu_mib)),
-            Cell("Change", _QUOTA.href({name: getattr(one, name) for name in _QUOTA.shows})),
+            Cell("Change", _QUOTA.href({"who": one.who})),
             Cell("Delete", _DELETE_QUOTA.href({"who": one.who})),
         )
         for one in quotas

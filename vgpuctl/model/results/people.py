@@ -26,7 +26,7 @@ class ApiTokenResult(Value):
 class QuotaResult(Value):
     """How much a person, each one of `@GROUP`, or everybody may have; null: that is not limited.
 
-    `gpu_mib`: GPU memory of the vGPUs of all his desktops.
+    `gpu_mib`: GPU memory of the vGPUs of all his desktops. `generation`: each change raises it.
     """
 
     who: str
@@ -34,6 +34,7 @@ class QuotaResult(Value):
     running: int | None
     gpu_mib: int | None
     set_by: str
+    generation: int
 
 
 class LimitResult(Value):
