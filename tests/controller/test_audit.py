@@ -18,6 +18,7 @@ from tests.controller.test_access import PASSWORD, sign_in
 from tests.controller.test_people import ELSEWHERE, HOME, SteppedClock, entitle
 from tests.controller.test_store import add_events
 from vgpuctl.controller.database.engine import Database, DatabaseUnreachable
+from vgpuctl.controller.database.journal_rows import JournalGuard
 from vgpuctl.controller.database.place_rows import DAY_SECONDS, MOST_PLACES, PLACE_DAYS
 from vgpuctl.controller.database.store import Store, migrate, open_store, upgrade
 from vgpuctl.controller.model import (
@@ -133,12 +134,20 @@ def test_the_journal_of_another_role(postgresql: Server) -> None:
     url = postgresql.url("desk")
     own_url = url.replace("fleet@", "desk@")
     upgrade(own_url)
+    with opened(own_url) as store:
+        before = store.journal.guard()
+        assert before is not None
+        assert (before.user, before.owner, before.may_change, before.triggers) == ("desk", "desk", True, 2)
     page = (DOCS / "howto/fleet-journal.md").read_text()
     script = re.search(r"```sql\n(.*?)```", page, re.DOTALL)
     assert script is not None
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(re.sub(r"\bfleet\b", "desk", script[1]).encode())
     with opened(own_url) as store:
+        assert store.journal.guard() == JournalGuard("desk", "vgpuctl_journal", False, True, 2)
+        postgresql.run("GRANT vgpuctl_journal TO desk")
+        assert store.journal.guard() == JournalGuard("desk", "vgpuctl_journal", True, True, 2)
+        postgresql.run("REVOKE vgpuctl_journal FROM desk")
         add_image(store)
         add_events(store, [100.0, 0.0])
         store.journal.prune(JournalLimits())

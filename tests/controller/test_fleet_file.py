@@ -172,9 +172,22 @@ def test_a_signature_in_a_url_and_groups_of_a_directory_are_not_exported(
     content = YAML(typ="safe").load(text)
     assert content["images"]["signed"]["url"] == "https://images.example.org/a.qcow2"
     assert content["people"]["lea"] == {"realm": "ldap"}
-    content["images"]["signed"]["url"] = url
-    file = write(tmp_path / "fleet.yaml", {"version": 1, "images": {"signed": content["images"]["signed"]}})
-    assert apply(controller, file) == [("image", "signed", "unchanged")]
+    image = content["images"]["signed"]
+
+    def applied(**more: object) -> tuple[str, str]:
+        """Apply the image with other keys; return what that is called, and the URL that the controller has then."""
+        file = write(tmp_path / "fleet.yaml", {"version": 1, "images": {"signed": {**image, **more}}})
+        ((_, _, change),) = apply(controller, file)
+        return change, str(controller.data("show-image", "signed")["url"])
+
+    assert applied() == ("unchanged", url)
+    assert applied(url=url) == ("unchanged", url)
+    assert applied(version="2") == ("changed", url), "the signature is not lost with another change"
+    assert applied(version="3", url=f"{url}2") == ("changed", f"{url}2"), "a new one counts"
+    assert applied(version="3", url="https://images.example.org/b.qcow2") == (
+        "changed",
+        "https://images.example.org/b.qcow2",
+    )
 
 
 def test_all_people_are_exported(controller: Controller, tmp_path: Path) -> None:

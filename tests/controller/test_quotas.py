@@ -189,6 +189,11 @@ def test_the_memory_of_desktops_that_say_nothing_of_it() -> None:
     whole = parse_pool({**without, "vm": {"mode": "passthrough", "gpu": "A100", "gpus": 2}}, "spec")
     assert gpu_mib_of(replace(on, report=DesktopReport(True, vgpus=(DesktopVgpu(VGPU.gpu),))), whole, room) == 40960
     assert gpu_mib_of(replace(off, profile=None), whole, room) == 2 * 40960, "while it is off, and has none"
+    undivided = replace(room, rules=(), gpus=(replace(gpu, rule=None, framebuffer_mib=46068),))
+    assert (
+        gpu_mib_of(replace(on, report=DesktopReport(True, vgpus=(DesktopVgpu(VGPU.gpu),))), whole, undivided) == 46068
+    )
+    assert gpu_mib_of(replace(off, profile=None), whole, undivided) == 2 * 46068, "no rule divides it"
 
 
 def test_a_quota_that_is_none(own_store: Store) -> None:

@@ -17,14 +17,19 @@ from tests.controller.conftest import opened
 from tests.controller.test_people import SteppedClock
 from tests.controller.test_quotas import ADMIN, VGPU, set_quota, with_pools
 from tests.controller.test_store import report_all
+from tests.controller.thin_host import ThinHost, ThinLink
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.backup import restore_backup, write_backup
 from vgpuctl.controller.database.store import Store, open_store, upgrade
 from vgpuctl.controller.database.use_rows import DAY_SECONDS, USE_DAYS
 from vgpuctl.controller.fleet import FleetService
-from vgpuctl.controller.model import CallerKind, DesktopReport, FleetCaller, Right
+from vgpuctl.controller.hosts.use_meter import UseMeter, measure
+from vgpuctl.controller.model import CallerKind, Desktop, DesktopReport, FleetCaller, MeasuredUse, Right
 from vgpuctl.controller.routes import CALLS
 from vgpuctl.errors import InvalidInput, NoCapacity, VgpuctlError
+from vgpuctl.model.results.usage import VgpuUsageResult
+from vgpuctl.model.usage import EngineUse, VgpuUse
+from vgpuctl.value import replace
 
 HOUR = 3600.0
 DAY = 20_000
@@ -255,3 +260,82 @@ def test_a_restored_database_counts_nothing_that_nobody_saw(timed: Store, clock:
         spans = connection.execute(select(schema.use_span)).all()
         assert len(spans) == 2
         assert None not in {one.until_at for one in spans}
+
+
+def test_what_is_really_used_is_added_to_the_assignment(timed: Store, clock: SteppedClock) -> None:
+    office = timed.desktops.find("office-001")
+    work_four_hours(timed, clock)
+    key = (office.id, "ada")
+    one = MeasuredUse(HOUR, 0.5 * HOUR, HOUR, 1024 * HOUR, 1500)
+    timed.use.add_measured({key: one, ("gone", "bob"): one, (office.id, "bob"): one})
+    timed.use.add_measured({key: MeasuredUse(memory_known_seconds=HOUR, memory_mib_seconds=2048 * HOUR)})
+    timed.use.add_measured({key: MeasuredUse(busy_known_seconds=HOUR)})
+    timed.use.add_measured({})
+    rows = {
+        one.name: one for one in FleetService(timed, lambda host: pytest.fail(str(host))).show_use(ADMIN, "person").data
+    }
+
+    def used(name: str) -> tuple[object, ...]:
+        row = rows[name]
+        return row.gpu_used_gib_hours, row.gpu_known_hours, row.gpu_used_percent, row.gpu_peak_mib
+
+    assert used("ada") == (3.0, 2.0, 25.0, 1500)
+    assert used("bob") == (None, 0.0, None, None), "not known is not 0, and ada's desktop is not bob's"
+
+
+def test_of_a_long_span_what_was_measured_counts_by_time(timed: Store, clock: SteppedClock) -> None:
+    begin, lab = DAY * DAY_SECONDS, timed.desktops.find("lab-001")
+    clock.seconds += 4 * HOUR
+    timed.use.add_measured({(lab.id, "bob"): MeasuredUse(4 * HOUR, HOUR, 4 * HOUR, 400 * HOUR, 7)})
+    (half,) = timed.use.sums("person", begin + HOUR, begin + 3 * HOUR, pool="lab")
+    assert half.measured == MeasuredUse(2 * HOUR, 0.5 * HOUR, 2 * HOUR, 200 * HOUR, 7)
+
+
+def usage_row(uuid: str, sm: float | None, used_mib: int | None, *, is_read: bool = True) -> VgpuUsageResult:
+    use = VgpuUse("gpu", (), engines=EngineUse(sm=sm), memory_used_bytes=None if used_mib is None else used_mib << 20)
+    return VgpuUsageResult(
+        "vm", uuid, None, 0, "c", "gpu", None, None, None, None, None, True, None, {}, True, None, None, None, None,
+        None, use if is_read else None,
+    )  # fmt: skip
+
+
+def test_a_reading_says_what_desktops_with_users_used() -> None:
+    ada, bob, free = (
+        Desktop(name, "p", name, "m", "i", user=user) for name, user in (("a", "ada"), ("b", "bob"), ("c", None))
+    )
+    rows = [usage_row("a", 0.5, 100), usage_row("a", 0.25, 50), usage_row("c", 1, 1), usage_row("x", 1, 1)]
+    known = MeasuredUse(60.0, 45.0, 60.0, 9000.0, 150)
+    assert measure(rows, (ada, bob, free), 60.0) == {("a", "ada"): known}
+    assert measure([usage_row("b", None, 10)], (bob,), 60.0) == {("b", "bob"): MeasuredUse(0, 0, 60.0, 600.0, 10)}
+    partly = [usage_row("b", 1, 10), usage_row("b", 1, 1, is_read=False)]
+    assert measure(partly, (bob,), 60.0) == {("b", "bob"): MeasuredUse()}, "of one of its vGPUs nothing is known"
+
+
+def test_the_meter_asks_once_a_minute_and_stores_seldom(timed: Store, clock: SteppedClock, tmp_path: Path) -> None:
+    lab = timed.desktops.find("lab-001")
+    host = ThinHost("gpu01", tmp_path / "thin", 1, 1)
+    link: Any = ThinLink(host)
+    meter = UseMeter(timed)
+
+    def read(seconds: float, sm: float | None, *, gap: float | None = None) -> None:
+        clock.seconds += seconds
+        at = host.usage.time + (seconds if gap is None else gap)
+        host.usage = replace(host.usage, time=at, vgpus=(usage_row(lab.id, sm, 1024),))
+        meter.read(link, (lab,))
+
+    def stored() -> MeasuredUse:
+        (one,) = timed.use.sums("pool", 0.0, clock.seconds + 1, pool="lab")
+        return one.measured
+
+    for _ in range(3):
+        read(20.0, 0.5)
+    assert host.calls["top"] == 1
+    read(60.0, 0.5)
+    assert stored() == MeasuredUse(), "it is kept until there is more"
+    read(60.0, 0.5, gap=0.0)
+    read(3000.0, None)
+    assert stored() == MeasuredUse(60.0, 30.0, 210.0, 210.0 * 1024, 1024), "one reading says nothing of an hour"
+    read(60.0, 1.0)
+    meter.store()
+    meter.store()
+    assert stored() == MeasuredUse(120.0, 90.0, 270.0, 270.0 * 1024, 1024)

@@ -25,6 +25,7 @@ from vgpuctl.model.desktop import DesktopMark, Fence, FleetRequest, FleetStatus
 from vgpuctl.model.host_room import HostRoom
 from vgpuctl.model.image_copy import CopyState, ImageCopy, ImageRequest
 from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.value import Value, replace
 
 PROFILE = "A100-4C"
@@ -79,6 +80,7 @@ class ThinHost:
         self.calls_at_once = 0
         self.starting_at_once: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
+        self.usage = UsageResult(name, 0.0, 0.0, 0.0, None, (), ())
 
     def count_starting(self) -> None:
         """Note how many of each pool start now; with the lock held."""
@@ -146,6 +148,10 @@ class ThinCalls:
             for gpu, (address, count) in zip(room.gpus, taken.items(), strict=True)
         ]
         return replace(room, gpus=tuple(gpus))
+
+    def top(self) -> QueryResult[UsageResult]:
+        self._host.calls["top"] += 1
+        return QueryResult(self._host.usage)
 
     def show_address(self, name: str, *, seen_by_host: bool = False) -> QueryResult[Any]:
         raise NotFound(f"{name} has no address")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import pytest
 from tests.web.site import ADMIN, Site, running_site
 from vgpuctl.controller.model import NewDesktop, PoolChanges
 from vgpuctl.controller.routes import CALLS
+from vgpuctl.controller.web import csv_files
 from vgpuctl.controller.web.answers import DATA_IMAGES_POLICY, POLICY
 from vgpuctl.controller.web.pages import PAGES
+from vgpuctl.model.results.people import UseResult
 
 PATHS = (
     "/", "/pools", "/pools/office", "/desktops", "/desktops/office-001", "/desktops/office-001/console", "/hosts",
@@ -115,6 +119,14 @@ def test_the_journal_has_filters_and_older_entries(site: Site) -> None:
     assert texts(f"kind=pool-added&before={events[0].id}") == added[1:]
     assert texts("kind=pool-added&pool=design&person=test") == added[1:2]
     assert texts("host=gpu01&kind=host-added") == ["gpu01 at agent:/gpu01"]
+    with site.fleet.made_by(ADMIN):
+        site.fleet.cordon_host(ADMIN, "gpu03")
+        site.fleet.uncordon_host(ADMIN, "gpu03")
+    assert texts("actor_kind=local") == ["gpu03: active", "gpu03: cordoned"]
+    assert texts("actor_kind=token") == []
+    assert set(texts("actor_kind=controller&kind=handed-out")) <= set(texts("actor_kind=controller"))
+    assert texts("actor_kind=controller")
+    assert site.get("/journal?actor_kind=ghost").status == 400
     site.fleet.assign(ADMIN, "design", "zoe")
     name = site.store.desktops.list(user="zoe")[0].name
     assert f"{name} to zoe" in texts("person=zoe")
@@ -166,6 +178,9 @@ def test_errors_are_pages_too(site: Site, path: str, status: int) -> None:
     assert (answer.status, answer.headers["Content-Security-Policy"]) == (status, POLICY)
     assert "Traceback" not in answer.text
     assert "‮" not in answer.text
+    if "static" not in path and "section=" not in path:
+        assert "/journal" in answer.tree.xpath("//nav[@aria-label='Main']//a/@href"), "who is signed in keeps his menu"
+        assert answer.tree.xpath("string(//*[@class='name'])") == "browser"
 
 
 def test_who_has_no_token_signs_in(site: Site) -> None:
@@ -222,3 +237,39 @@ def test_64_gpus_cost_few_queries_and_bytes_and_more_have_one_bar_for_each_host(
         assert "office: " in " ".join(
             tree.xpath("//*[@class='bars']//svg/@aria-label | //*[@class='bars']//title/text()")
         )
+
+
+def csv_rows(site: Site, path: str) -> list[dict[str, str]]:
+    """Return the rows of a file, which browsers save."""
+    answer = site.get(path)
+    assert (answer.status, answer.headers.get_content_type()) == (200, "text/csv")
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="{path[1:].partition(".")[0]}.csv"'
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    return list(csv.DictReader(io.StringIO(answer.text)))
+
+
+def test_use_and_journal_are_files_with_the_same_filters(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    person = "=cmd|'/c calc'!A1"
+    site.store.use.refuse("office", person, "no-capacity")
+    (link,) = site.get("/use?by=person&pool=office").tree.xpath("//a[text()='Download as CSV']/@href")
+    assert link == "/use.csv?by=person&pool=office"
+    row = next(one for one in csv_rows(site, link) if one["name"].endswith(person))
+    assert row["name"] == f"'{person}", "no spreadsheet computes it"
+    assert (row["refused"], row["assigned_hours"]) == ("no-capacity=1", "0.0")
+    assert row["gpu_used_gib_hours"] == row["gpu_used_percent"] == "", "not known is not 0"
+    (link,) = site.get("/journal?kind=pool-added&before=9999999").tree.xpath("//a[text()='Download as CSV']/@href")
+    entries = csv_rows(site, link)
+    assert [one["pool"] for one in entries] == ["training", "design", "office"]
+    monkeypatch.setattr(csv_files, "PART", 2)
+    assert csv_rows(site, link) == entries, "more than is read at a time"
+    monkeypatch.setattr(csv_files, "MOST_ROWS", 2)
+    assert csv_rows(site, link) == entries[:2]
+    assert site.get("/use.csv?by=nothing").status == 400
+    assert site.get("/journal.csv", {}).status == 401
+
+
+@pytest.mark.parametrize("text", ["=1", "+1", "-1", "@a", " \t=1", "\r1", "＝1", "\n@a"])
+def test_no_cell_of_a_file_is_computed(text: str) -> None:
+    use = UseResult(text, 1.0, 1.0, None, 1.0, None, 0.0, None, None, 0, {})
+    row = list(csv.reader(io.StringIO(csv_files.csv_text(UseResult, [use]), newline="")))[1]
+    assert row[:4] == [f"'{text}", "1.0", "1.0", ""]

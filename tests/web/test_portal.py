@@ -99,6 +99,35 @@ def test_a_person_and_a_desktop(browser: Browser, tmp_path: Path, scripts: bool)
         context.close()
 
 
+def test_the_keyboard_stays_where_it_is_when_a_section_is_replaced(browser: Browser, tmp_path: Path) -> None:
+    with running_site(tmp_path, hosts=1, maximum=6, spare=2) as site:
+        site.wait_until(lambda: site.ready() == 6, "six desktops")
+        site.fleet.ensure_person(ADMIN, "ada")
+        site.fleet.set_password(ADMIN, "ada", PASSWORD)
+        names = [site.fleet.assign(ADMIN, pool, "ada").data.name for pool in ("office", "training")]
+        context = browser.new_context(base_url=site.url)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.goto("/")
+        page.get_by_label("Name").fill("ada")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("#live")).to_have_text("live")
+        for name, other in (names, names[::-1]):
+            back = page.get_by_role("button", name=f"Give back {name}")
+            back.focus()
+            page.evaluate("document.getElementById('desktops').old = true")
+            site.fleet.stop_desktop(ADMIN, other)
+            expect(page.locator("#desktops li", has_text=other).locator(".badge")).to_have_text("off")
+            assert page.evaluate("document.getElementById('desktops').old === undefined"), "it is another element"
+            expect(back).to_be_focused()
+        page.get_by_role("button", name=f"Give back {names[1]}").focus()
+        site.fleet.release(ADMIN, names[1])
+        expect(page.locator("#desktops li")).to_have_count(1)
+        assert page.evaluate("document.activeElement.closest('#desktops') !== null"), "the nearest one that is left"
+        context.close()
+
+
 def test_a_page_ends_with_its_session(browser: Browser, tmp_path: Path) -> None:
     """Who is disabled sees on his open page, without reloading it, that he is no longer signed in."""
     with running_site(tmp_path, hosts=1, maximum=6, spare=2) as site:

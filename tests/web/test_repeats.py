@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from tests.controller.conftest import opened
 from vgpuctl.controller.database.store import Store, upgrade
-from vgpuctl.controller.web.repeats import KEPT_SECONDS, Repeats
+from vgpuctl.controller.web.repeats import KEPT_SECONDS, MAX_KEPT, Repeats
 from vgpuctl.errors import Busy, InvalidInput, Refused
 
 FORM = {"path": "/change/set-password", "name": "ada"}
@@ -68,6 +68,29 @@ def test_later_it_is_not_done_again_and_the_secret_is_gone(store: Store) -> None
     assert repeats.answer("person:eve", "1", FORM, made).body == b"secret 2"
     with store.database.read() as connection:
         assert "secret" not in str(connection.exec_driver_sql("SELECT * FROM answer").all())
+
+
+def test_one_that_still_runs_is_not_begun_again_however_long_it_takes(store: Store) -> None:
+    now, begun, goes_on = [0.0], threading.Event(), threading.Event()
+    repeats, made = Repeats(store, lambda: now[0]), Made()
+
+    def make() -> Response:
+        begun.set()
+        assert goes_on.wait(30)
+        return made()
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(repeats.answer, "person:ada", "1", FORM, make)
+        assert begun.wait(30)
+        now[0] = 3 * KEPT_SECONDS
+        for number in range(MAX_KEPT + 1):
+            repeats.answer("person:eve", str(number), FORM, lambda: Response("other"))
+        second = threads.submit(repeats.answer, "person:ada", "1", FORM, make)
+        goes_on.set()
+        assert (first.result(30).body, second.result(30).body) == (b"secret 1", b"secret 1")
+    now[0] += KEPT_SECONDS
+    assert repeats.answer("person:ada", "1", FORM, made).body == b"secret 1", "it is kept from its end on"
+    assert made.count == 1
 
 
 def test_what_failed_can_be_sent_again(store: Store) -> None:

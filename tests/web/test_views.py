@@ -83,8 +83,8 @@ def every_page(text: str) -> dict[str, PageView]:
     query = {"pool": text, "user": text, "after": text, "kind": text, "person": text}
     person = PersonResult(text, text, (text,), True, True, text, text, 1)
     rights = (EntitlementResult(text, text, text, 1), EntitlementResult("everybody", text, None, 1))
-    use = UseResult(text, 1.0, 1.0, None, 1.0, 1, {text: 2})
-    quota = QuotaResult(text, 1, None, 1024, text)
+    use = UseResult(text, 1.0, 1.0, None, 1.0, 0.5, 0.5, None, 900, 1, {text: 2})
+    quota = QuotaResult(text, 1, None, 1024, text, 1)
     token = ApiTokenResult(text, None, text, text, None, text, (text,))
     progress = FleetProgressResult(9, 9, (desktop,), (desktop,), (ImageCopyResult(text, text, text),))
     capacity = FleetCapacityResult(
@@ -227,7 +227,7 @@ def test_a_full_page_of_the_journal_leads_to_older_entries() -> None:
         FleetEventResult(n, "2026-01-02T03:04:05Z", "x", "y", "z", None, None, None, None) for n in range(100, 0, -1)
     ]
     page = desktop_views.journal_view(events, {"kind": "x"})
-    assert [one.href for one in page.sections[1].links] == ["/journal?kind=x&before=1"]
-    assert desktop_views.journal_view(events[1:], {}).sections[1].links == ()
+    assert [one.href for one in page.sections[1].links] == ["/journal?kind=x&before=1", "/journal.csv?kind=x"]
+    assert [one.href for one in desktop_views.journal_view(events[1:], {}).sections[1].links] == ["/journal.csv"]
     assert cells.with_query("/a", {"b": "&c", "d": None, "e": ""}) == "/a?b=%26c"
     assert cells.path_of("pools", "../x y") == "/pools/..%2Fx%20y"

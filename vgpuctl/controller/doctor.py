@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from vgpuctl.controller.database.journal_rows import JOURNAL_ROLE, TRIGGERS
 from vgpuctl.controller.installation import Installation, SecretFile
 from vgpuctl.controller.planning.phase import SILENT_SECONDS, is_silent
 from vgpuctl.doctor import pick_checks
@@ -29,6 +30,7 @@ CERTIFICATE_DAYS = 30
 FILES, FILES_PER_HOST = 256, 12
 """A controller with many requests, and each of its hosts, have at most so many files open."""
 DAY_SECONDS = 86400.0
+_RESTORE = "vgpuctl controller backup, then restore --replace"
 _START = f"systemctl start {SERVICE_UNIT}"
 _RESTART = f"systemctl restart {SERVICE_UNIT}"
 _STATUS = f"systemctl status {SERVICE_UNIT}"
@@ -92,6 +94,26 @@ def _check_clock(one: Installation) -> Finding:
     if abs(late) <= LATE_SECONDS:
         return ok(text)
     return warn(text, fix="chronyc tracking on both machines: one of them has no time server")
+
+
+def _check_journal(one: Installation) -> Finding:
+    """`restore --replace` makes the tables again, and they belong to the controller's role then."""
+    guard = one.database.journal
+    if guard is None:
+        return not_applicable("SQLite: who owns the file can change the journal")
+    if guard.triggers < len(TRIGGERS):
+        text = f"{guard.triggers} of {len(TRIGGERS)} triggers that refuse changes of the table event are in force"
+        fix = f"as an admin of PostgreSQL: ALTER TABLE event ENABLE TRIGGER ALL; or make it again: {_RESTORE}"
+        return fail(text, fix=fix)
+    if not guard.may_change:
+        return ok(f"the table event belongs to {guard.owner}; {guard.user} adds entries, and changes none")
+    text = f"{guard.user} could change the journal: the table event belongs to {guard.owner}"
+    if not guard.has_role:
+        return not_applicable(f"{text}; docs/howto/fleet-journal.md gives it to another role")
+    fix = "as an admin of PostgreSQL: the script of docs/howto/fleet-journal.md, without CREATE ROLE"
+    if guard.owner == JOURNAL_ROLE:
+        fix = f'as an admin of PostgreSQL: REVOKE {JOURNAL_ROLE} FROM "{guard.user}"'
+    return warn(text, fix=fix)
 
 
 def _check_controller(one: Installation) -> Finding:
@@ -268,6 +290,7 @@ def _check_sign_in(one: Installation) -> Finding:
 CHECKS: tuple[FleetCheck, ...] = (
     FleetCheck("database", "the database and its tables", "the database", _check_database),
     FleetCheck("database-clock", "the clocks of database and machine", "the time of both", _of_database(_check_clock)),
+    FleetCheck("journal", "who could change the journal", "the table's role, triggers", _of_database(_check_journal)),
     FleetCheck("controller", "whether a controller runs here", "the controller's socket", _check_controller),
     FleetCheck("one-controller", "that one controller has SQLite", "leases, the lock", _of_database(_check_alone)),
     FleetCheck("secrets", "who can read secrets", "the modes of state directory, URL, keys, token", _check_secrets),

@@ -359,10 +359,12 @@ class FleetService(
         host = self._store.hosts.change(name, caller.name, state=FleetHostState.CORDONED)
         return Outcome(host.generation != before.generation, self._host_results((host,))[0])
 
-    def label_host(self, caller: FleetCaller, name: str, labels: Mapping[str, str]) -> Outcome[FleetHostResult]:
+    def label_host(
+        self, caller: FleetCaller, name: str, labels: Mapping[str, str], if_generation: int | None = None
+    ) -> Outcome[FleetHostResult]:
         """Set all labels of a host; pools choose hosts by them."""
-        before = self._store.hosts.find(name)
-        host = self._store.hosts.change(name, caller.name, labels=_check_labels(labels))
+        before, checked = self._store.hosts.find(name), _check_labels(labels)
+        host = self._store.hosts.change(name, caller.name, labels=checked, if_generation=if_generation)
         return Outcome(host.generation != before.generation, self._host_results((host,))[0])
 
     def remove_host(self, caller: FleetCaller, name: str) -> Outcome[FleetHostResult]:

@@ -31,6 +31,7 @@ from vgpuctl.controller.planning.pool_spec import POOL_SHAPE, dump_pool, entries
 from vgpuctl.controller.quotas import MOST
 from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.model.results.fleet import AppliedFleetResult, AppliedPartResult, FleetFileResult
+from vgpuctl.value import replace
 
 VERSION = 1
 MAX_TEXT, MAX_ENTRIES = 4096, 100_000
@@ -173,11 +174,17 @@ def parse_fleet(text: str, name: str) -> dict[str, Any]:
 
 
 def export_fleet(client: FleetClient) -> FleetFileResult:
-    """Return the file of a controller's fleet.
+    """Return the file of a controller's fleet; the query of a URL, which may be a signature, is left out.
 
     Raises:
         VgpuctlError: as the controller's calls.
     """
+    fleet = _read_fleet(client)
+    return replace(fleet, images={name: _unsigned(one) for name, one in fleet.images.items()})
+
+
+def _read_fleet(client: FleetClient) -> FleetFileResult:
+    """Return a controller's fleet, with the URLs of images as it has them."""
     return FleetFileResult(
         VERSION,
         {one.name: _host(one) for one in client.call("list-hosts").data},
@@ -203,14 +210,22 @@ def _host(one: Any) -> dict[str, object]:
 
 
 def _image(one: Any) -> dict[str, object]:
-    """Return an image; the query of a URL, which may be a signature, is left out."""
     is_copied = one.file is not None or one.url is not None
     folder = str(PurePosixPath(one.path).parent) if is_copied else None
-    path, url = None if is_copied else one.path, None if one.url is None else one.url.partition("?")[0]
+    path = None if is_copied else one.path
     return _given(
-        file=one.file, url=url, path=path, folder=folder, sha256=one.sha256, size=one.bytes, version=one.version,
+        file=one.file, url=one.url, path=path, folder=folder, sha256=one.sha256, size=one.bytes, version=one.version,
         os=one.os, retired=one.retired,
     )  # fmt: skip
+
+
+def _unsigned(image: Mapping[str, object]) -> dict[str, object]:
+    return {name: _base(value) if name == "url" else value for name, value in image.items()}
+
+
+def _base(url: object) -> str:
+    """Return a URL without its query."""
+    return str(url).partition("?")[0]
 
 
 def _people(client: FleetClient) -> Iterator[Any]:
@@ -259,7 +274,7 @@ def apply_fleet(client: FleetClient, given: Mapping[str, Any], *, dry_run: bool 
     """
     done: list[AppliedPartResult] = []
     warnings: list[str] = []
-    for part in list(_parts(client, given, export_fleet(client))):
+    for part in list(_parts(client, given, _read_fleet(client))):
         changed = [key for key in sorted({*part.after, *(part.before or {})}) if _differs(part, key)]
         kind = "created" if part.before is None else "changed" if changed else "unchanged"
         if kind != "unchanged" and not dry_run:
@@ -318,12 +333,16 @@ def _normal(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _image_part(
     client: FleetClient, name: str, entry: Mapping[str, Any], before: Mapping[str, Any] | None, *, is_last: bool
 ) -> _Part:
-    """Return the part of an image: what the file leaves out stays. It is retired last: its pools may be made before."""
+    """Return the part of an image: what the file leaves out stays. It is retired last: its pools may be made before.
+
+    Of one URL, the signature in the file counts, and without one there that of the controller; it makes no difference.
+    """
+    stored = (before or {}).get("url")
+    if before is not None and stored is not None and "url" in entry and _base(stored) == _base(entry["url"]):
+        url = entry["url"] if "?" in entry["url"] else stored
+        before, entry = {**before, "url": url}, {**entry, "url": url}
     kept = {key: value for key, value in (before or {}).items() if key not in _SOURCE or not _SOURCE & entry.keys()}
     after = {**kept, **entry} if is_last else {**kept, **entry, "retired": bool(kept.get("retired"))}
-    url = str(entry.get("url", ""))
-    if before is not None and "?" in url and before.get("url") == url.partition("?")[0]:
-        before = {**before, "url": url}  # the signature is not read
     shown = {key: value for key, value in after.items() if key in entry}
     return _Part("image", name, before, shown, _call(client, "ensure-image", name=name, **after))
 

@@ -21,6 +21,7 @@ from datetime import UTC
 from pathlib import Path
 
 from vgpuctl.controller.database.engine import Database
+from vgpuctl.controller.database.journal_rows import JournalGuard
 from vgpuctl.controller.database.store import Store, open_store
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.main import database_url
@@ -58,6 +59,7 @@ class DatabaseFacts(Value):
     """A database. `name`: its URL without a password; `version`: of its tables.
 
     `now`: its time; `late_seconds`: by how much it is behind this machine's. `problem`: why it cannot be used.
+    `journal`: who could change the journal there; None: SQLite.
     """
 
     name: str
@@ -68,6 +70,7 @@ class DatabaseFacts(Value):
     late_seconds: float = 0.0
     problem: str | None = None
     fix: str | None = None
+    journal: JournalGuard | None = None
 
 
 class SecretFile(Value):
@@ -198,7 +201,8 @@ def _facts(store: Store, path: str | None) -> DatabaseFacts:
     before = time.time()
     now = store.now()
     late = (before + time.time()) / 2 - now
-    return DatabaseFacts(store.database.name, path is not None, path, store.version, now, late)
+    name, journal = store.database.name, store.journal.guard()
+    return DatabaseFacts(name, path is not None, path, store.version, now, late, journal=journal)
 
 
 def _find_process(path: str) -> ProcessFacts:

@@ -530,7 +530,7 @@ class Entitlement(Value):
 class Quota(Value):
     """How much each of those may have whom `who` names: a person, `@GROUP` or `everybody`. None: it is not limited.
 
-    `gpu_mib`: GPU memory of all vGPUs of a person's desktops. `set_by`: who set it.
+    `gpu_mib`: GPU memory of all vGPUs of a person's desktops. `set_by`: who set it. `generation`: of its changes.
     """
 
     who: str
@@ -538,6 +538,7 @@ class Quota(Value):
     running: int | None = None
     gpu_mib: int | None = None
     set_by: str = ""
+    generation: int = 1
 
 
 class QuotaLimit(Value):
@@ -555,11 +556,26 @@ class QuotaUse(Value):
     gpu_mib: int = 0
 
 
+class MeasuredUse(Value):
+    """What desktops really used of GPUs, as far as their hosts could say it.
+
+    `busy_seconds`: time multiplied by the part of a whole GPU's cores that they used; `memory_mib_seconds`: by the
+    framebuffer that they used. The `known` ones: for how long that is known. `memory_peak_mib`: the highest; None: it
+    is not known.
+    """
+
+    busy_known_seconds: float = 0.0
+    busy_seconds: float = 0.0
+    memory_known_seconds: float = 0.0
+    memory_mib_seconds: float = 0.0
+    memory_peak_mib: int | None = None
+
+
 class DesktopUse(Value):
     """What people had of desktops in some time. `name`: of the person, group or pool; empty: people without a group.
 
     `known_seconds`: while they were on, and it was known whether somebody was logged on. `idle`: how many are on now,
-    and nobody is logged on. `refused`: how many requests, by reason.
+    and nobody is logged on. `refused`: how many requests, by reason. `measured`: what they used of GPUs.
     """
 
     name: str
@@ -570,6 +586,7 @@ class DesktopUse(Value):
     gpu_mib_seconds: float = 0.0
     idle: int = 0
     refused: Mapping[str, int] = EMPTY_MAPPING
+    measured: MeasuredUse = MeasuredUse()
 
 
 class WebSession(Value):

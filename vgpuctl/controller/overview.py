@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.controller.model import Desktop, FleetCaller, FleetEvent, FleetHost, Pool
+from vgpuctl.controller.database.rows import CONTROLLER
+from vgpuctl.controller.model import CallerKind, Desktop, FleetCaller, FleetEvent, FleetHost, Pool
 from vgpuctl.controller.planning.gpu_use import GpuContents, gpus_of
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, state_text
 from vgpuctl.controller.planning.phase import SILENT_SECONDS, PhaseWord, phase_of
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 MOST_DESKTOPS = 1_000_000
 MOST_HOSTS = 1000
 MOST_SHOWN = 200
+ACTOR_KINDS = (*map(str, CallerKind), CONTROLLER)
 MOVING_PHASES = frozenset(map(str, (
     PhaseWord.UNPLACED, PhaseWord.WAITING, PhaseWord.MAKING, PhaseWord.PREPARING, PhaseWord.STARTING, PhaseWord.DIRTY,
     PhaseWord.REFRESHING, PhaseWord.RESTARTING, PhaseWord.STOPPING, PhaseWord.RETIRING,
@@ -117,6 +119,7 @@ class OverviewCalls:
         self,
         caller: FleetCaller,
         kind: str | None = None,
+        actor_kind: str | None = None,
         person: str | None = None,
         pool: str | None = None,
         host: str | None = None,
@@ -126,12 +129,22 @@ class OverviewCalls:
     ) -> QueryResult[tuple[FleetEventResult, ...]]:
         """Return the last entries of the journal, the newest first: of a kind, by or about a person, and so on.
 
-        `before`: only those that are older than the entry with this id.
+        `actor_kind`: who asked for it is `local`, `token`, `person` or `controller`. `before`: only those that are
+        older than the entry with this id.
         """
+        if actor_kind is not None and actor_kind not in ACTOR_KINDS:
+            raise InvalidInput(f"actor_kind: one of {', '.join(ACTOR_KINDS)}")
         if not 1 <= limit <= 1000:
             raise InvalidInput(f"limit: {limit} is not a number from 1 to 1000")
         rows = self._store.journal.find(
-            kind=kind, person=person, pool=pool, host=host, desktop=desktop, before=before, limit=limit
+            kind=kind,
+            actor_kind=actor_kind,
+            person=person,
+            pool=pool,
+            host=host,
+            desktop=desktop,
+            before=before,
+            limit=limit,
         )
         return QueryResult(tuple(map(event_result, rows)))
 

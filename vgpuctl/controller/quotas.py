@@ -33,6 +33,7 @@ class QuotaCalls:
         desktops: int | None = None,
         running: int | None = None,
         gpu_mib: int | None = None,
+        if_generation: int | None = None,
     ) -> Outcome[QuotaResult]:
         """Set how much a person, each one of `@GROUP`, or everybody may have; what is not given is not limited.
 
@@ -46,11 +47,11 @@ class QuotaCalls:
         for name, number in numbers.items():
             if number is not None and not 0 <= number <= MOST[name]:
                 raise InvalidInput(f"{name}: {number} is not a number from 0 to {MOST[name]}")
-        quota = Quota(check_who(who), desktops, running, gpu_mib)
-        changed = self._store.quotas.put(quota, caller.name)
+        quota, changed = self._store.quotas.put(
+            Quota(check_who(who), desktops, running, gpu_mib), caller.name, if_generation
+        )
         people = None if who == EVERYBODY else self._store.entitlements.count_members(who)
-        result = QuotaResult(who, desktops, running, gpu_mib, caller.name)
-        return Outcome(changed, result, warnings=nobody_yet(who, people))
+        return Outcome(changed, _result(quota), warnings=nobody_yet(who, people))
 
     def delete_quota(self, caller: FleetCaller, who: str) -> Outcome[QuotaResult]:
         """Delete a quota: the next one decides, his groups' or everybody's."""
@@ -58,4 +59,4 @@ class QuotaCalls:
 
 
 def _result(quota: Quota) -> QuotaResult:
-    return QuotaResult(quota.who, quota.desktops, quota.running, quota.gpu_mib, quota.set_by)
+    return QuotaResult(quota.who, quota.desktops, quota.running, quota.gpu_mib, quota.set_by, quota.generation)

@@ -87,8 +87,21 @@ def _day(name: str, text: str) -> float:
 
 
 def _result(use: DesktopUse) -> UseResult:
-    hours = [round(one / HOUR_SECONDS, 2) for one in (use.assigned_seconds, use.on_seconds, use.logged_on_seconds)]
+    one = use.measured
     return UseResult(
-        use.name or None, hours[0], hours[1], hours[2] if use.known_seconds else None,
-        round(use.gpu_mib_seconds / HOUR_SECONDS / 1024, 2), use.idle, dict(sorted(use.refused.items())),
-    )  # fmt: skip
+        name=use.name or None,
+        assigned_hours=_hours(use.assigned_seconds),
+        on_hours=_hours(use.on_seconds),
+        logged_on_hours=_hours(use.logged_on_seconds) if use.known_seconds else None,
+        gpu_gib_hours=_hours(use.gpu_mib_seconds / 1024),
+        gpu_used_gib_hours=_hours(one.memory_mib_seconds / 1024) if one.memory_known_seconds else None,
+        gpu_known_hours=_hours(one.memory_known_seconds),
+        gpu_used_percent=round(100 * one.busy_seconds / one.busy_known_seconds, 1) if one.busy_known_seconds else None,
+        gpu_peak_mib=one.memory_peak_mib,
+        idle=use.idle,
+        refused=dict(sorted(use.refused.items())),
+    )
+
+
+def _hours(seconds: float) -> float:
+    return round(seconds / HOUR_SECONDS, 2)

@@ -55,7 +55,8 @@ class GpuRoom(Value):
 
     `state`: what is on it, in the form of its rule. `vgpus`: how many vGPUs are on it. `whole`: VMs get it as a whole;
     `free`: one can get it so now. `reserved_for`: the patterns of the names of VMs that it is reserved for, empty for
-    all. `address`: its PCI address; null: an older agent does not say it.
+    all. `address`: its PCI address; null: an older agent does not say it. `framebuffer_mib`: of the whole GPU; null: it
+    is not known.
     """
 
     model: str
@@ -67,6 +68,7 @@ class GpuRoom(Value):
     free: bool
     reserved_for: tuple[str, ...] = ()
     address: str | None = None
+    framebuffer_mib: int | None = None
 
 
 class HostRoom(Value):

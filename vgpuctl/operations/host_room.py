@@ -111,6 +111,7 @@ def _gpu_rooms(host: Host, snapshot: Snapshot, kinds: dict[GpuKind, int]) -> tup
                 free=gpu.address in free,
                 reserved_for=reserved[gpu.address],
                 address=gpu.address,
+                framebuffer_mib=gpu.framebuffer_mib,
             )
         )
     return tuple(rooms)

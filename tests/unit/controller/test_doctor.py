@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from vgpuctl.controller.database.journal_rows import JournalGuard
 from vgpuctl.controller.doctor import CHECKS, examine, select
 from vgpuctl.controller.installation import CertificateFacts, DatabaseFacts, Installation, ProcessFacts, SecretFile
 from vgpuctl.controller.model import FleetHost, HostLease
@@ -40,13 +41,18 @@ def test_an_installation_in_order() -> None:
     data = examine(GOOD, CHECKS)
     verdicts = {check.id: check.verdict for check in data.checks}
     assert data.verdict == "ok"
-    assert verdicts.pop("database-clock") == verdicts.pop("sign-in") == "not-applicable"
+    assert {verdicts.pop(name) for name in ("database-clock", "journal", "sign-in")} == {"not-applicable"}
     assert set(verdicts.values()) == {"ok"}
     assert all(check.evidence for check in data.checks)
 
 
 def with_host(**more: object) -> Installation:
     return replace(GOOD, hosts=(replace(HOST, **more),))
+
+
+def with_journal(**more: object) -> Installation:
+    guard = replace(JournalGuard("fleet", "vgpuctl_journal", False, True, 2), **more)
+    return replace(GOOD, database=replace(POSTGRESQL, journal=guard))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +63,14 @@ def with_host(**more: object) -> Installation:
         (
             "database-clock", replace(GOOD, database=replace(POSTGRESQL, late_seconds=-7.0)), "warn", "7.0 s ahead",
             "chronyc tracking",
+        ),
+        ("journal", with_journal(), "ok", "belongs to vgpuctl_journal; fleet adds entries", ""),
+        ("journal", with_journal(triggers=1), "fail", "1 of 2 triggers", "ENABLE TRIGGER ALL"),
+        ("journal", with_journal(may_change=True, owner="fleet"), "warn", "belongs to fleet", "fleet-journal.md"),
+        ("journal", with_journal(may_change=True), "warn", "fleet could", 'REVOKE vgpuctl_journal FROM "fleet"'),
+        (
+            "journal", with_journal(may_change=True, owner="fleet", has_role=False), "not-applicable", "another role",
+            "",
         ),
         ("controller", replace(GOOD, process=ProcessFacts("/c", problem="/c: refused")), "fail", "refused", "start"),
         ("one-controller", replace(GOOD, lock_pid=None), "warn", "/s/fleet.db.lock", "systemctl status"),

@@ -106,6 +106,7 @@ def test_whole_gpus_that_vms_have_are_still_gpus_of_the_host(tmp_path, scenario)
     create(host.ports, request(mode="passthrough", gpus=total))
     assert fleet_of(host).free("h", ANY, WHOLE_GPU) == (0, total)
     assert profiles_of(room_of(host)) == {WHOLE_GPU}
+    assert {(gpu.rule, gpu.framebuffer_mib) for gpu in room_of(host).gpus} == {(None, 81920)}, "quotas count it"
 
 
 def test_a_whole_gpu_that_a_process_has_open_is_not_free(tmp_path):

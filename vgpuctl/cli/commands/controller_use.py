@@ -26,6 +26,10 @@ USE = Listing(
         Column("on_hours", "ON H", lambda one: one.on_hours, numeric=True),
         Column("logged_on_hours", "LOGGED ON H", lambda one: one.logged_on_hours, numeric=True),
         Column("gpu_gib_hours", "GPU GIB H", lambda one: one.gpu_gib_hours, numeric=True),
+        Column("gpu_used_gib_hours", "USED", lambda one: one.gpu_used_gib_hours, numeric=True),
+        Column("gpu_known_hours", "KNOWN H", lambda one: one.gpu_known_hours, numeric=True),
+        Column("gpu_used_percent", "GPU %", lambda one: one.gpu_used_percent, numeric=True),
+        Column("gpu_peak_mib", "PEAK MIB", lambda one: one.gpu_peak_mib, numeric=True),
         Column("idle", "IDLE NOW", lambda one: one.idle, numeric=True),
         Column("refused", "REFUSED", lambda one: tuple(f"{count} {code}" for code, count in one.refused.items())),
     ),
@@ -49,11 +53,12 @@ USE = Listing(
 @at_controller
 @click.pass_obj
 def show_use(settings: Settings, by: str, since: str | None, until: str | None, pool: str | None, where: Where) -> int:
-    """Show for how many hours people had desktops, and how much GPU memory with them.
+    """Show for how many hours people had desktops, how much GPU memory with them, and how much they used of it.
 
     Of the hours in which they had one: those in which it was on, and in which somebody was logged on, as far as guests
-    say that. Somebody in several groups, as they are now, counts in each. Requests that were refused are counted by
-    error code.
+    say that. Of the GPU memory that they were given: what they used, and in how many hours that is known; of a whole
+    GPU's cores: how much, on average. What no driver says stays unknown. Somebody in several groups, as they are now,
+    counts in each. Requests that were refused are counted by error code.
     """
 
     def work(guard: SignalGuard) -> run.CommandOutput:

@@ -24,6 +24,7 @@ from vgpuctl.controller.database.rows import (
     check_generation,
     desktop_of,
     forget_crashes,
+    lock_desktops,
     pool_of,
     report_columns,
     row_of_desktop,
@@ -161,7 +162,7 @@ class DesktopRows(Rows):
             pool, now = pool_of(row), self._database.now(connection)
             desktops = {one.id: one for one in map(desktop_of, connection.execute(_of_pool(pool_id)).mappings())}
             changes = plan(pool, tuple(desktops.values()), now)
-            _lock_desktops(connection, (*changes.retire, *changes.release, *changes.move_image))
+            lock_desktops(connection, (*changes.retire, *changes.release, *changes.move_image))
             self._apply(connection, pool, desktops, changes, now)
             return changes
 
@@ -561,15 +562,6 @@ class DesktopRows(Rows):
     def _read(self, statement: Select[tuple[object, ...]]) -> tuple[Desktop, ...]:
         with self._database.read() as connection:
             return tuple(map(desktop_of, connection.execute(statement).mappings()))
-
-
-def _lock_desktops(connection: Connection, ids: Sequence[str]) -> None:
-    """Lock desktops in the order that every transaction has, so that none of two waits for the other."""
-    table = schema.desktop
-    if ids:
-        connection.execute(
-            select(table.c.id).where(table.c.id.in_(ids)).order_by(table.c.id).with_for_update(key_share=True)
-        ).all()
 
 
 def _id_of(table: Table, name: str) -> ScalarSelect[object]:

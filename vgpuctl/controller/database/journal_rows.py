@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, text
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import About, Rows, columns_of, event_of
@@ -27,6 +27,32 @@ class KnownAnswer(Value):
     body: str
 
 
+JOURNAL_ROLE, TRIGGERS = "vgpuctl_journal", ("event_no_change", "event_no_truncate")
+"""On PostgreSQL: the role that the documentation gives the table to, and what refuses changes."""
+_GUARD = text("""
+    SELECT current_user AS user, pg_get_userbyid(c.relowner) AS owner,
+        pg_has_role(c.relowner, 'MEMBER') OR has_table_privilege(c.oid, 'UPDATE, TRUNCATE, TRIGGER') AS may_change,
+        EXISTS (SELECT FROM pg_roles WHERE rolname = :role) AS has_role,
+        (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = ANY(:triggers)
+            AND t.tgenabled IN ('O', 'A')) AS triggers
+    FROM pg_class c WHERE c.oid = 'event'::regclass
+""")
+
+
+class JournalGuard(Value):
+    """Who could change the journal's entries on PostgreSQL. `user`: the controller's role; `owner`: the table's.
+
+    `may_change`: the controller's role could, as it owns the table or may act as its owner. `has_role`: there is a role
+    for the journal. `triggers`: so many are in force.
+    """
+
+    user: str
+    owner: str
+    may_change: bool
+    has_role: bool
+    triggers: int
+
+
 class JournalRows(Rows):
     """The journal of the fleet. Entries are added, and the oldest ones deleted."""
 
@@ -43,6 +69,7 @@ class JournalRows(Rows):
         self,
         *,
         kind: str | None = None,
+        actor_kind: str | None = None,
         person: str | None = None,
         pool: str | None = None,
         host: str | None = None,
@@ -53,7 +80,13 @@ class JournalRows(Rows):
         """Return entries, the newest first, that are older than one; `person`: who did it, or whom it is about."""
         event = schema.event
         statement = select(event).order_by(event.c.id.desc()).limit(min(limit, MAX_EVENTS))
-        equal = ((event.c.kind, kind), (event.c.pool, pool), (event.c.host, host), (event.c.desktop, desktop))
+        equal = (
+            (event.c.kind, kind),
+            (event.c.actor_kind, actor_kind),
+            (event.c.pool, pool),
+            (event.c.host, host),
+            (event.c.desktop, desktop),
+        )
         for column, value in equal:
             statement = statement if value is None else statement.where(column == value)
         if person is not None:
@@ -85,6 +118,14 @@ class JournalRows(Rows):
             if gone:
                 connection.execute(delete(event).where(event.c.id <= gone[-1].id))
             return len(gone) == PRUNE_ENTRIES
+
+    def guard(self) -> JournalGuard | None:
+        """Return who could change entries; None: SQLite, where everybody can who owns the file."""
+        if self._database.is_sqlite:
+            return None
+        with self._database.read() as connection:
+            given = {"role": JOURNAL_ROLE, "triggers": list(TRIGGERS)}
+            return JournalGuard(**connection.execute(_GUARD, given).mappings().one())
 
     def add(self, kind: str, text: str, actor: str, about: About) -> None:
         """Add an entry."""

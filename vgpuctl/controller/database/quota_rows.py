@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, or_, select
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.database.room_rows import room_of
-from vgpuctl.controller.database.rows import About, Rows, columns_of, desktop_of, read_text
+from vgpuctl.controller.database.rows import About, Rows, check_generation, columns_of, desktop_of, read_text
 from vgpuctl.controller.model import EVERYBODY, GROUP_MARK, Desktop, PoolSpec, Quota, QuotaLimit, QuotaUse
 from vgpuctl.controller.planning.changed_fields import changed_fields
 from vgpuctl.controller.planning.quotas import gpu_mib_of, limits_of, refuse_more
@@ -30,17 +30,25 @@ class QuotaRows(Rows):
             rows = connection.execute(select(schema.quota).order_by(schema.quota.c.who)).mappings()
             return tuple(Quota(**row) for row in rows)
 
-    def put(self, quota: Quota, actor: str) -> bool:
-        """Store a quota instead of a former one; return whether it is another one. Nobody loses what he has."""
-        table, new = schema.quota, replace(quota, set_by=actor)
+    def put(self, quota: Quota, actor: str, if_generation: int | None = None) -> tuple[Quota, bool]:
+        """Store a quota instead of a former one; return it, and whether it is another one. Nobody loses what he has.
+
+        Raises:
+            Stale: it was changed since its `if_generation` was read; 0: there was none.
+        """
+        table = schema.quota
         with self._write() as connection:
-            row = connection.execute(select(table).where(table.c.who == quota.who)).mappings().first()
+            own = select(table).where(table.c.who == quota.who).with_for_update(key_share=True)
+            row = connection.execute(own).mappings().first()
             before = None if row is None else Quota(**row)
-            if before is not None and replace(before, set_by=actor) == new:
-                return False
+            former = 0 if before is None else before.generation
+            check_generation(f"the quota of {quota.who}", former, if_generation)
+            new = replace(quota, set_by=actor, generation=former + 1)
+            if before is not None and replace(before, set_by=actor, generation=new.generation) == new:
+                return before, False
             self._database.insert_or_update(connection, table, ("who",), columns_of(new))
             self._note(connection, "quota-set", quota.who, actor, About(user=quota.who), changed_fields(before, new))
-            return True
+            return new, True
 
     def delete(self, who: str, actor: str) -> Quota:
         """Delete a quota; return what it was.

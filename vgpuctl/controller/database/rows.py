@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -283,6 +283,15 @@ def columns_of(value: Value) -> dict[str, Any]:
 def row_of_desktop(desktop: Desktop) -> dict[str, Any]:
     """Return a desktop's row."""
     return {**columns_of(desktop), **report_columns(desktop.report)}
+
+
+def lock_desktops(connection: Connection, ids: Sequence[str]) -> None:
+    """Lock desktops in the order that every transaction has, so that none of two waits for the other."""
+    table = schema.desktop
+    if ids:
+        connection.execute(
+            select(table.c.id).where(table.c.id.in_(ids)).order_by(table.c.id).with_for_update(key_share=True)
+        ).all()
 
 
 def forget_crashes(connection: Connection, which: ColumnElement[bool]) -> None:

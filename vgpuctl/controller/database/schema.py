@@ -165,6 +165,7 @@ quota = Table(
     Column("running", Integer),
     Column("gpu_mib", BigInteger),
     Column("set_by", NAME, nullable=False),
+    Column("generation", Integer, nullable=False, server_default="1"),
 )
 
 web_session = Table(
@@ -230,9 +231,17 @@ use_span = Table(
     Column("is_on", Boolean, nullable=False),
     Column("logged_on", Boolean),
     Column("gpu_mib", BigInteger, nullable=False),
+    Column("busy_known_seconds", Float, nullable=False, server_default="0"),
+    Column("busy_seconds", Float, nullable=False, server_default="0"),
+    Column("memory_known_seconds", Float, nullable=False, server_default="0"),
+    Column("memory_mib_seconds", Float, nullable=False, server_default="0"),
+    Column("memory_peak_mib", BigInteger),
     Index("ix_use_span_open", "desktop_id", "until_at"),
 )
-"""A time in which a desktop's use did not change; without an end it goes on. It outlives desktop, pool and person."""
+"""A time in which a desktop's use did not change; without an end it goes on. It outlives desktop, pool and person.
+
+`gpu_mib` is what it was given of GPUs; the columns after it say what it used of that, as `model.MeasuredUse`.
+"""
 
 refusal = Table(
     "refusal",

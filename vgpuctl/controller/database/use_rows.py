@@ -4,18 +4,23 @@
 A span begins in the transaction in which the row of a desktop gets a user or another report, and ends with the next
 one. So nothing is counted twice, whoever has the host, and a start of the controller changes nothing: what a host last
 reported holds until it reports something else.
+
+What a desktop really used of GPUs is added up by who looks at its host (`hosts.use_meter`), and comes later: it belongs
+to the last span of the desktop and its user then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
     Float,
     and_,
+    bindparam,
     case,
     cast,
     delete,
@@ -32,11 +37,11 @@ from sqlalchemy import (
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.database.room_rows import room_of
-from vgpuctl.controller.database.rows import Rows, desktop_of
-from vgpuctl.controller.model import Desktop, DesktopUse, DesktopVgpu
+from vgpuctl.controller.database.rows import Rows, columns_of, desktop_of, lock_desktops
+from vgpuctl.controller.model import Desktop, DesktopUse, DesktopVgpu, MeasuredUse
 from vgpuctl.controller.planning.phase import is_running
 from vgpuctl.controller.planning.quotas import held_gpu_mib
-from vgpuctl.value import replace
+from vgpuctl.value import field_names, replace
 
 DAY_SECONDS = 86400.0
 USE_DAYS, MOST_SPANS = 400, 10_000_000
@@ -53,8 +58,31 @@ class _Use(NamedTuple):
     vgpus: tuple[DesktopVgpu, ...]
 
 
+_MEASURED = tuple(field_names(MeasuredUse))
+"""Columns of a span."""
+_PEAK = "memory_peak_mib"
+
+
 class UseRows(Rows):
     """The spans, and what was refused."""
+
+    def add_measured(self, sums: Mapping[tuple[str, str], MeasuredUse]) -> None:
+        """Add what desktops used of GPUs, by desktop and user, to the last span of each."""
+        if not sums:
+            return
+        span = schema.use_span
+        own = (span.c.desktop_id == bindparam("of_desktop")) & (span.c.person == bindparam("of_user"))
+        last = select(func.max(span.c.id)).where(own).scalar_subquery()
+        peak = bindparam(f"more_{_PEAK}", type_=BigInteger)
+        values = {name: span.c[name] + bindparam(f"more_{name}", type_=Float) for name in _MEASURED if name != _PEAK}
+        highest = case((peak > func.coalesce(span.c[_PEAK], -1), peak), else_=span.c[_PEAK])
+        rows = [
+            {"of_desktop": desktop, "of_user": user, **{f"more_{key}": value for key, value in columns_of(one).items()}}
+            for (desktop, user), one in sorted(sums.items(), key=lambda item: item[0])
+        ]
+        with self._database.write() as connection:
+            lock_desktops(connection, [row["of_desktop"] for row in rows])
+            connection.execute(update(span).where(span.c.id == last).values({**values, _PEAK: highest}), rows)
 
     def refuse(self, pool: str, person: str, reason: str) -> None:
         """Count a request that was refused."""
@@ -79,10 +107,12 @@ class UseRows(Rows):
             now = self._database.now(connection)
             end = min(until, now)
             uses: dict[str, dict[str, Any]] = {}
-            rows = connection.execute(_of_pools(_sums(by, since, end, is_open=until >= now), span.c.pool, pool, pools))
+            rows = connection.execute(_of_pools(_sums(by, since, end, now), span.c.pool, pool, pools))
             for row in rows.mappings():
                 name = row["name"] or ""
-                uses[name] = {key: value for key, value in row.items() if key != "name"}
+                measured = MeasuredUse(**{key: row[key] for key in _MEASURED})
+                rest = {key: value for key, value in row.items() if key not in ("name", *_MEASURED)}
+                uses[name] = {**rest, "measured": measured}
             key, tables = _key(by, refusal)
             counts = select(key.label("name"), refusal.c.reason, func.sum(refusal.c.count)).select_from(tables)
             days = (refusal.c.day >= since // DAY_SECONDS) & (refusal.c.day < -(-until // DAY_SECONDS))
@@ -191,16 +221,23 @@ def _of_pools(statement: Any, column: ColumnElement[Any], pool: str | None, pool
     return statement if pools is None else statement.where(column.in_(pools))
 
 
-def _sums(by: str, since: float, end: float, *, is_open: bool) -> Any:
-    """Return the query for what was used from `since` to `end`; `is_open`: what goes on counts as idle now, too."""
+def _sums(by: str, since: float, end: float, now: float) -> Any:
+    """Return the query for what was used from `since` to `end`; up to `now`, what is idle counts as idle now, too.
+
+    Of a span that is longer than that, what was measured counts for the part of its time.
+    """
     span = schema.use_span
     until = func.coalesce(span.c.until_at, end)
     begin = case((span.c.began_at > since, span.c.began_at), else_=literal(since, Float))
     seconds = cast(case((until < end, until), else_=literal(end, Float)) - begin, Float)
     known = span.c.is_on.is_(True) & span.c.logged_on.is_not(None)
     idle = and_(
-        span.c.until_at.is_(None), span.c.is_on.is_(True), span.c.logged_on.is_(False), true() if is_open else false()
+        span.c.until_at.is_(None),
+        span.c.is_on.is_(True),
+        span.c.logged_on.is_(False),
+        true() if end >= now else false(),
     )
+    part = seconds / func.nullif(func.coalesce(span.c.until_at, now) - span.c.began_at, 0.0)
     key, tables = _key(by, span)
 
     def total(condition: ColumnElement[bool], value: Any) -> Any:
@@ -215,6 +252,8 @@ def _sums(by: str, since: float, end: float, *, is_open: bool) -> Any:
             total(known, seconds).label("known_seconds"),
             func.sum(span.c.gpu_mib * seconds).label("gpu_mib_seconds"),
             total(idle, 1).label("idle"),
+            *(func.coalesce(func.sum(span.c[name] * part), 0.0).label(name) for name in _MEASURED if name != _PEAK),
+            func.max(span.c[_PEAK]).label(_PEAK),
         )
         .select_from(tables)
         .where(or_(span.c.began_at < end, idle) & or_(span.c.until_at.is_(None), span.c.until_at > since))

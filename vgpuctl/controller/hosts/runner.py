@@ -22,15 +22,8 @@ from vgpuctl.controller.hosts.image_keeper import ImageKeeper
 from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink, facts_of
 from vgpuctl.controller.hosts.share import FREE_SECONDS, HostShare
-from vgpuctl.controller.model import (
-    Desktop,
-    FleetHost,
-    FleetHostState,
-    HostLease,
-    Image,
-    Pool,
-    Restored,
-)
+from vgpuctl.controller.hosts.use_meter import UseMeter
+from vgpuctl.controller.model import Desktop, FleetHost, FleetHostState, HostLease, Image, Pool, Restored
 from vgpuctl.controller.planning.host_look import HostVm, has_new
 from vgpuctl.controller.planning.host_plan import HostPlan, plan_host, strays
 from vgpuctl.controller.planning.moves import needs_disks
@@ -85,6 +78,7 @@ class HostRunner(threading.Thread):
         self._wake = threading.Event()
         self._calls = DesktopCalls(store, host, self._note_end)
         self._guests = GuestProbes(host.name, store)
+        self._meter = UseMeter(store)
         self._events: threading.Thread | None = None
         self._room_read_at = 0.0
         self._seen: FleetStatus | None = None
@@ -192,6 +186,7 @@ class HostRunner(threading.Thread):
             self._lease = None
             return 0.0
         self._note_seen(view, link)  # after its reports, so that they are those of a host that answers
+        self._meter.read(link, desktops)
         if self._hold_if_newer(host, desktops, plan):
             return 0.0
         self._store_plan(plan)
@@ -394,6 +389,7 @@ class HostRunner(threading.Thread):
         self._calls.stop()
         self._guests.stop()
         with suppress(VgpuctlError):
+            self._meter.store()
             self._store.hosts.drop_lease(self.host_id, self._store.holder)
         self._share.forget(self.host_id)
         self._drop_link()

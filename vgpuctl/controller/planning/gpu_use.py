@@ -50,8 +50,12 @@ def _use_of(address: str, gpu: GpuRoom | None, rules: Sequence[DivisionRule], ow
     rule = None if gpu is None or gpu.rule is None or not 0 <= gpu.rule < len(rules) else rules[gpu.rule]
     if gpu is None or rule is None:
         is_others = gpu is not None and not slices and not gpu.free
-        others = (GpuSlice(None, DesktopVgpu(address)),) if is_others else ()
-        return GpuContents(address, "" if gpu is None else gpu.model, None, known_mib, (*slices, *others))
+        shown = (*slices, GpuSlice(None, DesktopVgpu(address))) if is_others else tuple(slices)
+        total = None if gpu is None else gpu.framebuffer_mib
+        is_whole = total is not None and any(one.vgpu.framebuffer_mib is None for one in shown)
+        return GpuContents(
+            address, "" if gpu is None else gpu.model, total, total if total and is_whole else known_mib, shown
+        )
     total = rule.framebuffer_mib
     if any(one.vgpu.framebuffer_mib is None for one in slices):
         return GpuContents(address, gpu.model, total, total, tuple(slices))

@@ -94,10 +94,12 @@ def held_gpu_mib(desktop: Desktop, room: HostRoom | None) -> int:
 
 
 def _gpu_mib(room: HostRoom | None, address: str | None) -> int:
-    gpus = () if room is None else room.gpus
-    rules = () if room is None else room.rules
-    numbers = (one.rule for one in gpus if one.address == address and one.rule is not None)
-    return max((rules[number].framebuffer_mib for number in numbers if 0 <= number < len(rules)), default=0)
+    """Return the memory of a whole GPU, as its host says; an older agent says only that of GPUs that are divided."""
+    if room is None:
+        return 0
+    gpus = [one for one in room.gpus if one.address == address]
+    rules = [room.rules[one.rule] for one in gpus if one.rule is not None and 0 <= one.rule < len(room.rules)]
+    return max((*(one.framebuffer_mib or 0 for one in gpus), *(one.framebuffer_mib for one in rules)), default=0)
 
 
 def _raising(quota: Quota, name: str, least: int) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -12,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from vgpuctl.agent.http_input import read_bytes
+from vgpuctl.controller.callers import Callers
 from vgpuctl.controller.model import CallerKind, FleetCaller
 from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide
 from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.web import render
+from vgpuctl.controller.web.csv_files import CSV_TYPE
 from vgpuctl.controller.web.pages import PAGES
 from vgpuctl.controller.web.parts import PageView, Visitor
 from vgpuctl.errors import InvalidInput, VgpuctlError, explain_exception
@@ -33,6 +36,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 NO_STORE = "no-store"
+NOBODY = Visitor()
 MAX_FORM_BYTES, MAX_FIELDS = 16 << 10, 20
 FORM_TYPE = "application/x-www-form-urlencoded"
 _STATUSES = {"stale": 412, "not-found": 404, "not-allowed": 403, "not-signed-in": 401}
@@ -76,7 +80,13 @@ def html(text: str, status: int = 200) -> Response:
     return HTMLResponse(text.encode(errors="replace"), status, {**HEADERS, "Cache-Control": NO_STORE})
 
 
-def error_page(error: VgpuctlError, who: str | None, path: str = "/", issuer: str | None = None) -> Response:
+def csv_file(text: str, name: str) -> Response:
+    """Answer with a file that a browser saves under a name."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"', "Cache-Control": NO_STORE}
+    return Response(text.encode(errors="replace"), 200, {**HEADERS, **headers}, CSV_TYPE)
+
+
+def error_page(error: VgpuctlError, visitor: Visitor = NOBODY, path: str = "/", issuer: str | None = None) -> Response:
     """Answer with what failed; who has not signed in can do so, and gets to `path` then.
 
     `issuer`: where he can sign in, too.
@@ -85,7 +95,7 @@ def error_page(error: VgpuctlError, who: str | None, path: str = "/", issuer: st
     title = _TITLES.get(status, "This failed")
     if error.code == "not-signed-in":
         return html(render.render_sign_in("", path, None, issuer), 401)
-    response = html(render.render_error(title, error.message, error.hint, Visitor(who or "")), status)
+    response = html(render.render_error(title, error.message, error.hint, visitor), status)
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     if status == 503:
@@ -117,23 +127,40 @@ async def read_form(request: Request) -> dict[str, str]:
     return fields
 
 
-def guarded(
-    answer: Callable[[Request], Awaitable[Response]], issuer: str | None, path: str | None = None
-) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers with a page where `answer` fails with an error for people.
+class ErrorPages:
+    """Answers with pages where something fails. `callers`: says whose menu they have; `in_thread`: has that asked."""
 
-    `issuer`, `path`: as of `error_page`; without a path it is the request's own.
-    """
+    def __init__(self, callers: Callers, in_thread: InThread) -> None:
+        self._callers = callers
+        self._in_thread = in_thread
 
-    async def answered(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except HTTPException:
-            raise
-        except Exception as exc:
-            error = explain_exception(exc)
-            if isinstance(error, VgpuctlError):
-                return error_page(error, None, own_path(request) if path is None else path, issuer)
-            raise
+    def guarded(
+        self, answer: Callable[[Request], Awaitable[Response]], path: str | None = None
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return what answers with a page where `answer` fails with an error for people.
 
-    return answered
+        `path`: where somebody gets who signs in then; without one it is the request's own.
+        """
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except HTTPException:
+                raise
+            except Exception as exc:
+                error = explain_exception(exc)
+                if not isinstance(error, VgpuctlError):
+                    raise
+            visitor = NOBODY if error.code == "not-signed-in" else await self._visitor(request)
+            return error_page(error, visitor, own_path(request) if path is None else path, self._callers.issuer)
+
+        return answered
+
+    async def _visitor(self, request: Request) -> Visitor:
+        """Return who gets the page; nobody while that cannot be asked."""
+        with suppress(VgpuctlError):
+            caller: FleetCaller = await self._in_thread(
+                lambda: self._callers.find(request, changes=False, touches=False)
+            )
+            return visitor_of(caller, self._callers.token(request))
+        return NOBODY

@@ -24,7 +24,9 @@ from vgpuctl.controller.web import render
 from vgpuctl.controller.web.answers import (
     DATA_IMAGES_POLICY,
     HEADERS,
+    ErrorPages,
     InThread,
+    csv_file,
     error_page,
     fragment,
     html,
@@ -34,9 +36,9 @@ from vgpuctl.controller.web.answers import (
 from vgpuctl.controller.web.change_routes import WebChanges
 from vgpuctl.controller.web.forms import MINE, WebForms
 from vgpuctl.controller.web.live import Digests, LiveStreams, LiveTimes
-from vgpuctl.controller.web.pages import PAGES, Ask, PageKind, opens
+from vgpuctl.controller.web.pages import CSV, PAGES, Ask, PageKind, opens
 from vgpuctl.controller.web.parts import PageView, without_links
-from vgpuctl.errors import InvalidInput, NotFound, VgpuctlError, explain_exception
+from vgpuctl.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from vgpuctl.controller.database.store import Store
@@ -61,6 +63,7 @@ class WebPages:
         self._callers = callers
         self._in_thread = in_thread
         self._store = store
+        self._errors = ErrorPages(callers, in_thread)
         self.live = LiveStreams(store.changes, times)
 
     def close(self) -> None:
@@ -72,29 +75,33 @@ class WebPages:
         pages = [Route(page.path, self._answer(page), methods=["GET"]) for page in PAGES]
         return [
             *pages,
+            *(Route(page.path + CSV, self._answer(page, is_file=True), methods=["GET"]) for page in PAGES if page.csv),
             *WebForms(self._fleet, self._callers, self._in_thread).routes(),
             *WebChanges(self._fleet, self._callers, self._in_thread, self._store).routes(),
-            Route(STREAM, self._stream, methods=["GET"]),
+            Route(STREAM, self._errors.guarded(self._stream, "/"), methods=["GET"]),
             Route("/web/static/{digest}/{name:path}", _static, methods=["GET"]),
-            _Rest("/{path:path}", self._missing, methods=["GET"]),
+            _Rest("/{path:path}", self._errors.guarded(self._missing), methods=["GET"]),
         ]
 
-    def _answer(self, page: PageKind) -> Callable[[Request], Awaitable[Response]]:
+    def _answer(self, page: PageKind, *, is_file: bool = False) -> Callable[[Request], Awaitable[Response]]:
+        """Return what answers with a page, or one section of it; `is_file`: with all that it lists, as CSV."""
+
         async def answer(request: Request) -> Response:
             given = dict(request.query_params)
             section = given.pop(SECTION, None)
             count = len(request.query_params.multi_items()) - (section is not None)
-            who: list[str] = []
 
             def make() -> Response:
                 caller = self._callers.find(request, changes=False, touches=section is None)
-                who.append(caller.name)
                 token = self._callers.token(request)
                 if page.path == "/" and caller.role is None:  # he sees nothing of the fleet, and perhaps a pool
                     nav = visitor_of(caller, token).nav
                     if caller.kind is CallerKind.PERSON or nav:
                         return RedirectResponse(MINE if caller.kind is CallerKind.PERSON else nav[0][2], 303)
-                view = self._view(page, caller, request, request.path_params, page.read_query(given, count))
+                query = page.read_query(given, count)
+                if is_file and page.csv is not None:
+                    return csv_file(page.csv(self._asked(page, caller, request), query), page.path.strip("/"))
+                view = self._view(page, caller, request, request.path_params, query)
                 if section is not None:
                     return fragment(view, section)
                 path = own_path(request)
@@ -104,16 +111,14 @@ class WebPages:
                     response.headers["Content-Security-Policy"] = DATA_IMAGES_POLICY
                 return response
 
-            try:
-                response: Response = await self._in_thread(make)
-                return response
-            except Exception as exc:
-                error = explain_exception(exc)
-                if isinstance(error, VgpuctlError):
-                    return error_page(error, who[0] if who else None, own_path(request), self._callers.issuer)
-                raise
+            response: Response = await self._in_thread(make)
+            return response
 
-        return answer
+        return self._errors.guarded(answer)
+
+    def _asked(self, page: PageKind, caller: FleetCaller, request: Request) -> Ask:
+        token, site = self._callers.token(request), str(request.base_url).rstrip("/")
+        return Ask(self._fleet, caller, (*page.calls, *page.more), token, site)
 
     def _view(
         self,
@@ -123,23 +128,14 @@ class WebPages:
         in_path: Mapping[str, str],
         query: Mapping[str, str],
     ) -> PageView:
-        token, site = self._callers.token(request), str(request.base_url).rstrip("/")
-        view = page.build(Ask(self._fleet, caller, (*page.calls, *page.more), token, site), {**query, **in_path})
+        view = page.build(self._asked(page, caller, request), {**query, **in_path})
         return view if caller.role is not None else without_links(view, lambda href: opens(caller, href))
 
     async def _stream(self, request: Request) -> Response:
         """Answer with the stream of a page."""
-        try:
-            caller: FleetCaller = await self._in_thread(
-                lambda: self._callers.find(request, changes=False, touches=False)
-            )
-            address = request.query_params.get("page", "")
-            page, in_path, query = _page_at(address)
-        except Exception as exc:
-            error = explain_exception(exc)
-            if isinstance(error, VgpuctlError):
-                return error_page(error, None)
-            raise
+        caller: FleetCaller = await self._in_thread(lambda: self._callers.find(request, changes=False, touches=False))
+        address = request.query_params.get("page", "")
+        page, in_path, query = _page_at(address)
 
         def read() -> Digests:
             now = self._callers.find(request, changes=False, touches=False)  # who lost his right sees nothing any more
@@ -151,7 +147,7 @@ class WebPages:
 
     async def _missing(self, request: Request) -> Response:
         """Answer who asks for a page that is none."""
-        return error_page(NotFound("Nothing is at this address."), None)
+        raise NotFound("Nothing is at this address.")
 
 
 class _Rest(Route):
@@ -188,6 +184,6 @@ async def _static(request: Request) -> Response:
     """Answer with a file of the look; its URL has a digest of it."""
     digest, data = render.static_files().get(request.path_params["name"], ("", b""))
     if not digest or digest != request.path_params["digest"]:
-        return error_page(NotFound("Nothing is at this address."), None)
+        return error_page(NotFound("Nothing is at this address."))
     kind = render.STATIC_TYPES["." + request.path_params["name"].rpartition(".")[2]]
     return Response(data, 200, {**HEADERS, "Cache-Control": FOR_A_YEAR}, kind)

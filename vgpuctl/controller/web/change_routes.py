@@ -19,11 +19,11 @@ from starlette.routing import Route
 from vgpuctl.controller.callers import Callers
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import FleetCaller
-from vgpuctl.controller.policy import no_desktop
+from vgpuctl.controller.policy import has_right, no_desktop
 from vgpuctl.controller.web import change_views, render
 from vgpuctl.controller.web.answers import (
+    ErrorPages,
     InThread,
-    guarded,
     html,
     own_path,
     read_form,
@@ -47,7 +47,7 @@ from vgpuctl.controller.web.pages import Ask
 from vgpuctl.controller.web.parts import PageView
 from vgpuctl.controller.web.pool_form import as_stored, fields_for, place_problems, spec_of_typed
 from vgpuctl.controller.web.repeats import Repeats
-from vgpuctl.errors import InvalidInput, NotFound, Stale, VgpuctlError
+from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, Stale, VgpuctlError
 from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
@@ -73,8 +73,9 @@ class WebChanges:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
+        errors = ErrorPages(self._callers, self._in_thread)
         return [
-            Route(change.path, guarded(answer(change), self._callers.issuer), methods=[method])
+            Route(change.path, errors.guarded(answer(change)), methods=[method])
             for change in CHANGES.values()
             for method, answer in (("GET", self._show), ("POST", self._make))
         ]
@@ -129,20 +130,40 @@ class _FormAnswer:
         self._change = change
         self._token = token
         self._shown = fields_for(caller, change.visible) if change.has_spec else change.visible
-        self._ask = Ask(fleet, caller, tuple(filter(None, (change.reads, *_LISTS))))
+        self._ask = Ask(fleet, caller, tuple(filter(None, (change.reads, change.listed_in, *_LISTS))))
 
     def page(self, typed: Typed) -> tuple[PageView, int]:
         """Return the form, or the plan of what is typed; and the status of the answer."""
         change = self._change
-        now = self._read(typed)
+        try:
+            now = self._read(typed)
+        except (NotAllowed, NotFound) as error:
+            if not is_plan(change, typed) or not self._may_choose_pool():
+                raise
+            text = error.message if error.hint is None else f"{error.message}\n{error.hint}"
+            return self._form(typed, None, {change.fleet_call.pool_argument: text}), status_of(error)
         if not is_plan(change, typed):
             if PLAN not in typed and now is not None:
                 typed = {**change_views.typed_now(change, now), **typed}
-            return self._form(typed, now), 200
+            return self._form(self._with_generation(typed, now), now), 200
         try:
             return self._plan(typed, now), 200
         except VgpuctlError as error:
             return self._wrong(typed, now, error)
+
+    def _may_choose_pool(self) -> bool:
+        """Return whether the form has a field for the pool, and the caller may make the change about some pool."""
+        call = self._change.fleet_call
+        is_shown = any(one.name == call.pool_argument for one in self._change.visible)
+        return is_shown and call.access.right is not None and has_right(self._caller, call.access.right, None)
+
+    def _with_generation(self, typed: Typed, now: Any) -> Typed:
+        """Return what is typed with the number of the version that it is about; 0: there is none yet."""
+        change = self._change
+        is_known = GENERATION in typed or "if_generation" not in change.fleet_call.parameters
+        if is_known or "if_generation" in change.fixed or (now is None and not change.listed_in):
+            return typed
+        return {**typed, GENERATION: "0" if now is None else str(now.generation)}
 
     def make(self, typed: Typed) -> Response:
         """Make the change, and return where the browser goes then, or the page with its secret."""
@@ -180,6 +201,10 @@ class _FormAnswer:
             raise NotFound("Nothing is at this address: it does not say of what.")
         call.refuse_stranger(self._fleet, self._caller, subject)
         now = self._ask(change.reads, name=subject["name"]) if change.reads else None
+        if change.listed_in:
+            keys = {name: typed.get(name, "").strip() or None for name in change.listed_by}
+            listed = self._ask(change.listed_in)
+            now = next((one for one in listed if all(getattr(one, key) == text for key, text in keys.items())), None)
         if change.path.startswith(_MINE) and now is not None and now.user != self._caller.name:
             raise no_desktop(subject["name"])  # an operator's own page is about his own ones, too
         return now
@@ -200,17 +225,18 @@ class _FormAnswer:
         if change.has_spec:
             arguments["spec"], wrong = spec_of_typed(typed)
             problems |= wrong
+        problems |= _too_long(change, typed)
         if problems:
             listed = [{"path": name, "problem": text} for name, text in problems.items()]
-            raise WrongFields("; ".join(f"{name}: {text}" for name, text in problems.items()), problems=listed)
+            texts = (f"{name}: {text}" if name else text for name, text in problems.items())
+            raise WrongFields("; ".join(texts), problems=listed)
         if "if_generation" in change.fleet_call.parameters and re.fullmatch("[0-9]{1,18}", typed.get(GENERATION, "")):
             arguments["if_generation"] = int(typed[GENERATION])
         return {**arguments, **change.fixed}
 
     def _plan(self, typed: Typed, now: Any) -> PageView:
         change = self._change
-        if GENERATION not in typed and now is not None and "if_generation" in change.fleet_call.parameters:
-            typed = {**typed, GENERATION: str(now.generation)}  # what is made then is what this plan says
+        typed = self._with_generation(typed, now)  # what is made then is what this plan says
         arguments = self._arguments(typed)
         if change.fleet_call.has_dry_run:
             result = change.fleet_call.try_on(self._fleet, self._caller, arguments)
@@ -225,8 +251,9 @@ class _FormAnswer:
         """Return the form with what was typed and what is wrong with it, and the status of the answer."""
         change = self._change
         names = [name for one in self._shown for name in _names(one, typed)]
-        if isinstance(error, Stale) and change.is_new:
-            problems = {"name": f"there is {typed.get('name', '')} already"}
+        if isinstance(error, Stale) and change.new_name is not None:
+            name = typed.get(change.new_name, "")
+            problems = {change.new_name: f"there is {name} already" if change.is_new else f"{name} has one already"}
             return self._form(typed, now, problems), 409
         if isinstance(error, Stale) and now is not None:
             stored = change_views.shown_values(change, now)
@@ -252,8 +279,9 @@ class _FormAnswer:
         change, arguments = self._change, self._arguments(typed)
         if change.has_spec:
             return change_views.spec_values(as_stored(arguments["spec"]))
-        names = [name for name in change.shows if name in arguments]
-        return {**stored, **{change_views.label_of(name): one_line(arguments[name]) for name in names}}
+        known = {one.name for one in change.visible} | arguments.keys()
+        names = [name for name in change.shows if name in known]
+        return {**stored, **{change_views.label_of(name): one_line(arguments.get(name)) for name in names}}
 
 
 def _names(field: Any, typed: Typed) -> list[str]:
@@ -263,14 +291,27 @@ def _names(field: Any, typed: Typed) -> list[str]:
     return [field.name]
 
 
+def _too_long(change: WebChange, typed: Typed) -> dict[str, str]:
+    """Return the fields with more text than a form takes; under the empty name, that all of them have too much."""
+    lengths = {name: len(text) for name, text in typed.items()}
+    problems = {
+        name: f"{length} characters, and at most {MAX_TYPED} fit"
+        for name, length in lengths.items()
+        if length > MAX_TYPED
+    }
+    if not problems and (length := len(change.href(typed))) > MAX_ADDRESS:
+        problems[""] = (
+            f"{length} characters are too much for an address, which has {MAX_ADDRESS}: use vgpuctl controller"
+        )
+    return problems
+
+
 def _typed(request: Request, change: WebChange) -> dict[str, str]:
     """Return what is typed into a form, from the address.
 
     Raises:
-        InvalidInput: a field is not the form's, is there twice, or is too long.
+        InvalidInput: a field is not the form's, or is there twice, or has what no form sends.
     """
-    if len(request.url.query) > MAX_ADDRESS:
-        raise InvalidInput("this form has too much text for an address: use vgpuctl controller")
     given = request.query_params
     known = {one.name for one in change.fields} | {GENERATION, PLAN}
     typed: dict[str, str] = {}
@@ -279,8 +320,8 @@ def _typed(request: Request, change: WebChange) -> dict[str, str]:
         is_row = len(rows) == 3 and rows[0] in known and rows[1].isdecimal() and len(rows[1]) <= 2
         if name in typed or (name not in known and not is_row):
             raise InvalidInput(f"the address has an argument that it should not have: {name[:60]!a}")
-        if len(text) > MAX_TYPED or "\0" in text:
-            raise InvalidInput(f"{name}: at most {MAX_TYPED} characters")
+        if "\0" in text:
+            raise InvalidInput(f"{name}: a text has no NUL")
         if text:
             typed[name] = text.replace("\r\n", "\n")
     return typed

@@ -35,9 +35,9 @@ class WebChange(Value):
     `words`: what it does, before it is done. `fields`: the first ones that are hidden say what it is about. `fixed`:
     arguments that it always has. `on`: the pages with its button -> the field that takes the name of what the page is
     about, empty for none. `when`: whether the thing on the page is such that the button makes sense. `reads`: the call
-    that answers with what is changed. `shows`: the fields of that and of the call's result that are compared; `spec` is
-    compared key by key. `back`: where the browser goes then. `style`: of its button. `answers`: warnings come after it
-    was made, which its plan does not have.
+    that answers with what is changed; or `listed_in`: the call whose list has it, by its fields `listed_by`. `shows`:
+    the fields of that and of the call's result that are compared; `spec` is compared key by key. `back`: where the
+    browser goes then. `style`: of its button. `answers`: warnings come after it was made, which its plan does not have.
     """
 
     path: str
@@ -55,6 +55,8 @@ class WebChange(Value):
     style: str = ""
     note: str = ""
     answers: bool = False
+    listed_in: str = ""
+    listed_by: tuple[str, ...] = ()
 
     @property
     def fleet_call(self) -> FleetCall:
@@ -65,6 +67,12 @@ class WebChange(Value):
     def is_new(self) -> bool:
         """Whether it makes something, whose name is typed."""
         return any(one.name == "name" and one.kind is not FieldKind.HIDDEN for one in self.single_fields)
+
+    @property
+    def new_name(self) -> str | None:
+        """The field that names what must not be there yet; None: it may be there."""
+        names = (one.name for one in self.single_fields if one.name in ("name", "who"))
+        return next(names, None) if self.fixed.get("if_generation") == 0 else None
 
     @property
     def single_fields(self) -> tuple[ChangeField, ...]:
@@ -128,6 +136,13 @@ _NEW_NAME = ChangeField("name", "Name", help="letters, digits, . _ and -", requi
 _GROUPS = ChangeField("groups", "Groups", FieldKind.LINES, "one a line; a directory's groups replace them at sign-in")
 _HOST_SHOWS, _DESKTOP_SHOWS = ("state", "labels", "held"), ("user", "power", "host", "address")
 _PERSON_SHOWS = ("realm", "groups", "disabled")
+_QUOTA_SHOWS = ("desktops", "running", "gpu_mib")
+_QUOTA_WORDS = "What is left empty is not limited. Nobody loses what he has."
+_QUOTA_FIELDS = (
+    ChangeField("desktops", "Desktops", FieldKind.NUMBER, "in all pools together"),
+    ChangeField("running", "Running desktops", FieldKind.NUMBER),
+    ChangeField("gpu_mib", "GPU memory in MiB", FieldKind.NUMBER, "of the vGPUs of all his desktops"),
+)
 _GIVEN = ("who", "right", "pool", "people")
 
 
@@ -384,7 +399,7 @@ _ALL = (
             ChangeField("pool", "Pool", FieldKind.CHOICE, "none: the whole fleet", "pools"),
         ),
         "It holds at once, also for who has signed in.", RIGHTS, {RIGHTS: "", POOL: "pool", PERSON: "who"},
-        shows=_GIVEN,
+        listed_in="list-entitlements", listed_by=("who", "pool"), shows=_GIVEN,
     ),
     WebChange(
         "/change/revoke", "revoke", "Revoke", "Take back what {who} may",
@@ -393,15 +408,17 @@ _ALL = (
         shows=_GIVEN, style="danger",
     ),
     WebChange(
-        "/change/quota", "ensure-quota", "Set a quota", "Set a quota",
+        "/change/new-quota", "ensure-quota", "Set a quota", "Set a quota",
         (
             ChangeField("who", "Who", help="a person, @GROUP for each one of it, or everybody", required=True),
-            ChangeField("desktops", "Desktops", FieldKind.NUMBER, "in all pools together"),
-            ChangeField("running", "Running desktops", FieldKind.NUMBER),
-            ChangeField("gpu_mib", "GPU memory in MiB", FieldKind.NUMBER, "of the vGPUs of all his desktops"),
+            *_QUOTA_FIELDS,
         ),
-        "What is left empty is not limited. Nobody loses what he has.", RIGHTS, {RIGHTS: "", PERSON: "who"},
-        shows=("who", "desktops", "running", "gpu_mib"),
+        _QUOTA_WORDS, RIGHTS, {RIGHTS: ""}, shows=("who", *_QUOTA_SHOWS), fixed={"if_generation": 0},
+    ),
+    WebChange(
+        "/change/quota", "ensure-quota", "Set a quota", "Quota of {who}",
+        (ChangeField("who", "Who", FieldKind.HIDDEN, required=True), *_QUOTA_FIELDS), _QUOTA_WORDS, RIGHTS,
+        {PERSON: "who"}, listed_in="list-quotas", listed_by=("who",), shows=_QUOTA_SHOWS,
     ),
     WebChange(
         "/change/delete-quota", "delete-quota", "Delete", "Delete the quota of {who}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vgpuctl.controller.overview import ACTOR_KINDS
 from vgpuctl.controller.web.bars import TEXTS, badge_of
 from vgpuctl.controller.web.cells import (
     NOTHING,
@@ -84,23 +85,28 @@ def desktop_view(one: DesktopResult, events: Sequence[FleetEventResult] | None, 
     return PageView(one.name, "desktops", summary, tuple(sections), (Link("Desktops", "/desktops"),))
 
 
-JOURNAL_FILTERS = ("kind", "person", "pool", "host", "desktop")
+JOURNAL_FILTERS = ("kind", "actor_kind", "person", "pool", "host", "desktop")
 PAGE_EVENTS = 100
 
 
 def journal_view(events: Sequence[FleetEventResult], query: Query) -> PageView:
     """Return a page of the journal, the newest first."""
-    labels = ("Kind", "Person", "Pool", "Host", "Desktop")
-    fields = tuple(Filter(name, text, query.get(name, "")) for name, text in zip(JOURNAL_FILTERS, labels, strict=True))
+    labels = ("Kind", "By a", "Person", "Pool", "Host", "Desktop")
+    choices = {"actor_kind": options(ACTOR_KINDS, query.get("actor_kind", ""))}
+    fields = tuple(
+        Filter(name, text, query.get(name, ""), choices.get(name))
+        for name, text in zip(JOURNAL_FILTERS, labels, strict=True)
+    )
     filters = Filters("/journal", fields, any(query.get(name) for name in JOURNAL_FILTERS))
     newest = (Link("The newest", with_query("/journal", {**query, "before": None})),) if query.get("before") else ()
     older: tuple[Link, ...] = ()
     if len(events) == PAGE_EVENTS:
         older = (Link("Older entries", with_query("/journal", {**query, "before": events[-1].id})),)
+    file = Link("Download as CSV", with_query("/journal.csv", {**query, "before": None}))
     return PageView(
         "Journal", "journal", "who changed what, the newest first",
         (
             Section("filters", "", "filters", filters),
-            Section("entries", "Entries", "table", events_table(events), (*newest, *older)),
+            Section("entries", "Entries", "table", events_table(events), (*newest, *older, file)),
         ),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.sessions import TooManyTries, WrongPassword
 from vgpuctl.controller.sign_in.signed_in import SignInRefused, SignInUnavailable
 from vgpuctl.controller.web import render
-from vgpuctl.controller.web.answers import HEADERS, NO_STORE, InThread, guarded, html, read_form, visitor_of
+from vgpuctl.controller.web.answers import HEADERS, NO_STORE, ErrorPages, InThread, html, read_form, visitor_of
 from vgpuctl.controller.web.change_views import secret_page
 from vgpuctl.controller.web.portal_views import OPEN_PATH
 from vgpuctl.errors import NotAllowed, NotFound, Temporary
@@ -45,16 +45,16 @@ class WebForms:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        issuer = self._callers.issuer
+        errors = ErrorPages(self._callers, self._in_thread)
         return [
-            Route(SIGN_IN, guarded(self._show_sign_in, issuer, MINE), methods=["GET"]),
-            Route(SIGN_IN, guarded(self._sign_in, issuer, MINE), methods=["POST"]),
-            Route(OIDC, guarded(self._go_to_issuer, issuer, MINE), methods=["GET"]),
-            Route(RETURN_PATH, guarded(self._come_back, issuer, MINE), methods=["GET"]),
-            Route(OPEN_PATH, guarded(self._open, issuer, MINE), methods=["GET"]),
-            Route(SIGN_OUT, guarded(self._sign_out, issuer, MINE), methods=["POST"]),
+            Route(SIGN_IN, errors.guarded(self._show_sign_in, MINE), methods=["GET"]),
+            Route(SIGN_IN, errors.guarded(self._sign_in, MINE), methods=["POST"]),
+            Route(OIDC, errors.guarded(self._go_to_issuer, MINE), methods=["GET"]),
+            Route(RETURN_PATH, errors.guarded(self._come_back, MINE), methods=["GET"]),
+            Route(OPEN_PATH, errors.guarded(self._open, MINE), methods=["GET"]),
+            Route(SIGN_OUT, errors.guarded(self._sign_out, MINE), methods=["POST"]),
             *(
-                Route(f"{MINE}/{action}", guarded(self._change(action), issuer, MINE), methods=["POST"])
+                Route(f"{MINE}/{action}", errors.guarded(self._change(action), MINE), methods=["POST"])
                 for action in ACTIONS
             ),
         ]

@@ -16,6 +16,7 @@ from vgpuctl.controller.web.bars import TEXTS, state_of_phase
 from vgpuctl.controller.web.cells import PAGE_DESKTOPS
 from vgpuctl.controller.web.changes import buttons
 from vgpuctl.controller.web.console_view import CONSOLE, console_path, console_view
+from vgpuctl.controller.web.csv_files import journal_csv, use_csv
 from vgpuctl.controller.web.parts import PageButton, PageView, Section
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.results.fleet import DesktopResult
@@ -27,6 +28,8 @@ MOST_READ = 5
 PAGE_HOSTS = 40
 USE_FILTERS = ("by", "since", "until", "pool")
 FLEET = FleetTarget()
+CSV = ".csv"
+"""Is after the path of a page that is a file, too."""
 _READ_AT_A_TIME = 1000
 _IN_PATH = re.compile(r"\{([a-z]+)\}")
 
@@ -60,7 +63,8 @@ class PageKind(Value):
     """A page. `calls`: those that it makes. `takes`: keys of the query. `is_live`: it changes by itself.
 
     `build`: makes it of the answers, from the query and what is in the path. `more`: calls that it makes only for who
-    may make them. `has_data_images`: scripts make images there.
+    may make them. `has_data_images`: scripts make images there. `csv`: makes the file with all that it
+    lists, which is at its path with `.csv`.
     """
 
     path: str
@@ -70,6 +74,7 @@ class PageKind(Value):
     is_live: bool = True
     more: tuple[str, ...] = ()
     has_data_images: bool = False
+    csv: Callable[[Ask, Mapping[str, str]], str] | None = None
 
     def read_query(self, given: Mapping[str, str], count: int) -> dict[str, str]:
         """Return the query, checked. `count`: how many keys and values it had.
@@ -223,6 +228,14 @@ def _use(ask: Ask, query: Mapping[str, str]) -> PageView:
     return people_views.use_view(ask("show-use", **{name: query.get(name) for name in USE_FILTERS}), query)
 
 
+def _use_csv(ask: Ask, query: Mapping[str, str]) -> str:
+    return use_csv(ask, {name: query.get(name) for name in USE_FILTERS})
+
+
+def _journal_csv(ask: Ask, query: Mapping[str, str]) -> str:
+    return journal_csv(ask, {name: query.get(name) for name in desktop_views.JOURNAL_FILTERS})
+
+
 def _tokens(ask: Ask, query: Mapping[str, str]) -> PageView:
     return _with_buttons(people_views.tokens_view(ask("list-tokens")), ask, "/tokens")
 
@@ -259,17 +272,18 @@ PAGES = (
     PageKind("/people", ("list-people", "list-entitlements"), ("after",), _people),
     PageKind("/people/{name}", ("show-person", "list-entitlements", "list-desktops"), (), _person),
     PageKind("/rights", ("list-entitlements",), (), _rights, more=("list-quotas",)),
-    PageKind("/use", ("show-use",), USE_FILTERS, _use, is_live=False),
+    PageKind("/use", ("show-use",), USE_FILTERS, _use, is_live=False, csv=_use_csv),
     PageKind("/tokens", ("list-tokens",), (), _tokens),
     PageKind("/my", ("list-my-pools", "list-my-desktops", "show-myself"), (), _mine),
-    PageKind("/journal", ("find-events",), (*desktop_views.JOURNAL_FILTERS, "before"), _journal),
+    PageKind("/journal", ("find-events",), (*desktop_views.JOURNAL_FILTERS, "before"), _journal, csv=_journal_csv),
 )  # fmt: skip
 """Every page."""
 
 
 def opens(caller: FleetCaller, href: str) -> bool:
     """Return whether a path leads to a page that a caller may see, as far as its calls are not about one thing."""
-    page = next((one for one in PAGES if one.match(href.partition("?")[0]) is not None), None)
+    path = href.partition("?")[0].removesuffix(CSV)
+    page = next((one for one in PAGES if one.match(path) is not None), None)
     accesses = () if page is None else tuple(CALLS[name].access for name in page.calls)
     return all(
         decide(caller, one, FLEET) is FleetDecision.ALLOW or (one.right is not None and not one.any_pool)

@@ -21,10 +21,14 @@ from vgpuctl.controller.web.cells import (
 )
 from vgpuctl.controller.web.changes import CHANGES, may
 from vgpuctl.controller.web.parts import Cell, Fact, Filter, Filters, Link, PageView, Section, TableView
+from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.results.fleet import DesktopResult
 from vgpuctl.model.results.people import ApiTokenResult, EntitlementResult, PersonResult, QuotaResult, UseResult
 
 PAGE_PEOPLE = 200
+UNKNOWN = Cell("unknown", style="faint")
+MOSTLY = 0.95
+"""Of the hours on, so many are as good as all."""
 _QUOTA, _DELETE_QUOTA = CHANGES["/change/quota"], CHANGES["/change/delete-quota"]
 _REVOKE, _DELETE = CHANGES["/change/revoke"], CHANGES["/change/delete-token"]
 
@@ -111,7 +115,7 @@ def _quotas_table(quotas: Sequence[QuotaResult]) -> TableView:
         (
             Cell(one.who),
             *(Cell("any" if number is None else str(number)) for number in (one.desktops, one.running, one.gpu_mib)),
-            Cell("Change", _QUOTA.href({name: getattr(one, name) for name in _QUOTA.shows})),
+            Cell("Change", _QUOTA.href({"who": one.who})),
             Cell("Delete", _DELETE_QUOTA.href({"who": one.who})),
         )
         for one in quotas
@@ -144,19 +148,33 @@ def use_view(use: Sequence[UseResult], query: Query) -> PageView:
         (
             Cell(one.name or "no group"),
             *(Cell(f"{hours:.1f}") for hours in (one.assigned_hours, one.on_hours)),
-            NOTHING if one.logged_on_hours is None else Cell(f"{one.logged_on_hours:.1f}"),
+            UNKNOWN if one.logged_on_hours is None else Cell(f"{one.logged_on_hours:.1f}"),
             Cell(f"{one.gpu_gib_hours:.1f}"),
+            _used_memory(one),
+            UNKNOWN if one.gpu_used_percent is None else Cell(f"{one.gpu_used_percent:.0f} %"),
+            UNKNOWN if one.gpu_peak_mib is None else Cell(format_mib(one.gpu_peak_mib)),
             Cell(str(one.idle)),
             Cell(", ".join(f"{count} {code}" for code, count in sorted(one.refused.items())), style="text"),
         )
         for one in use
     )
-    columns = (by.capitalize(), "Assigned h", "On h", "Logged on h", "GPU GiB h", "Idle now", "Refused")
-    table = TableView(columns, rows, "Nobody had a desktop then.", frozenset(range(1, 6)))
+    columns = (
+        by.capitalize(), "Assigned h", "On h", "Logged on h", "GPU GiB h given", "GPU GiB h used", "GPU used",
+        "Most GPU memory", "Idle now", "Refused",
+    )  # fmt: skip
+    table = TableView(columns, rows, "Nobody had a desktop then.", frozenset(range(1, 9)))
+    file = Link("Download as CSV", with_query("/use.csv", query))
     return PageView(
         "Use", "use", "of the last 30 days" if not query.get("since") else "what people had",
-        (Section("filters", "", "filters", filters), Section("use", "Use", "table", table)),
+        (Section("filters", "", "filters", filters), Section("use", "Use", "table", table, (file,))),
     )  # fmt: skip
+
+
+def _used_memory(one: UseResult) -> Cell:
+    if one.gpu_used_gib_hours is None:
+        return UNKNOWN
+    is_partly = one.gpu_known_hours < MOSTLY * one.on_hours
+    return Cell(f"{one.gpu_used_gib_hours:.1f}" + (f" in {one.gpu_known_hours:.1f} h" if is_partly else ""))
 
 
 def tokens_view(tokens: Sequence[ApiTokenResult]) -> PageView:

@@ -50,7 +50,7 @@ def harmless(value: object) -> object:
     cut = value if len(value) <= MOST_CHARACTERS else f"{value[:MOST_CHARACTERS]}…"
     if cut.isascii() and cut.isprintable():
         return cut
-    return "".join(f"‹U+{ord(c):04X}›" if unicodedata.category(c) in _SHOWN and c != "\n" else c for c in cut)
+    return "".join(f"‹U+{ord(c):04X}›" if unicodedata.category(c) in _SHOWN and c not in "\n\t" else c for c in cut)
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 """A form that is sent twice, by a double click or by loading its answer again, is done once, and answered alike.
 
 The database keeps for a day that it was done; the answer itself, which may have a secret, is kept for a minute in
-memory alone.
+memory alone. One that still runs is never forgotten here.
 """
 
 from __future__ import annotations
@@ -61,14 +61,15 @@ class Repeats:
                 if self._store.answers.find(who, once, digest) is not None:
                     raise Refused("this was done already, and is not done again", hint="go back to the page before")
                 sent.answer = make()
+                sent.at = self._clock()
                 self._store.answers.keep(who, once, KnownAnswer(digest, sent.answer.status_code, ""))
             return sent.answer
 
     def _find(self, key: tuple[str, str]) -> _Sent:
         with self._lock:
             now = self._clock()
-            for old in [one for one, sent in self._sent.items() if now - sent.at > KEPT_SECONDS]:
-                del self._sent[old]
-            while len(self._sent) > MAX_KEPT:
-                del self._sent[next(iter(self._sent))]
+            idle = [one for one, sent in self._sent.items() if not sent.lock.locked()]
+            old = [one for one in idle if now - self._sent[one].at > KEPT_SECONDS]
+            for one in old or idle[: max(0, len(self._sent) - MAX_KEPT)]:
+                del self._sent[one]
             return self._sent.setdefault(key, _Sent(now))

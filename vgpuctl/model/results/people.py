@@ -26,7 +26,7 @@ class ApiTokenResult(Value):
 class QuotaResult(Value):
     """How much a person, each one of `@GROUP`, or everybody may have; null: that is not limited.
 
-    `gpu_mib`: GPU memory of the vGPUs of all his desktops.
+    `gpu_mib`: GPU memory of the vGPUs of all his desktops. `generation`: each change raises it.
     """
 
     who: str
@@ -34,6 +34,7 @@ class QuotaResult(Value):
     running: int | None
     gpu_mib: int | None
     set_by: str
+    generation: int
 
 
 class LimitResult(Value):
@@ -165,8 +166,11 @@ class UseResult(Value):
     """What people had in some time. `name`: of the person, group or pool; null: people without a group.
 
     `assigned_hours`: they had a desktop; `on_hours`: and it was on; `logged_on_hours`: and somebody was logged on, null
-    where no guest said that. `gpu_gib_hours`: GPU memory that they had, times hours. `idle`: so many desktops are on
-    now, and nobody is logged on. `refused`: requests for a desktop, or to start one, by error code.
+    where no guest said that. `gpu_gib_hours`: GPU memory that they were given, times hours. `gpu_used_gib_hours`: how
+    much of it they really used, in the `gpu_known_hours` for which hosts could say that. `gpu_used_percent`: of a whole
+    GPU's cores, on average, as far as that is known; `gpu_peak_mib`: the most memory of one desktop. All three are null
+    where no host could say it. `idle`: so many desktops are on now, and nobody is logged on. `refused`: requests for a
+    desktop, or to start one, by error code.
     """
 
     name: str | None
@@ -174,5 +178,9 @@ class UseResult(Value):
     on_hours: float
     logged_on_hours: float | None
     gpu_gib_hours: float
+    gpu_used_gib_hours: float | None
+    gpu_known_hours: float
+    gpu_used_percent: float | None
+    gpu_peak_mib: int | None
     idle: int
     refused: Mapping[str, int]

@@ -83,6 +83,9 @@ def test_a_whole_gpu_is_all_of_it() -> None:
     host = room_of(whole=(whole_gpu(address=ADDRESS), whole_gpu(free=False, address=OTHER)))
     first, second = gpus_of(host, (desktop("a", DesktopVgpu(ADDRESS)),))
     assert (shown(first), shown(second)) == ([("a", None)], [(None, None)])
+    known = replace(host, gpus=tuple(replace(gpu, framebuffer_mib=46068) for gpu in host.gpus))
+    first, second = gpus_of(known, (desktop("a", DesktopVgpu(ADDRESS)),))
+    assert [(gpu.framebuffer_mib, gpu.taken_mib) for gpu in (first, second)] == [(46068, 46068)] * 2
     divided = room(0)
     divided = replace(divided, gpus=(replace(divided.gpus[0], whole=True, free=False),))
     (gpu,) = gpus_of(divided, (desktop("a", DesktopVgpu(ADDRESS)),))

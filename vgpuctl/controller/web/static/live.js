@@ -13,19 +13,26 @@ function say(state, text) {
   note.textContent = text;
 }
 
+// What can have the keyboard; and what is the same in the new section: its id, where it leads, or what its form sends.
+const FOCUSABLE = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex]";
+function keyOf(one) {
+  const sent = one.form ? `${one.form.action}?${new URLSearchParams(new FormData(one.form))}` : "";
+  return one.id || one.getAttribute("href") || `${sent} ${one.textContent.trim()}`;
+}
+
 // Remembers where the reader is in a section, and goes back there in the new one.
 function place(section) {
   const focus = section.contains(document.activeElement) ? document.activeElement : null;
-  const all = focus ? [...section.querySelectorAll("a, [tabindex]")] : [];
-  const href = focus?.getAttribute("href"), number = all.indexOf(focus);
+  const number = focus ? [...section.querySelectorAll(FOCUSABLE)].indexOf(focus) : -1, key = focus ? keyOf(focus) : "";
   const lefts = [...section.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
   const open = [...section.querySelectorAll("details[open]")].map((one) => one.id);
   return (next) => {
     next.querySelectorAll("details").forEach((one) => { one.open = open.includes(one.id); });
     [...next.querySelectorAll(".scroll")].forEach((one, index) => { one.scrollLeft = lefts[index] ?? 0; });
     if (!focus) return;
-    const others = [...next.querySelectorAll("a, [tabindex]")];
-    (others.find((one) => href && one.getAttribute("href") === href) ?? others[number])?.focus({ preventScroll: true });
+    const others = [...next.querySelectorAll(FOCUSABLE)];
+    const same = others.find((one) => keyOf(one) === key) ?? others[Math.min(number, others.length - 1)];
+    (same ?? document.getElementById("main")).focus({ preventScroll: true });
   };
 }
 
@@ -65,7 +72,8 @@ function compare(digests) {
   say("live", "live");
   for (const one of shown) {
     if (one.dataset.digest === digests[one.id]) continue;
-    if (one.querySelector("form")?.contains(document.activeElement)) continue; // somebody types there
+    const active = document.activeElement;
+    if (one.contains(active) && active.matches("input, select, textarea")) continue; // somebody types there
     refresh(one.id);
   }
 }

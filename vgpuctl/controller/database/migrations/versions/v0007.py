@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Desktops whose restart is wanted; one table for all secrets that are good once."""
+"""Wanted restarts, use of GPUs, generations of quotas; one table for all secrets that are good once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ def upgrade() -> None:
     op.add_column("desktop", sa.Column("restart_at", sa.Float()))
     op.add_column("desktop", sa.Column("restart_at_once", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.add_column("desktop", sa.Column("restart_error", sa.Text()))
+    for name in ("busy_known_seconds", "busy_seconds", "memory_known_seconds", "memory_mib_seconds"):
+        op.add_column("use_span", sa.Column(name, sa.Float(), nullable=False, server_default="0"))
+    op.add_column("use_span", sa.Column("memory_peak_mib", sa.BigInteger()))
+    op.add_column("quota", sa.Column("generation", sa.Integer(), nullable=False, server_default="1"))
     op.drop_index(op.f("ix_begun_sign_in_expires_at"), table_name="begun_sign_in")
     op.drop_table("begun_sign_in")
     op.create_table(
