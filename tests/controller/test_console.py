@@ -167,8 +167,14 @@ def test_a_pool_that_gives_users_no_console(own_console: Console) -> None:
     assert own_console.ends(lambda: own_console.site.ensure_pool(console=False)) == "refused"
 
 
-def test_a_desktop_that_is_off(own_console: Console) -> None:
+def test_a_desktop_that_restarts_and_is_off(own_console: Console) -> None:
     run = own_console.site.controller.run
+    wait_until(lambda: own_console.site.desktop["phase"] == "assigned", "it runs")
+    done = run("restart-desktop", "office-001", "--now")
+    assert done.returncode == 0, done.stderr
+    assert "restart" in {one["kind"] for one in own_console.site.controller.data("list-events")}
+    wait_until(lambda: own_console.site.desktop["phase"] == "assigned", "it was reset")
+    assert own_console.code() == ""
     assert own_console.ends(lambda: run("stop-desktop", "office-001", "--yes")) in ("refused", "closed")
     wait_until(lambda: own_console.site.desktop["phase"] == "off", "it is off")
     status, body = own_console.ticket()

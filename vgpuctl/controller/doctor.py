@@ -109,8 +109,8 @@ def _check_journal(one: Installation) -> Finding:
         return ok(f"the table event belongs to {guard.owner}; {guard.user} adds entries, and changes none")
     text = f"{guard.user} could change the journal: the table event belongs to {guard.owner}"
     if not guard.has_role:
-        return not_applicable(f"{text}; docs/howto/fleet-journal.md gives it to another role")
-    fix = "as an admin of PostgreSQL: the script of docs/howto/fleet-journal.md, without CREATE ROLE"
+        return not_applicable(f"{text}; the how-to on who changed what in a fleet gives it to another role")
+    fix = "as an admin of PostgreSQL: the script of the how-to on who changed what in a fleet, without CREATE ROLE"
     if guard.owner == JOURNAL_ROLE:
         fix = f'as an admin of PostgreSQL: REVOKE {JOURNAL_ROLE} FROM "{guard.user}"'
     return warn(text, fix=fix)

@@ -66,7 +66,7 @@ def with_journal(**more: object) -> Installation:
         ),
         ("journal", with_journal(), "ok", "belongs to vgpuctl_journal; fleet adds entries", ""),
         ("journal", with_journal(triggers=1), "fail", "1 of 2 triggers", "ENABLE TRIGGER ALL"),
-        ("journal", with_journal(may_change=True, owner="fleet"), "warn", "belongs to fleet", "fleet-journal.md"),
+        ("journal", with_journal(may_change=True, owner="fleet"), "warn", "belongs to fleet", "who changed what"),
         ("journal", with_journal(may_change=True), "warn", "fleet could", 'REVOKE vgpuctl_journal FROM "fleet"'),
         (
             "journal", with_journal(may_change=True, owner="fleet", has_role=False), "not-applicable", "another role",
