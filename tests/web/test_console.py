@@ -54,7 +54,8 @@ def test_the_screen_and_its_keys(browser: Browser, site: Site) -> None:
     page = signed_in(browser, site, "ada")
     errors: list[str] = []
     page.on("console", lambda one: errors.append(one.text) if one.type == "error" else None)
-    page.goto(CONSOLE)
+    page.get_by_role("link", name="Console of office-001").click()
+    assert page.url.endswith(CONSOLE)
     state = page.locator("#console-state")
     expect(state).to_have_text("The screen is open.")
     shows(page, COLOUR)

@@ -183,4 +183,5 @@ def _my_result(one: DesktopResult, pool: Pool | None) -> MyDesktopResult:
     return MyDesktopResult(
         one.name, one.pool, one.phase, None, one.power, one.address, one.assigned, one.lease_until, password, kind,
         logon, opening, restart_failed=one.restart_error is not None, connect=ports,
+        console=pool is not None and pool.spec.console,
     )  # fmt: skip

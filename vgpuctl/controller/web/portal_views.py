@@ -11,6 +11,7 @@ from vgpuctl.controller.planning.desktop_address import OPEN_RDP
 from vgpuctl.controller.planning.restarts import RESTARTABLE
 from vgpuctl.controller.web.bars import badge_of, pool_colors
 from vgpuctl.controller.web.cells import plural, time_cell
+from vgpuctl.controller.web.console_view import console_path
 from vgpuctl.controller.web.parts import Cell, PageView, Section
 from vgpuctl.model.quota_text import limit_text
 from vgpuctl.model.results.people import LimitResult, MyDesktopResult, MyPoolResult
@@ -56,7 +57,7 @@ class PortalCard(Value):
     """A pool of which somebody may have a desktop, or a desktop that he has. `facts`: names and cells.
 
     `opens`: the address that opens it; None: its user does that himself, or cannot yet. `commands`: those that connect
-    his own computer to it.
+    his own computer to it. `console`: the address of its console, where he has it.
     """
 
     title: str
@@ -68,6 +69,7 @@ class PortalCard(Value):
     note: str = ""
     opens: str | None = None
     commands: tuple[str, ...] = ()
+    console: str | None = None
 
 
 class Portal(Value):
@@ -130,7 +132,10 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
         text = f"{text} The restart failed. Try it once more; then tell an admin its name.".strip()
     opens = one.opens if one.opens != OPEN_RDP else f"{OPEN_PATH}?name={quote(one.name, safe='')}"
     note = _KINDS.get(one.kind or "", "")
-    return PortalCard(one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note, opens)
+    console = console_path(one.name) if one.console and one.phase in RESTARTABLE else None
+    return PortalCard(
+        one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note, opens, console=console
+    )
 
 
 def _command(one: MyDesktopResult, port: int, who: str, site: str) -> str:

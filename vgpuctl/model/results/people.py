@@ -109,6 +109,7 @@ class MyDesktopResult(Value):
     `opens`: rdp: by the RDP file of open-desktop; else the link that opens it; null: it has no address yet, or its pool
     does not say how. `usual_seconds`: so long its pool's desktops take to start, as a rule; null: not known, or it
     does not start now. `connect`: the ports to which the controller connects him, once it has an address.
+    `console`: he has its console, too.
     `restart_failed`: the restart that somebody asked for last was not done.
     """
 
@@ -127,6 +128,7 @@ class MyDesktopResult(Value):
     usual_seconds: int | None = None
     restart_failed: bool = False
     connect: tuple[int, ...] = ()
+    console: bool = False
 
 
 class DesktopPortsResult(Value):
