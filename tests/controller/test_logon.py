@@ -19,7 +19,7 @@ from tests.controller.test_engine import ADMIN, is_ready, phase, vms, with_pool,
 from tests.controller.test_portal import Browser
 from vgpuctl.agent.client import connect
 from vgpuctl.controller.database.store import Store
-from vgpuctl.controller.model import Desktop, PoolState
+from vgpuctl.controller.model import CallerKind, Desktop, FleetCaller, PoolState, Right
 from vgpuctl.controller.routes import API
 from vgpuctl.errors import InvalidInput, Refused
 from vgpuctl.model.controller_service import DATABASE_FILE
@@ -284,6 +284,14 @@ def test_a_text_is_shown_to_the_users_of_a_pool(own_store: Store, agent: Running
             for text in ("", "a\nb", "x" * 1001):
                 with pytest.raises(InvalidInput, match="1 to 1000 printable characters"):
                     service.message_pool(ADMIN, "office", text)
+            assert service.announce(ADMIN, desktop(store)) == "; its user reads that"
+            assert "test sees the screen of this desktop from now on" in str(ada.programs.stdin)
+            service.announce_end(ADMIN, desktop(store))
+            assert "test does not see the screen of this desktop any more" in str(ada.programs.stdin)
+            own = FleetCaller("ada", None, CallerKind.PERSON, {"office": Right.USE})
+            assert service.announce(own, desktop(store)) == "", "she sees her own screen"
+            assert service.announce(ADMIN, store.desktops.find("office-002")) == "; nobody is logged on"
             guests.of(store, "office-001").programs.failing.add("wall")
+            assert "; its user could not be shown that: " in service.announce(ADMIN, desktop(store))
             refused = service.message_pool(ADMIN, "office", "again")
             assert (refused.data.reached, list(refused.data.failed)) == (0, ["office-001"]), refused
