@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.agent.conftest import RunningAgent
-from tests.controller.conftest import IMAGE
+from tests.agent.conftest import RunningAgent, running
+from tests.controller.conftest import IMAGE, wait_until
 from tests.controller.thin_host import PROFILE, VGPUS_PER_GPU, ThinHosts, ThinLink
+from vgpuctl.agent import usage_sampler
 from vgpuctl.controller.hosts.guests import vm_of
 from vgpuctl.controller.hosts.link import HostLink
+from vgpuctl.controller.hosts.use_meter import measure
+from vgpuctl.controller.model import Desktop, MeasuredUse
 from vgpuctl.controller.planning.fleet_room import FleetRoom
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.desktop import DesktopMark, Fence, FleetRequest
@@ -96,7 +99,7 @@ def test_a_thin_host_answers_as_a_real_one(agent: RunningAgent, tmp_path: Path) 
     assert {"", "no-capacity", "fenced", "not-found", "tombstone"} <= {one for one in real if isinstance(one, str)}
 
 
-@pytest.mark.parametrize("call", ["list_vms", "read_room", "read_fleet"])
+@pytest.mark.parametrize("call", ["list_vms", "read_room", "read_fleet", "top"])
 def test_its_rows_have_the_fields_of_real_ones(agent: RunningAgent, tmp_path: Path, call: str) -> None:
     hosts = ThinHosts(tmp_path / "thin", gpus=1)
     link = HostLink("gpu01", f"agent:{agent.path}")
@@ -107,3 +110,24 @@ def test_its_rows_have_the_fields_of_real_ones(agent: RunningAgent, tmp_path: Pa
     link.close()
     own = set(type(rows[1]).__annotations__) - {"times_listed"}
     assert own <= set(type(rows[0]).__annotations__)
+
+
+def test_a_real_host_says_what_its_desktops_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_sampler, "SAMPLE_SECONDS", 0.1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+    with running("sim:a100-40", tmp_path) as agent:
+        link = HostLink("gpu01", f"agent:{agent.path}")
+        site = Site(link)
+        assert site.code(lambda host: host.announce_fleet(FENCE)) == ""
+        assert [site.make(0, start=True), site.make(1)] == ["", ""]
+        own = tuple(Desktop(one, "p", "d", "m", "i", user="ada") for one in IDS[:2])
+
+        def used() -> tuple[MeasuredUse, MeasuredUse]:
+            uses = measure(link.host().top().data.vgpus, own, 60.0)
+            return uses[IDS[0], "ada"], uses[IDS[1], "ada"]
+
+        wait_until(lambda: used()[0].memory_known_seconds > 0, "a sample after the start")
+        on, off = used()
+        link.close()
+    assert on == MeasuredUse(memory_known_seconds=60.0, memory_peak_mib=0), "its guest has no driver"
+    assert off == MeasuredUse(), "of one that is off nothing is known"

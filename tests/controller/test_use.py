@@ -291,6 +291,18 @@ def test_of_a_long_span_what_was_measured_counts_by_time(timed: Store, clock: St
     assert half.measured == MeasuredUse(2 * HOUR, 0.5 * HOUR, 2 * HOUR, 200 * HOUR, 7)
 
 
+def test_each_database_adds_it_up(store: Store) -> None:
+    with_pools(store, 2)
+    desktop, _ = store.desktops.assign("office", "ada", "test")
+    key, now = (desktop.id, "ada"), store.now()
+    for peak in (None, 700, 500):
+        store.use.add_measured({key: MeasuredUse(2.0, 1.0, 2.0, 1400.0, peak)})
+    with store.database.write() as connection:
+        connection.execute(update(schema.use_span).values(began_at=now - 10, until_at=now))
+    assert store.use.sums("person", now - 10, now)[0].measured == MeasuredUse(6.0, 3.0, 6.0, 4200.0, 700)
+    assert store.use.sums("group", now - 5, now)[0].measured == MeasuredUse(3.0, 1.5, 3.0, 2100.0, 700)
+
+
 def usage_row(uuid: str, sm: float | None, used_mib: int | None, *, is_read: bool = True) -> VgpuUsageResult:
     use = VgpuUse("gpu", (), engines=EngineUse(sm=sm), memory_used_bytes=None if used_mib is None else used_mib << 20)
     return VgpuUsageResult(

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vgpuctl controller ...`: run a controller, and ask one. Each command but run and upgrade-db is a call of its API.
-
-Size: one short command for each call.
-"""
+"""`vgpuctl controller ...`: run a controller, and what all commands share that ask one."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,13 +21,7 @@ from vgpuctl.model.controller_service import TOKEN_VARIABLE, URL_VARIABLE
 if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
     from vgpuctl.controller.client import FleetClient
-    from vgpuctl.model.results.fleet import (
-        FieldChangeResult,
-        FleetHostResult,
-        FleetImageResult,
-        FleetResult,
-        PoolResult,
-    )
+    from vgpuctl.model.results.fleet import FieldChangeResult, FleetResult
     from vgpuctl.model.results.host import AgentResult
 
 _MAX_TOKEN_BYTES = 4096
@@ -45,61 +35,6 @@ class Where(NamedTuple):
     address: str | None
     token_file: str | None
     dry_run: bool
-
-
-POOLS = Listing(
-    "pools",
-    (
-        Column("name", "NAME", lambda pool: pool.name),
-        Column("kind", "KIND", lambda pool: pool.kind),
-        Column("state", "STATE", lambda pool: pool.state, is_state=True),
-        Column("image", "IMAGE", lambda pool: pool.image),
-        Column("profiles", "PROFILE", lambda pool: pool.profiles),
-        Column("ready", "READY", lambda pool: pool.ready, numeric=True),
-        Column("assigned", "ASSIGNED", lambda pool: pool.assigned, numeric=True),
-        Column("desktops", "DESKTOPS", lambda pool: pool.desktops, numeric=True),
-        Column("maximum", "MAXIMUM", lambda pool: pool.maximum, numeric=True),
-        Column("reason", "REASON", lambda pool: pool.reason, free_text=True, optional=True),
-    ),
-    lambda pool: str(pool.name),
-)
-HOSTS = Listing(
-    "hosts",
-    (
-        Column("name", "NAME", lambda host: host.name),
-        Column("state", "STATE", lambda host: "held" if host.held else host.state, is_state=True),
-        Column("desktops", "DESKTOPS", lambda host: host.desktops, numeric=True),
-        Column("seen", "SEEN", lambda host: host.seen),
-        Column("labels", "LABELS", lambda host: tuple(f"{key}={value}" for key, value in host.labels.items())),
-        Column("address", "ADDRESS", lambda host: host.address),
-        Column("agent", "AGENT", lambda host: host.agent_version, level="wide"),
-        Column("driver", "DRIVER", lambda host: host.driver, level="wide"),
-        Column("holder", "CONTROLLER", lambda host: host.holder, level="wide"),
-        Column("problem", "PROBLEM", lambda host: host.held or host.problem, free_text=True, optional=True),
-    ),
-    lambda host: str(host.name),
-)
-
-
-def _host_states(image: FleetImageResult) -> tuple[str, ...]:
-    """Return on how many hosts an image is in each state."""
-    counts = Counter(text.partition(" ")[0].rstrip(":") for text in image.hosts.values())
-    return tuple(f"{count} {state}" for state, count in sorted(counts.items()))
-
-
-IMAGES = Listing(
-    "images",
-    (
-        Column("name", "NAME", lambda image: image.name),
-        Column("version", "VERSION", lambda image: image.version),
-        Column("os", "OS", lambda image: image.os),
-        Column("pools", "POOLS", lambda image: image.pools),
-        Column("hosts", "HOSTS", _host_states),
-        Column("path", "PATH", lambda image: image.path, level="wide"),
-        Column("retired", "RETIRED", lambda image: image.retired, level="wide"),
-    ),
-    lambda image: str(image.name),
-)
 
 
 def _change_text(change: FieldChangeResult) -> str:
@@ -129,49 +64,6 @@ def pairs_page(data: Any, *names: str) -> Page:
     """Return the page with some fields of a result, one a line."""
     items = [(name.replace("_", " "), value_text(getattr(data, name))) for name in names]
     return Page([Pairs(tuple((name, "-" if value in ("None", "") else value) for name, value in items))])
-
-
-def _pool_page(data: PoolResult) -> Page:
-    page = pairs_page(
-        data, "name", "kind", "state", "reason", "image", "profiles", "maximum", "spare", "desktops", "ready",
-        "assigned", "counts",
-    )  # fmt: skip
-    return Page([*page.blocks, "", *_spec_lines(data)])
-
-
-def _spec_lines(data: PoolResult) -> list[str]:
-    from vgpuctl.cli import document
-
-    return document.text({"spec": data.spec}, "yaml").splitlines()
-
-
-def _changed_pool(data: Any) -> Page:
-    pool: PoolResult = data.data
-    return changed_page(data, f"pool {pool.name}: {pool.state if data.changed else 'unchanged'}")
-
-
-def _host_page(data: FleetHostResult) -> Page:
-    return pairs_page(
-        data, "name", "address", "state", "held", "problem", "labels", "desktops", "running", "machine_id", "host_key",
-        "agent_version", "driver", "holder", "seen", "offers", "images",
-    )  # fmt: skip
-
-
-def changed_host(data: Any) -> Page:
-    """Return the page of a host that was changed."""
-    host: FleetHostResult = data.data
-    return changed_page(data, f"host {host.name}: {'held: ' + host.held if host.held else host.state}")
-
-
-def _image_page(data: FleetImageResult) -> Page:
-    return pairs_page(
-        data, "name", "version", "os", "file", "url", "path", "bytes", "sha256", "retired", "pools", "hosts"
-    )  # fmt: skip
-
-
-def _changed_image(data: Any) -> Page:
-    image: FleetImageResult = data.data
-    return changed_page(data, f"image {image.name}: {image.path}" if data.changed else f"image {image.name}: unchanged")
 
 
 def _fleet_page(data: FleetResult) -> Page:
@@ -381,294 +273,6 @@ def show_fleet(settings: Settings, where: Where) -> int:
 
 
 @make_command(
-    "add-host", table=CONTROLLER_COMMANDS, page=changed_host,
-    examples=(
-        ("vgpuctl controller add-host gpu01 local", "the agent of this machine"),
-        ("vgpuctl controller add-host gpu02 ssh://fleet@gpu02 --label site=berlin", "another one, whose key is known"),
-    ),
-)  # fmt: skip
-@click.argument("name", metavar="NAME")
-@click.argument("address", metavar="local|ssh://USER@HOST[:PORT]")
-@click.option("--host-key", metavar="SHA256:...", help="The host's SSH key; without it, the one in known_hosts.")
-@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Pools choose hosts by labels; repeatable.")
-@click.option(
-    "--lost-controller", is_flag=True, help="It obeys a controller whose database is lost; see import-desktops."
-)
-@changes_at_controller
-@click.pass_obj
-def add_host(
-    settings: Settings,
-    name: str,
-    address: str,
-    host_key: str | None,
-    labels: tuple[str, ...],
-    lost_controller: bool,
-    where: Where,
-) -> int:
-    """Add a host to the fleet. Its agent must answer; its account has fleet in the host's agent: accounts:."""
-    return make_call(
-        settings, where, "add-host", name=name, address=address, host_key=host_key, labels=_labels(labels),
-        lost_controller=lost_controller or None,
-    )  # fmt: skip
-
-
-def _labels(texts: tuple[str, ...]) -> dict[str, str]:
-    from vgpuctl.config import labels
-
-    return labels.parse_selector(texts, "label") if texts else {}
-
-
-@make_command(
-    "list-hosts", table=CONTROLLER_COMMANDS, listing=HOSTS,
-    examples=(("vgpuctl controller list-hosts -o wide", "with versions, and the controller that has each"),),
-)  # fmt: skip
-@at_controller
-@click.pass_obj
-def list_hosts(settings: Settings, where: Where) -> int:
-    """List the hosts of the fleet."""
-    return make_call(settings, where, "list-hosts")
-
-
-@make_command(
-    "show-host", table=CONTROLLER_COMMANDS, page=_host_page,
-    examples=(("vgpuctl controller show-host gpu01", "its key, and how many more vGPUs of each profile it has"),),
-)  # fmt: skip
-@click.argument("name", metavar="HOST")
-@at_controller
-@click.pass_obj
-def show_host(settings: Settings, name: str, where: Where) -> int:
-    """Show one host."""
-    return make_call(settings, where, "show-host", name=name)
-
-
-def _host_command(name: str, help_text: str, example: str, question: str | None = None) -> click.Command:
-    """Return a command that changes one host."""
-
-    def function(settings: Settings, name_: str, where: Where) -> int:
-        if question is None:
-            return make_call(settings, where, name, name=name_)
-
-        def work(guard: SignalGuard) -> run.CommandOutput:
-            confirm(settings, question.format(name_), dry_run=where.dry_run)
-            return run.CommandOutput(connect(settings, *where).call(name, name=name_))
-
-        return run.perform(settings, f"controller-{name}", work)
-
-    function.__doc__ = help_text
-    with_options = click.argument("name_", metavar="HOST")(changes_at_controller(click.pass_obj(function)))
-    decorate = make_command(
-        name, table=CONTROLLER_COMMANDS, page=changed_host, examples=((f"vgpuctl controller {name} gpu01", example),)
-    )
-    return decorate(with_options)
-
-
-cordon_host = _host_command("cordon-host", "Make no new desktops on a host; those there stay.", "before work on it")
-remove_host = _host_command(
-    "remove-host", "Remove a host without desktops from the fleet.", "after drain-host", "Remove host {}?"
-)
-
-
-@make_command(
-    "accept-host", table=CONTROLLER_COMMANDS, page=changed_host,
-    examples=(("vgpuctl controller accept-host gpu01", "after you have looked why it is held"),),
-)  # fmt: skip
-@click.argument("name", metavar="HOST")
-@click.option("--host-key", metavar="SHA256:...", help="Its new SSH key, where that is why it is held.")
-@at_controller
-@click.pass_obj
-def accept_host(settings: Settings, name: str, host_key: str | None, where: Where) -> int:
-    """Let a held host go on as it is now: it is another machine, has another driver or key, or lost its fence."""
-
-    def work(guard: SignalGuard) -> run.CommandOutput:
-        confirm(settings, f"Host {name} is trusted as it is now. Accept it?", dry_run=where.dry_run)
-        return run.CommandOutput(connect(settings, *where).call("accept-host", name=name, host_key=host_key))
-
-    return run.perform(settings, "controller-accept-host", work)
-
-
-@make_command(
-    "label-host", table=CONTROLLER_COMMANDS, page=changed_host,
-    examples=(("vgpuctl controller label-host gpu01 site=berlin rack=7", "these are all of its labels then"),),
-)  # fmt: skip
-@click.argument("name", metavar="HOST")
-@click.argument("labels", nargs=-1, metavar="[KEY=VALUE]...")
-@changes_at_controller
-@click.pass_obj
-def label_host(settings: Settings, name: str, labels: tuple[str, ...], where: Where) -> int:
-    """Set all labels of a host; without any, it has none."""
-    return make_call(settings, where, "label-host", name=name, labels=_labels(labels))
-
-
-@make_command(
-    "ensure-image", table=CONTROLLER_COMMANDS, page=_changed_image,
-    examples=(
-        ("vgpuctl controller ensure-image office --file office-11.qcow2", "the controller sends it to the hosts"),
-        (
-            "vgpuctl controller ensure-image office --url https://images.example.org/office.qcow2 --sha256 DIGITS",
-            "each host fetches it",
-        ),
-        ("vgpuctl controller ensure-image office --path /srv/shared/office-11.qcow2", "storage that hosts share"),
-    ),
-)  # fmt: skip
-@click.argument("name", metavar="NAME")
-@click.option("--file", metavar="FILE", type=click.Path(dir_okay=False), help="A qcow2 or raw image of this machine.")
-@click.option("--url", metavar="URL", help="Where each host fetches it: https, below its agent: allow: image_urls.")
-@click.option("--path", metavar="PATH", help="Where each host has it already; nobody copies it.")
-@click.option("--folder", metavar="FOLDER", help="Of copies on hosts, in their agent: allow: folders. [/srv/images]")
-@click.option("--version", "version", metavar="TEXT", default="1", help="For people. [1]")
-@click.option("--os", "system", metavar="TEXT", default="linux", help="linux, windows11 or another word. [linux]")
-@click.option("--sha256", metavar="DIGITS", help="The file's checksum; needed with --url, computed for --file.")
-@click.option("--size", metavar="BYTES", type=int, help="The file's size, if it is known.")
-@click.option("--retired", is_flag=True, help="No pool may begin to use it.")
-@changes_at_controller
-@click.pass_obj
-def ensure_image(
-    settings: Settings, name: str, file: str | None, url: str | None, path: str | None, folder: str | None,
-    version: str, system: str, sha256: str | None, size: int | None, retired: bool, where: Where,
-) -> int:  # fmt: skip
-    """Add an image: one of --file, --url and --path says where it is. Again: what failed on hosts is tried now.
-
-    Hosts whose desktops need it get a copy, with its checksum checked, and lose it when nothing in the fleet uses it.
-    A file is read from this machine, the controller's own, each time that a host gets it: leave it there.
-    """
-    return make_call(
-        settings, where, "ensure-image", name=name, file=None if file is None else os.path.abspath(file), url=url,
-        path=path, folder=folder, version=version, os=system, sha256=sha256, size=size, retired=retired,
-    )  # fmt: skip
-
-
-@make_command(
-    "show-image", table=CONTROLLER_COMMANDS, page=_image_page,
-    examples=(("vgpuctl controller show-image office", "which hosts have it, and why one has not"),),
-)  # fmt: skip
-@click.argument("name", metavar="IMAGE")
-@at_controller
-@click.pass_obj
-def show_image(settings: Settings, name: str, where: Where) -> int:
-    """Show one image, and what each host has of it."""
-    return make_call(settings, where, "show-image", name=name)
-
-
-@make_command(
-    "list-images", table=CONTROLLER_COMMANDS, listing=IMAGES,
-    examples=(("vgpuctl controller list-images", "and which pools use them"),),
-)  # fmt: skip
-@at_controller
-@click.pass_obj
-def list_images(settings: Settings, where: Where) -> int:
-    """List the images of the fleet."""
-    return make_call(settings, where, "list-images")
-
-
-@make_command(
-    "delete-image", table=CONTROLLER_COMMANDS, page=_changed_image,
-    examples=(("vgpuctl controller delete-image office-10", "the hosts' copies go, the file itself stays"),),
-)  # fmt: skip
-@click.argument("name", metavar="IMAGE")
-@changes_at_controller
-@click.pass_obj
-def delete_image(settings: Settings, name: str, where: Where) -> int:
-    """Delete an image that no pool and no desktop uses; hosts delete their copies once no disk there needs them."""
-    return make_call(settings, where, "delete-image", name=name)
-
-
-@make_command(
-    "ensure-pool", table=CONTROLLER_COMMANDS, page=_changed_pool,
-    examples=(("vgpuctl controller ensure-pool office -f office.yaml", "forty desktops, five always ready"),),
-)  # fmt: skip
-@click.argument("name", metavar="POOL")
-@click.option(
-    "-f",
-    "--file",
-    "file",
-    metavar="FILE",
-    required=True,
-    type=click.Path(dir_okay=False, allow_dash=True),
-    help="The pool spec; - reads standard input.",
-)
-@changes_at_controller
-@click.pass_obj
-def ensure_pool(settings: Settings, name: str, file: str, where: Where) -> int:
-    """Create a pool, or change it to match a spec file."""
-
-    def work(guard: SignalGuard) -> run.CommandOutput:
-        from vgpuctl.library.text_file import read_text
-
-        text = read_text(file, "spec")
-        return run.CommandOutput(connect(settings, *where).call("ensure-pool", name=name, text=text, file=file))
-
-    return run.perform(settings, "controller-ensure-pool", work)
-
-
-@make_command(
-    "list-pools", table=CONTROLLER_COMMANDS, listing=POOLS,
-    examples=(("vgpuctl controller list-pools", "how many desktops are ready, and how many have users"),),
-)  # fmt: skip
-@at_controller
-@click.pass_obj
-def list_pools(settings: Settings, where: Where) -> int:
-    """List the pools."""
-    return make_call(settings, where, "list-pools")
-
-
-@make_command(
-    "show-pool", table=CONTROLLER_COMMANDS, page=_pool_page,
-    examples=(("vgpuctl controller show-pool office", "with its spec"),),
-)  # fmt: skip
-@click.argument("name", metavar="POOL")
-@at_controller
-@click.pass_obj
-def show_pool(settings: Settings, name: str, where: Where) -> int:
-    """Show one pool, what its desktops do, and its spec."""
-    return make_call(settings, where, "show-pool", name=name)
-
-
-@make_command(
-    "pause-pool", table=CONTROLLER_COMMANDS, page=_changed_pool,
-    examples=(("vgpuctl controller pause-pool office --reason 'new storage'", "users keep their desktops"),),
-)  # fmt: skip
-@click.argument("name", metavar="POOL")
-@click.option("--reason", metavar="TEXT", help="Shown to who asks for a desktop.")
-@changes_at_controller
-@click.pass_obj
-def pause_pool(settings: Settings, name: str, reason: str | None, where: Where) -> int:
-    """Make, start and refresh nothing for a pool, until resume-pool."""
-    return make_call(settings, where, "pause-pool", name=name, reason=reason)
-
-
-@make_command(
-    "resume-pool", table=CONTROLLER_COMMANDS, page=_changed_pool,
-    examples=(("vgpuctl controller resume-pool office", "also after errors paused it"),),
-)  # fmt: skip
-@click.argument("name", metavar="POOL")
-@changes_at_controller
-@click.pass_obj
-def resume_pool(settings: Settings, name: str, where: Where) -> int:
-    """Let a paused pool go on; errors before that no longer count."""
-    return make_call(settings, where, "resume-pool", name=name)
-
-
-@make_command(
-    "delete-pool", table=CONTROLLER_COMMANDS, page=_changed_pool,
-    examples=(("vgpuctl controller delete-pool office --yes", "also desktops that users have"),),
-)  # fmt: skip
-@click.argument("name", metavar="POOL")
-@changes_at_controller
-@click.pass_obj
-def delete_pool(settings: Settings, name: str, where: Where) -> int:
-    """Delete a pool with all its desktops and their disks, also those that users have."""
-
-    def work(guard: SignalGuard) -> run.CommandOutput:
-        client = connect(settings, *where)
-        pool: PoolResult = client.call("show-pool", name=name).data
-        question = f"Delete pool {name} with {pool.desktops} desktops and their disks; {pool.assigned} have users?"
-        confirm(settings, question, dry_run=where.dry_run)
-        return run.CommandOutput(client.call("delete-pool", name=name))
-
-    return run.perform(settings, "controller-delete-pool", work)
-
-
-@make_command(
     "list-events", table=CONTROLLER_COMMANDS, listing=EVENTS,
     examples=(
         ("vgpuctl controller list-events", "the last 200: who did what, and what failed"),
@@ -687,9 +291,7 @@ def list_events(settings: Settings, after: int | None, limit: int | None, where:
 _COMMANDS: dict[str, click.Command] = {
     str(one.name): one
     for one in (
-        run_controller, upgrade_db, show_fleet, add_host, list_hosts, show_host, cordon_host, label_host, accept_host,
-        remove_host, ensure_image, list_images, show_image, delete_image, ensure_pool, list_pools, show_pool,
-        pause_pool, resume_pool, delete_pool, list_events,
+        run_controller, upgrade_db, show_fleet, list_events,
     )
 }  # fmt: skip
 

@@ -252,10 +252,41 @@ delete_desktop = _desktop_command(
 )
 
 
+@make_command(
+    "move-desktop", table=CONTROLLER_COMMANDS, page=changed_desktop,
+    examples=(
+        (
+            "vgpuctl controller move-desktop office-001 --fenced 'power off at its BMC, seen at 14:05' --yes",
+            "its host is lost, and its disks are on shared storage",
+        ),
+    ),
+)  # fmt: skip
+@click.argument("name", metavar="DESKTOP")
+@click.option("--fenced", metavar="EVIDENCE", required=True, help="How you know that the lost host cannot write.")
+@changes_at_controller
+@click.pass_obj
+def move_desktop(settings: Settings, name: str, fenced: str, where: Where) -> int:
+    """Make a desktop of a host that does not answer on another host, with the files of its disks.
+
+    For dedicated desktops that keep what is on their disks, and for fixed pools. The files must be on storage that the
+    other host has under the same paths. Two hosts that write to them destroy them: cut the lost one off first, and say
+    how you know. Where it comes back, its copy is stopped. TPM and NVRAM are not moved.
+    """
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        client = connect(settings, *where)
+        shown = client.call("show-desktop", name=name).data
+        text = f"Make {name} on another host? If {shown.host} still runs it, its disks are destroyed."
+        confirm(settings, text, (f"fenced: {fenced}",), dry_run=where.dry_run)
+        return run.CommandOutput(client.call("move-desktop", name=name, fenced=fenced))
+
+    return run.perform(settings, "controller-move-desktop", work)
+
+
 COMMANDS: dict[str, click.Command] = {
     str(one.name): one
     for one in (
         list_desktops, message_pool, show_desktop, open_desktop, assign, release, start_desktop, stop_desktop,
-        restart_desktop, delete_desktop,
+        restart_desktop, delete_desktop, move_desktop,
     )
 }  # fmt: skip

@@ -44,7 +44,7 @@ def export_fleet(settings: Settings, where: Where) -> int:
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         from vgpuctl.cli import document
-        from vgpuctl.controller.fleet_file import export_fleet
+        from vgpuctl.controller.fleet_apply import export_fleet
         from vgpuctl.model.documents import to_json_value
         from vgpuctl.model.outcome import QueryResult
 
@@ -71,7 +71,8 @@ def apply_fleet(settings: Settings, file: str, where: Where) -> int:
     """
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        from vgpuctl.controller.fleet_file import apply_fleet, parse_fleet
+        from vgpuctl.controller.fleet_apply import apply_fleet
+        from vgpuctl.controller.fleet_file import parse_fleet
         from vgpuctl.library.text_file import read_text
         from vgpuctl.model.outcome import Outcome
 

@@ -60,10 +60,9 @@ class UseMeter:
             self.store()
 
     def store(self) -> None:
-        """Store the sums, and begin new ones."""
-        self._stored_at = self._store.clock.monotonic()
-        sums, self._sums = self._sums, {}
-        self._store.use.add_measured(sums)
+        """Store the sums, and begin new ones; what could not be stored is kept for the next time."""
+        self._store.use.add_measured(self._sums)
+        self._stored_at, self._sums = self._store.clock.monotonic(), {}
 
 
 def measure(
