@@ -295,6 +295,11 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def new_token() -> str:
+    """Return the secret of a new token."""
+    return f"vgpuctl_{secrets.token_urlsafe(32)}"
+
+
 def header_token(secret: str) -> str:
     """Return what a change must carry in a header besides the cookie with this secret: other sites cannot read it."""
     return hmac.digest(secret.encode(), b"vgpuctl header token", "sha256").hex()
