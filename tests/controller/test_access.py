@@ -45,7 +45,9 @@ FLEET = {
     "list-entitlements": ADMIN | {"manager"},
     "show-use": SEE | {"manager"},
     "show-myself": PEOPLE | {"tool"},
-    **dict.fromkeys(("list-my-pools", "list-my-desktops"), PEOPLE),
+    **dict.fromkeys(
+        ("list-my-pools", "list-my-desktops", "list-my-tokens", "add-my-token", "delete-my-token"), PEOPLE
+    ),
 }  # fmt: skip
 """Calls about no pool -> who may make them."""
 OFFICE = {
@@ -120,6 +122,8 @@ def ask(controller: Controller, headers: dict[str, str], call: str, pool: str) -
     given: dict[str, str] = {}
     if call == "entitle":
         given = {"who": "ada", "right": "use", "pool": pool}
+    if call == "add-my-token":
+        given = {"name": "x"}
     query = f"?who=ada&pool={pool}" if call == "revoke" else ""
     if one.has_dry_run:
         query += ("&" if query else "?") + "dry_run=true"
@@ -147,6 +151,58 @@ def test_who_may_make_a_call(controller: Controller, callers: dict[str, dict[str
     if call in OFFICE:
         expected |= {name: "hidden" for name in callers if name not in {*KNOWING, *allowed, "nobody"}}
     assert kinds == expected
+
+
+@pytest.fixture(scope="module")
+def own_tokens(controller: Controller, callers: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Return the headers of programs with tokens of people."""
+    made = {}
+    for name in PEOPLE:
+        status, body, _ = controller.request("POST", f"{API}/me/tokens", {"name": "laptop"}, **callers[name])
+        assert (status, body["data"]["person"]) == (200, name), body
+        made[name] = {"Authorization": f"Bearer {body['data']['secret']}"}
+    return made
+
+
+@pytest.mark.parametrize("call", [*CALLS])
+def test_a_token_of_ones_own_gives_what_one_may_and_no_more_tokens(
+    controller: Controller, callers: dict[str, dict[str, str]], own_tokens: dict[str, dict[str, str]], call: str
+) -> None:
+    for pool in ("office", "lab"):
+        by_token = {name: kind_of(*ask(controller, own_tokens[name], call, pool), pool) for name in PEOPLE}
+        expected = {name: kind_of(*ask(controller, callers[name], call, pool), pool) for name in PEOPLE}
+        assert by_token == ({name: "denied" for name in PEOPLE} if call == "add-my-token" else expected)
+
+
+def test_a_token_of_ones_own_lasts_as_its_person(
+    controller: Controller, callers: dict[str, dict[str, str]], own_tokens: dict[str, dict[str, str]]
+) -> None:
+    request, laptop, mine = controller.request, own_tokens["helper"], f"{API}/me"
+    assert request("GET", mine, **laptop)[1]["data"]["rights"] == {"office": "operate"}
+    assert controller.run("revoke", "helper", "--pool", "office").returncode == 0
+    assert request("GET", f"{API}/pools", **laptop)[0] == 403, "the right is gone at once"
+    assert controller.run("entitle", "helper", "operate", "--pool", "office").returncode == 0
+    assert request("POST", f"{API}/pools/office/pause", {"reason": "x"}, **laptop)[0] == 200, "it is no cookie"
+    assert request("POST", f"{API}/pools/office/resume", {}, **laptop)[0] == 200
+    events = controller.data("list-events")
+    texts = [(one["actor"], one["actor_kind"], one["text"]) for one in events if one["kind"] == "pool-paused"]
+    assert texts[-1][:2] == ("helper", "person")
+    assert texts[-1][2].endswith("(by token laptop of helper)")
+    assert controller.run("ensure-person", "helper", "--disabled").returncode == 0
+    assert request("GET", mine, **laptop)[0] == 401
+    assert controller.run("ensure-person", "helper", "--enabled").returncode == 0
+    callers["helper"] = sign_in(controller, "helper")
+    assert request("GET", mine, **laptop)[0] == 200
+    rows = [one["person"] for one in controller.data("list-tokens") if one["name"] == "laptop"]
+    assert rows == sorted(PEOPLE), "an admin sees them"
+    shown = request("GET", f"{API}/me/tokens", **callers["helper"])[1]["data"]
+    assert ("laptop", None) in [(one["name"], one["secret"]) for one in shown]
+    assert request("DELETE", f"{API}/tokens/laptop?person=helper", **callers["helper"])[0] == 403
+    assert request("DELETE", f"{API}/me/tokens/phone", **callers["helper"])[0] == 404
+    assert controller.run("delete-token", "laptop", "--person", "helper").stdout == "token laptop: deleted\n"
+    assert request("GET", mine, **laptop)[0] == 401
+    for given in ({"name": "a b"}, {"name": "x", "days": 91}, {"name": "x", "days": 0}, {"name": "x", "days": "9"}):
+        assert request("POST", f"{API}/me/tokens", given, **callers["helper"])[0] == 400, given
 
 
 @pytest.mark.parametrize("call", [*OFFICE])
@@ -365,9 +421,12 @@ def test_quotas_and_use_as_an_admin_sees_them(controller: Controller, callers: d
     assert run("show-use", "--since", "soon").returncode == 2
 
 
-def test_no_secret_is_stored_or_logged(controller: Controller, callers: dict[str, dict[str, str]]) -> None:
+def test_no_secret_is_stored_or_logged(
+    controller: Controller, callers: dict[str, dict[str, str]], own_tokens: dict[str, dict[str, str]]
+) -> None:
     secrets = [headers["Cookie"].partition("=")[2] for headers in callers.values() if "Cookie" in headers]
     secrets += [PASSWORD, callers["tool"]["Authorization"].removeprefix("Bearer ")]
+    secrets += [headers["Authorization"].removeprefix("Bearer ") for headers in own_tokens.values()]
     for path in Path(controller.directory, "state").rglob("*"):
         content = path.read_bytes()
         assert not any(secret.encode() in content for secret in secrets), path

@@ -323,6 +323,27 @@ def test_the_command_for_a_person(site: Site) -> None:
     assert sessions(site) == before, "it signs out"
 
 
+def test_a_token_of_ones_own_connects(site: Site) -> None:
+    request, url = site.controller.request, f"http://127.0.0.1:{site.controller.port}"
+    status, body, _ = request("POST", f"{API}/me/tokens", {"name": "laptop"}, **site.ada.asking)
+    assert status == 200, body
+    file, secret = site.directory / "laptop.token", body["data"]["secret"]
+    file.write_text(secret + "\n")
+    words = ("--token-file", str(file))
+    with serving(site.listen(), echo), connecting(site, *words, VGPUCTL_CONTROLLER=url) as (process, port):
+        assert exchange(port) == b"hello"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    headers = {"Authorization": f"Bearer {secret}"}
+
+    def delete() -> None:
+        assert site.controller.run("delete-token", "laptop", "--person", "ada").returncode == 0
+
+    with serving(site.listen(), greet):
+        assert site.ends(delete, headers) == "not-signed-in"
+    assert [one["kind"] for one in site.controller.data("list-events")][-1] == "token-deleted"
+
+
 def test_the_command_that_ones_page_shows(site: Site) -> None:
     site.ada.open("/my")
     shown = [str(one) for one in site.ada.page.xpath("//details//pre/code/text()")]

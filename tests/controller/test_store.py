@@ -24,6 +24,7 @@ from vgpuctl.controller.engine import unused_mac
 from vgpuctl.controller.model import (
     LEAST_EVENT_DAYS,
     AgentFacts,
+    CallerKind,
     Desktop,
     DesktopReport,
     FleetHostState,
@@ -32,12 +33,13 @@ from vgpuctl.controller.model import (
     Pool,
     PoolChanges,
     PoolState,
+    Realm,
     Role,
     StoredRoom,
 )
 from vgpuctl.controller.planning.phase import is_assignable
 from vgpuctl.controller.planning.pool_spec import parse_pool
-from vgpuctl.errors import Exists, InvalidInput, Locked, NoCapacity, NotFound, Refused, Stale
+from vgpuctl.errors import Exists, InvalidInput, Locked, NoCapacity, NotAllowed, NotFound, Refused, Stale
 from vgpuctl.model.host_room import NO_ROOM
 from vgpuctl.value import replace
 
@@ -600,6 +602,41 @@ def test_tokens_are_digests_that_expire(store: Store) -> None:
     store.tokens.delete("ansible", "root")
     assert store.tokens.find("a" * 64) is None
     assert "a" * 64 not in str(store.journal.list())
+
+
+def test_tokens_of_people(store: Store) -> None:
+    store.people.put("ada", "root")
+    tokens = store.personal_tokens
+    for number in range(5):
+        tokens.add("ada", f"t{number}", str(number) * 64, 30, "ada")
+    with pytest.raises(Exists):
+        tokens.add("ada", "t0", "a" * 64, 30, "ada")
+    with pytest.raises(Refused, match="you have 5 tokens, and nobody has more"):
+        tokens.add("ada", "t5", "a" * 64, 30, "ada")
+    tokens.delete("ada", "t0", "ada")
+    tokens.add("ada", "old", "a" * 64, 0, "ada")
+    assert tokens.caller("a" * 64) is None, "it has expired"
+    tokens.add("ada", "t5", "b" * 64, 30, "ada")
+    assert [one.name for one in tokens.list("ada")] == ["t1", "t2", "t3", "t4", "t5"]
+    caller = tokens.caller("b" * 64)
+    assert caller is not None
+    assert (caller.name, caller.kind, caller.token) == ("ada", CallerKind.PERSON, "t5")
+    store.people.put("ada", "root", disabled=True)
+    assert tokens.caller("b" * 64) is None
+    store.people.put("ada", "root", disabled=False, realm=Realm.OIDC)
+    assert tokens.list() == (), "who signs in elsewhere may be somebody else"
+    tokens.add("ada", "t1", "c" * 64, 30, "ada")
+    with pytest.raises(NotAllowed, match="ada has not signed in for 7 days"):
+        tokens.caller("c" * 64)
+    store.people.sign_in("ada", Realm.OIDC, "d" * 64, 60.0, "10.0.0.1", groups=("cad",))
+    assert tokens.caller("c" * 64) is not None
+    with store.database.write() as connection:
+        connection.execute(schema.person.update().values(signed_in_at=store.database.now(connection) - 7 * 86400))
+    with pytest.raises(NotAllowed):
+        tokens.caller("c" * 64)
+    store.people.delete("ada", "root")
+    assert tokens.list() == ()
+    assert not any(letter * 64 in str(store.journal.list()) for letter in "abc")
 
 
 def test_a_key_belongs_to_one_request(store: Store) -> None:

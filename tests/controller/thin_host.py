@@ -26,6 +26,7 @@ from vgpuctl.model.host_room import HostRoom
 from vgpuctl.model.image_copy import CopyState, ImageCopy, ImageRequest
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.usage import UsageResult
+from vgpuctl.model.results.vms import AddressesResult, AddressResult
 from vgpuctl.value import Value, replace
 
 PROFILE = "A100-4C"
@@ -44,7 +45,10 @@ class ThinVgpu(Value):
 
 
 class ThinVm(Value):
-    """A row of `list_vms`, as far as a controller reads it. `times_listed`: how often since its start."""
+    """A row of `list_vms`, as far as a controller reads it. `times_listed`: how often since its start.
+
+    `address`: the one that the host sees.
+    """
 
     name: str
     uuid: str
@@ -61,6 +65,7 @@ class ThinVm(Value):
     vgpus: tuple[ThinVgpu, ...] = ()
     reserve: str = "always"
     times_listed: int = 0
+    address: str | None = None
 
 
 class ThinHost:
@@ -154,7 +159,12 @@ class ThinCalls:
         return QueryResult(self._host.usage)
 
     def show_address(self, name: str, *, seen_by_host: bool = False) -> QueryResult[Any]:
-        raise NotFound(f"{name} has no address")
+        with self._host.lock:
+            vm = self._host.vms.get(name)
+        if vm is None or vm.address is None:
+            raise NotFound(f"{name} has no address")
+        address = AddressResult(vm.address, 24, "ipv4", None, "vnet0")
+        return QueryResult(AddressesResult(vm.name, vm.uuid, "lease", (address,)))
 
     def show_vm(self, name: str) -> QueryResult[Any]:
         raise NotFound(f"the disks of {name} are no files")

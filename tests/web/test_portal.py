@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.web.site import ADMIN, Site, running_site
 from tests.web.test_browser import ONLY_COLORS, RULES, SIZES
+from vgpuctl.value import replace
 
 PASSWORD = "correct horse battery"
 
@@ -125,6 +127,55 @@ def test_the_keyboard_stays_where_it_is_when_a_section_is_replaced(browser: Brow
         site.fleet.release(ADMIN, names[1])
         expect(page.locator("#desktops li")).to_have_count(1)
         assert page.evaluate("document.activeElement.closest('#desktops') !== null"), "the nearest one that is left"
+        context.close()
+
+
+def test_a_person_makes_a_token(browser: Browser, tmp_path: Path) -> None:
+    with running_site(tmp_path, hosts=1, maximum=6, spare=2) as site:
+        spec = dict(site.fleet.show_pool(ADMIN, "office").data.spec)
+        site.fleet.ensure_pool(ADMIN, "office", {**spec, "connect": [22]})
+        site.fleet.ensure_person(ADMIN, "ada")
+        site.fleet.set_password(ADMIN, "ada", PASSWORD)
+        site.fleet.entitle(ADMIN, "ada", "use", "office")
+        site.wait_until(lambda: site.ready() == 6, "six desktops")
+        vms = site.hosts.hosts["gpu01"].vms
+        vms |= {uuid: replace(vm, address="10.0.0.7") for uuid, vm in vms.items()}
+        site.fleet.assign(ADMIN, "office", "ada")
+        context = browser.new_context(base_url=site.url)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.goto("/my")
+        page.get_by_label("Name").fill("ada")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_text("Connect from your computer").click()
+        command = page.locator("details pre code").first
+        expect(command).to_have_text(
+            f"vgpuctl controller connect-desktop office-001 --port 22 --user ada --controller {site.url}"
+        )
+        expect(page.locator("#live")).to_have_text("live")
+        site.fleet.ensure_pool(ADMIN, "office", {**spec, "connect": [22, 5901]})
+        expect(page.locator("details[open] pre")).to_have_count(2)
+        looked_at(page, "connect")
+        page.get_by_role("link", name="make a token", exact=True).click()
+        page.go_back()
+        page.get_by_role("link", name="Your tokens for programs").click()
+        page.get_by_role("link", name="Make a token").click()
+        page.get_by_label("Name").fill("laptop")
+        page.get_by_role("button", name="Show what changes").click()
+        page.get_by_role("button", name="Make a token").click()
+        secret = page.locator("pre code").inner_text()
+        looked_at(page, "my-secret")
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert json.loads(site.get("/api/v1/me", headers).text)["data"]["name"] == "ada"
+        page.get_by_role("link", name="Go on").click()
+        expect(page.locator("#tokens")).to_contain_text("laptop")
+        expect(page.locator("main")).not_to_contain_text(secret)
+        looked_at(page, "my-tokens")
+        page.get_by_role("link", name="Delete").click()
+        page.get_by_role("button", name="Delete").click()
+        expect(page.locator("#tokens")).to_contain_text("You have no token")
+        assert site.get("/api/v1/me", headers).status == 401
         context.close()
 
 

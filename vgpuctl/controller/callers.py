@@ -63,24 +63,29 @@ class Callers:
         `touches`: a person asks, not an open page by itself.
 
         Raises:
-            NotSignedIn: nobody that is known. NotAllowed: another site's page may have sent it.
+            NotSignedIn: nobody that is known.
+            NotAllowed: another site's page may have sent it; or its token's person signed in too long ago.
         """
         if request.scope.get("vgpuctl_socket"):
             return FleetCaller(self._owner, Role.ADMIN, CallerKind.LOCAL, address=address_of(request))
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind:
-            digest = digest_of(secret.strip())
-            known = self._store.tokens.find(digest) if kind.lower() == "bearer" and secret else None
+            digest = digest_of(secret.strip()) if kind.lower() == "bearer" else ""
+            known = self._store.tokens.find(digest) if digest else None
             if known is not None:
                 rights = {} if known.right is None else dict.fromkeys(known.pools, known.right)
-                return FleetCaller(known.name, known.role, CallerKind.TOKEN, rights, address_of(request), digest)
-        secret = session_secret(request) or ""
-        person = self.passwords.caller(secret, touches=touches) if secret and not kind else None
+                return FleetCaller(
+                    known.name, known.role, CallerKind.TOKEN, rights, address_of(request), session=digest
+                )
+            person = self._store.personal_tokens.caller(digest) if digest else None
+        else:
+            secret = session_secret(request) or ""
+            person = self.passwords.caller(secret, touches=touches) if secret else None
         if person is None:
             raise NotSignedIn(
                 "this request has no valid token", hint="VGPUCTL_TOKEN_FILE=FILE, or Authorization: Bearer SECRET"
             )
-        if changes:
+        if changes and person.token is None:
             refuse_other_sites(request)
             if not is_header_token(secret, request.headers.get(HEADER, "") if token is None else token):
                 raise NotAllowed(f"a change with a cookie needs the header {HEADER}", rule="header-token")

@@ -113,7 +113,7 @@ class DesktopStreams:
             origin = urlsplit(connection.headers.get("origin", "")).netloc
         except ValueError:
             origin = ""
-        if caller.kind is CallerKind.PERSON and origin != connection.headers.get("host"):
+        if caller.kind is CallerKind.PERSON and caller.token is None and origin != connection.headers.get("host"):
             raise NotAllowed("another site's page asks for this stream", rule="origin")
         return caller
 

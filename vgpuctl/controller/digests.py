@@ -5,11 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 
 
 def digest_of(secret: str) -> str:
     """Return what the database has of a secret, which has more entropy than anybody can try."""
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def new_token() -> str:
+    """Return the secret of a new token."""
+    return f"vgpuctl_{secrets.token_urlsafe(32)}"
 
 
 def header_token(secret: str) -> str:

@@ -39,6 +39,7 @@ from vgpuctl.controller.model import (
     Role,
 )
 from vgpuctl.controller.my_desktops import MyDesktopCalls, refuse_loss, shown_to
+from vgpuctl.controller.my_tokens import MyTokenCalls
 from vgpuctl.controller.overview import OverviewCalls, event_result
 from vgpuctl.controller.passwords import OneTimePasswords
 from vgpuctl.controller.people import PeopleCalls
@@ -88,6 +89,7 @@ class FleetService(
     QuotaCalls,
     MessageCalls,
     MyDesktopCalls,
+    MyTokenCalls,
     DesktopPortCalls,
     ConsoleCalls,
     OverviewCalls,

@@ -482,7 +482,8 @@ LEAST_EVENT_DAYS = 7
 class ApiToken(Value):
     """An API token: a role in the fleet, or a right on some pools. Only the digest of its secret is kept.
 
-    `pools`: their names; a pool that was made again is another one. `expires_at` None: never.
+    `pools`: their names; a pool that was made again is another one. `expires_at` None: never. `person`: whose own token
+    it is: it gives what he may do.
     """
 
     name: str
@@ -491,6 +492,7 @@ class ApiToken(Value):
     expires_at: float | None = None
     right: Right | None = None
     pools: tuple[str, ...] = ()
+    person: str | None = None
 
 
 class Person(Value):
@@ -611,7 +613,8 @@ class FleetCaller(Value):
     """Who asks, and what he may do: a role in the fleet, and rights on pools, by their names.
 
     A caller who is local comes through the socket, so files that he names are of this machine. `address`: where his
-    request comes from. `session`: a digest of the secret by which he asks; empty: he comes through the socket.
+    request comes from. `token`: the name of the token of his own by which a person asks; None: he has a session.
+    `session`: a digest of the secret by which he asks; empty: he comes through the socket.
     """
 
     name: str
@@ -619,6 +622,7 @@ class FleetCaller(Value):
     kind: CallerKind = CallerKind.TOKEN
     rights: Mapping[str, Right] = EMPTY_MAPPING
     address: str | None = None
+    token: str | None = None
     session: str = ""
 
     @property

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from vgpuctl.config import rules
 from vgpuctl.controller.model import (
     EVERYBODY,
     GROUP_MARK,
-    ApiToken,
     CallerKind,
     Entitlement,
     FleetCaller,
@@ -21,6 +19,7 @@ from vgpuctl.controller.model import (
     Right,
     Role,
 )
+from vgpuctl.controller.my_tokens import token_result
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.quotas import LIMITS
 from vgpuctl.controller.policy import has_right, has_role, only_admins
@@ -141,8 +140,9 @@ class PeopleCalls:
         return Outcome(True, EntitlementResult(gone.who, str(gone.right), gone.pool))
 
     def list_tokens(self, caller: FleetCaller) -> QueryResult[tuple[ApiTokenResult, ...]]:
-        """Return the API tokens, without their secrets."""
-        return QueryResult(tuple(map(_token_result, self._store.tokens.list())))
+        """Return the API tokens, without their secrets, and after them those of people."""
+        tokens = (*self._store.tokens.list(), *self._store.personal_tokens.list())
+        return QueryResult(tuple(map(token_result, tokens)))
 
     def add_token(
         self,
@@ -163,18 +163,20 @@ class PeopleCalls:
         checked = None if kind is not None else Role(_one_of("role", role or Role.VIEWER, tuple(map(str, Role))))
         if days is not None and not 1 <= days <= 3650:
             raise InvalidInput(f"days: {days} is not a number from 1 to 3650")
-        from vgpuctl.controller.digests import digest_of
+        from vgpuctl.controller.digests import digest_of, new_token
 
-        secret = f"vgpuctl_{secrets.token_urlsafe(32)}"
+        secret = new_token()
         valid = None if days is None else days * DAY_SECONDS
         token = self._store.tokens.add(
             name, checked, digest_of(secret), valid, caller.name, right=kind, pools=tuple(dict.fromkeys(pools))
         )
-        return Outcome(True, _token_result(token, secret))
+        return Outcome(True, token_result(token, secret))
 
-    def delete_token(self, caller: FleetCaller, name: str) -> Outcome[ApiTokenResult]:
-        """Delete an API token: it opens nothing any more."""
-        result = next((_token_result(one) for one in self._store.tokens.list() if one.name == name), None)
+    def delete_token(self, caller: FleetCaller, name: str, person: str | None = None) -> Outcome[ApiTokenResult]:
+        """Delete an API token, or a `person`'s own one: it opens nothing any more."""
+        if person is not None:
+            return Outcome(True, token_result(self._store.personal_tokens.delete(person, name, caller.name)))
+        result = next((token_result(one) for one in self._store.tokens.list() if one.name == name), None)
         self._store.tokens.delete(name, caller.name)
         assert result is not None
         return Outcome(True, result)
@@ -238,11 +240,4 @@ def _person_result(person: Person) -> PersonResult:
     return PersonResult(
         person.name, realm, person.groups, person.disabled, person.has_password, person.shown,
         time_text(person.signed_in_at), person.generation,
-    )  # fmt: skip
-
-
-def _token_result(token: ApiToken, secret: str | None = None) -> ApiTokenResult:
-    return ApiTokenResult(
-        token.name, None if token.role is None else str(token.role), time_text(token.created_at) or "",
-        time_text(token.expires_at), secret, None if token.right is None else str(token.right), token.pools,
     )  # fmt: skip

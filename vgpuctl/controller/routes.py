@@ -54,13 +54,13 @@ class FleetCall(Value):
     def has_dry_run(self) -> bool:
         """Whether it can be checked without being made: a token's secret cannot, nor what a host is asked for."""
         return self.changes and self.name not in (
-            "add-token", "set-password", "new-password", "accept-host", "open-console",
+            "add-token", "add-my-token", "set-password", "new-password", "accept-host", "open-console",
         )  # fmt: skip
 
     @property
     def has_secret(self) -> bool:
         """Whether its answer is of no use without a secret that the database must not have."""
-        return self.name in ("add-token", "set-password", "open-console")
+        return self.name in ("add-token", "add-my-token", "set-password", "open-console")
 
     @property
     def desktop_argument(self) -> str | None:
@@ -239,6 +239,9 @@ CALLS: Mapping[str, FleetCall] = {
         FleetCall("show-myself", "GET", "/me", Access(Role.VIEWER, Right.USE, myself=True, any_pool=True)),
         FleetCall("list-my-pools", "GET", "/me/pools", _MYSELF),
         FleetCall("list-my-desktops", "GET", "/me/desktops", _MYSELF),
+        FleetCall("list-my-tokens", "GET", "/me/tokens", _MYSELF),
+        FleetCall("add-my-token", "POST", "/me/tokens", _MYSELF),
+        FleetCall("delete-my-token", "DELETE", "/me/tokens/{name}", _MYSELF),
         FleetCall("take-desktop", "POST", "/me/pools/{pool}/desktop", Access(None, Right.USE)),
         FleetCall("list-people", "GET", "/people", _ADMIN),
         FleetCall("show-person", "GET", "/people/{name}", _ADMIN),

@@ -54,6 +54,7 @@ TOKENS = Listing(
     "tokens",
     (
         Column("name", "NAME", lambda token: token.name),
+        Column("person", "PERSON", lambda token: token.person),
         Column("role", "ROLE", lambda token: token.role),
         Column("right", "RIGHT", lambda token: token.right),
         Column("pools", "POOLS", lambda token: token.pools),
@@ -300,20 +301,24 @@ def add_token(
 @at_controller
 @click.pass_obj
 def list_tokens(settings: Settings, where: Where) -> int:
-    """List the API tokens."""
+    """List the API tokens, and those that people made for themselves."""
     return make_call(settings, where, "list-tokens")
 
 
 @make_command(
     "delete-token", table=CONTROLLER_COMMANDS, page=_token_page,
-    examples=(("vgpuctl controller delete-token ansible", "it opens nothing any more"),),
+    examples=(
+        ("vgpuctl controller delete-token ansible", "it opens nothing any more"),
+        ("vgpuctl controller delete-token laptop --person ada", "one that ada made for herself"),
+    ),
 )  # fmt: skip
 @click.argument("name", metavar="TOKEN")
+@click.option("--person", metavar="PERSON", help="Whose own token it is.")
 @changes_at_controller
 @click.pass_obj
-def delete_token(settings: Settings, name: str, where: Where) -> int:
-    """Delete an API token."""
-    return make_call(settings, where, "delete-token", name=name)
+def delete_token(settings: Settings, name: str, person: str | None, where: Where) -> int:
+    """Delete an API token, or one that a person made on his page."""
+    return make_call(settings, where, "delete-token", name=name, person=person)
 
 
 COMMANDS: dict[str, click.Command] = {

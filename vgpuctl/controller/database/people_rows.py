@@ -99,6 +99,8 @@ class PeopleRows(Rows):
             _set_groups(connection, name, after.groups)
             if after.disabled or after.realm is not person.realm:
                 _end_sessions(connection, name)
+            if after.realm is not person.realm:  # who signs in elsewhere by this name may be somebody else
+                connection.execute(delete(schema.personal_token).where(schema.personal_token.c.person == name))
             text = f"{name}: {', '.join(after.groups) or 'no groups'}{', disabled' if after.disabled else ''}"
             kind, changed = "person-changed" if before else "person-added", changed_fields(before, after)
             self._note(connection, kind, text, actor, About(user=name), changed)

@@ -169,6 +169,7 @@ class Rows:
         """Add an entry to the journal. `changed`: what the change changed."""
         caller = self._changes.caller
         is_asked = caller is not None and caller.name == actor
+        text += f" (by token {caller.token} of {actor})" if is_asked and caller and caller.token else ""
         row = {"at": self._database.now(connection), "kind": kind, "text": text, "actor": actor}
         row["actor_kind"] = str(caller.kind) if is_asked and caller else CONTROLLER if actor == CONTROLLER else None
         row["address"] = None if caller is None else caller.address

@@ -284,6 +284,18 @@ token_pool = Table(
 )
 """The pools on which a token has its right."""
 
+personal_token = Table(
+    "personal_token",
+    metadata,
+    Column("person", NAME, ForeignKey(person.c.name, ondelete="CASCADE"), primary_key=True),
+    Column("name", NAME, primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    UniqueConstraint("digest"),
+)
+"""Tokens with which programs are a person."""
+
 event = Table(
     "event",
     metadata,

@@ -31,6 +31,7 @@ from vgpuctl.controller.database.image_rows import HostImageRows
 from vgpuctl.controller.database.journal_rows import AnswerRows, JournalRows
 from vgpuctl.controller.database.move_rows import MoveRows
 from vgpuctl.controller.database.people_rows import PeopleRows
+from vgpuctl.controller.database.personal_token_rows import PersonalTokenRows
 from vgpuctl.controller.database.place_rows import PlaceRows
 from vgpuctl.controller.database.pool_rows import ImageRows, PoolRows
 from vgpuctl.controller.database.quota_rows import QuotaRows
@@ -94,6 +95,7 @@ class Store:
         self.quotas = QuotaRows(*parts)
         self.use = UseRows(*parts)
         self.tokens = TokenRows(*parts)
+        self.personal_tokens = PersonalTokenRows(*parts)
         self.secrets = SecretRows(*parts)
         self.journal = JournalRows(*parts)
         self.answers = AnswerRows(*parts)

@@ -174,7 +174,11 @@ class _FormAnswer:
         if secret is None and not (change.answers and result.warnings):
             return RedirectResponse(back, 303)
         who = getattr(result.data, "user", None) or getattr(result.data, "name", "")
-        text = f"Log on as {who} with it." if change.call != "add-token" else "Give it to the program that needs it."
+        text = (
+            f"Log on as {who} with it."
+            if not change.call.startswith("add-")
+            else "Give it to the program that needs it."
+        )
         text = "It is done." if secret is None else f"{text} It is shown this once."
         page = change_views.secret_page(change.filled(change.title, typed, now), text, secret, result.warnings, back)
         return html(render.render_page(page, visitor_of(self._caller, self._token), None))

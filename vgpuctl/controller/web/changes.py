@@ -128,8 +128,8 @@ def may(caller: FleetCaller, change: WebChange, target: FleetTarget) -> bool:
 POOL, DESKTOP, HOST, IMAGE, PERSON = (
     f"/{kind}/{{name}}" for kind in ("pools", "desktops", "hosts", "images", "people")
 )
-FLEET, POOLS, HOSTS, IMAGES, PEOPLE, RIGHTS, TOKENS = (
-    "/", "/pools", "/hosts", "/images", "/people", "/rights", "/tokens",
+FLEET, POOLS, HOSTS, IMAGES, PEOPLE, RIGHTS, TOKENS, MY_TOKENS = (
+    "/", "/pools", "/hosts", "/images", "/people", "/rights", "/tokens", "/my/tokens",
 )  # fmt: skip
 _NAME = ChangeField("name", "Name", FieldKind.HIDDEN)
 _NEW_NAME = ChangeField("name", "Name", help="letters, digits, . _ and -", required=True)
@@ -437,7 +437,8 @@ _ALL = (
         "Who has its secret may do that. The secret is shown this once.", TOKENS, {TOKENS: ""}, style="first",
     ),
     WebChange(
-        "/change/delete-token", "delete-token", "Delete", "Delete the token {name}", (_NAME,),
+        "/change/delete-token", "delete-token", "Delete", "Delete the token {name}",
+        (_NAME, ChangeField("person", "Person", FieldKind.HIDDEN)),
         "It opens nothing any more.", TOKENS, style="danger",
     ),
     # One's own desktops
@@ -445,6 +446,16 @@ _ALL = (
         "/my/release", "release", "Give back", "Give back {name}?", (_NAME,),
         "What is in it is deleted, also what you have not saved elsewhere. Another person gets it then, clean.", "/my",
         reads="show-desktop",
+    ),
+    WebChange(
+        "/my/new-token", "add-my-token", "Make a token", "Make a token",
+        (_NEW_NAME, ChangeField("days", "Expires after days", FieldKind.NUMBER, "1 to 90; 30 if you leave it empty")),
+        "Who has its secret may do all that you may, until you delete it or it expires. The secret is shown this once.",
+        MY_TOKENS, {MY_TOKENS: ""}, style="first",
+    ),
+    WebChange(
+        "/my/delete-token", "delete-my-token", "Delete", "Delete the token {name}", (_NAME,),
+        "It opens nothing any more.", MY_TOKENS, style="danger",
     ),
     WebChange(
         "/my/restart", "restart-desktop", "Restart", "Restart {name}?", (_NAME,),

@@ -253,6 +253,10 @@ def _mine(ask: Ask, query: Mapping[str, str]) -> PageView:
     return portal_views.portal_view(pools, desktops, ask.token, limits, ask.caller.name, ask.site)
 
 
+def _my_tokens(ask: Ask, query: Mapping[str, str]) -> PageView:
+    return _with_buttons(people_views.my_tokens_view(ask("list-my-tokens")), ask, "/my/tokens")
+
+
 PAGES = (
     PageKind("/", ("show-overview",), ("after",), _fleet),
     PageKind("/pools", ("list-pools",), (), _pools, more=("show-overview",)),
@@ -275,6 +279,7 @@ PAGES = (
     PageKind("/use", ("show-use",), USE_FILTERS, _use, is_live=False, csv=_use_csv),
     PageKind("/tokens", ("list-tokens",), (), _tokens),
     PageKind("/my", ("list-my-pools", "list-my-desktops", "show-myself"), (), _mine),
+    PageKind("/my/tokens", ("list-my-tokens",), (), _my_tokens),
     PageKind("/journal", ("find-events",), (*desktop_views.JOURNAL_FILTERS, "before"), _journal, csv=_journal_csv),
 )  # fmt: skip
 """Every page."""

@@ -31,6 +31,7 @@ MOSTLY = 0.95
 """Of the hours on, so many are as good as all."""
 _QUOTA, _DELETE_QUOTA = CHANGES["/change/quota"], CHANGES["/change/delete-quota"]
 _REVOKE, _DELETE = CHANGES["/change/revoke"], CHANGES["/change/delete-token"]
+_DELETE_MINE = CHANGES["/my/delete-token"]
 
 
 def people_view(people: Sequence[PersonResult], rights: Sequence[EntitlementResult], query: Query) -> PageView:
@@ -182,16 +183,41 @@ def tokens_view(tokens: Sequence[ApiTokenResult]) -> PageView:
     rows = tuple(
         (
             Cell(one.name),
-            Cell(one.role or f"{one.right} of {', '.join(one.pools)}"),
+            _may_of(one),
             time_cell(one.created),
             time_cell(one.expires) if one.expires else Cell("never"),
-            Cell("Delete", _DELETE.href({"name": one.name})),
+            Cell("Delete", _DELETE.href({"name": one.name, "person": one.person})),
         )
         for one in tokens
     )
     table = TableView(("Token", "May", "Made", "Expires", "Delete"), rows, "There is no API token yet.")
     summary = plural(len(tokens), "token")
     return PageView("Tokens", "tokens", summary, (Section("tokens", "API tokens", "table", table),))
+
+
+def _may_of(token: ApiTokenResult) -> Cell:
+    if token.person is not None:
+        return Cell(f"what {token.person} may", path_of("people", token.person))
+    return Cell(token.role or f"{token.right} of {', '.join(token.pools)}")
+
+
+def my_tokens_view(tokens: Sequence[ApiTokenResult]) -> PageView:
+    """Return the page of somebody's own tokens."""
+    rows = tuple(
+        (
+            Cell(one.name),
+            time_cell(one.created),
+            time_cell(one.expires) if one.expires else Cell("never"),
+            Cell("Delete", _DELETE_MINE.href({"name": one.name})),
+        )
+        for one in tokens
+    )
+    table = TableView(("Token", "Made", "Expires", "Delete"), rows, "You have no token.")
+    trail = (Link("My desktops", "/my"),)
+    return PageView(
+        "My tokens", "my", "for programs on your computer, such as vgpuctl controller connect-desktop --token-file",
+        (Section("tokens", "Tokens", "table", table),), trail,
+    )  # fmt: skip
 
 
 def _state(person: PersonResult) -> Cell:

@@ -12,7 +12,7 @@ from vgpuctl.controller.planning.restarts import RESTARTABLE
 from vgpuctl.controller.web.bars import badge_of, pool_colors
 from vgpuctl.controller.web.cells import plural, time_cell
 from vgpuctl.controller.web.console_view import console_path
-from vgpuctl.controller.web.parts import Cell, PageView, Section
+from vgpuctl.controller.web.parts import Cell, Link, PageView, Section
 from vgpuctl.model.quota_text import limit_text
 from vgpuctl.model.results.people import LimitResult, MyDesktopResult, MyPoolResult
 from vgpuctl.value import Value, replace
@@ -33,6 +33,7 @@ _TEXTS = {
     "lost": "Its VM is gone. Tell an admin its name.",
 }
 _BY_ADDRESS = "It is ready: open its address with your remote desktop program."
+_CONNECTED = "It is ready: connect to it from your computer, as it says below."
 _KINDS = {
     "floating": "A fresh desktop each time: what you leave in it is deleted when you log off.",
     "dedicated": "Yours alone: what you save stays.",
@@ -104,6 +105,8 @@ def portal_view(
         sections.append(Section("desktops", "Your desktops", "portal", Portal(own, token)))
     if others:
         sections.append(Section("pools", "Take a desktop", "portal", Portal(others, token)))
+    last = sections.pop()
+    sections.append(replace(last, links=(Link("Your tokens for programs", "/my/tokens"),)))
     used = ", ".join(limit_text(one.name, one.used, one.most) for one in limits)
     return PageView("My desktops", "my", used or plural(len(own), "desktop"), tuple(sections))
 
@@ -125,7 +128,7 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
         buttons.append(PortalButton("release", "Give back", "name", one.name, asks=True))
     text = _TEXTS.get(one.phase, "")
     if one.phase == "assigned" and one.address is not None:
-        text = "It is ready." if one.opens is not None else _BY_ADDRESS
+        text = "It is ready." if one.opens is not None else _CONNECTED if one.connect else _BY_ADDRESS
     if one.usual_seconds is not None:
         text += f" That usually takes {_duration(one.usual_seconds)}."
     if one.restart_failed:

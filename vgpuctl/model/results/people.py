@@ -11,7 +11,8 @@ from vgpuctl.value import Value
 class ApiTokenResult(Value):
     """An API token: a role in the fleet, or a right on some pools.
 
-    `secret`: only in the answer that made it; the database has its digest alone.
+    `secret`: only in the answer that made it; the database has its digest alone. `person`: whose own one it is: it
+    gives what that person may do; null: nobody's.
     """
 
     name: str
@@ -21,6 +22,7 @@ class ApiTokenResult(Value):
     secret: str | None = None
     right: str | None = None
     pools: tuple[str, ...] = ()
+    person: str | None = None
 
 
 class QuotaResult(Value):

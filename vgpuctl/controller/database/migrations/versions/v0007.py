@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wanted restarts, use of GPUs, generations of quotas; one table for all secrets that are good once."""
+"""Wanted restarts, personal tokens, use of GPUs, generations of quotas; one table for secrets that are good once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from alembic import op
 
 revision = "0007"
 down_revision = "0006"
+
+NAME = sa.String(length=255)
 
 
 def upgrade() -> None:
@@ -30,3 +32,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_one_time_secret")),
     )
     op.create_index(op.f("ix_one_time_secret_expires_at"), "one_time_secret", ["expires_at"])
+    op.create_table(
+        "personal_token",
+        sa.Column("person", NAME, nullable=False),
+        sa.Column("name", NAME, nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("expires_at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["person"], ["person.name"], name=op.f("fk_personal_token_person"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("person", "name", name=op.f("pk_personal_token")),
+        sa.UniqueConstraint("digest", name=op.f("uq_personal_token_digest")),
+    )
