@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from sqlalchemy import insert
 
 from tests.controller.conftest import SPEC, add_host, add_image, add_pool, opened
 from tests.controller.test_store import ROOM, report_all
@@ -26,7 +27,7 @@ from vgpuctl.controller.model import (
 )
 from vgpuctl.controller.planning.pool_spec import parse_pool
 from vgpuctl.controller.planning.quotas import LIMITS, QuotaReached, gpu_mib_of, limits_of
-from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.errors import InvalidInput, NotFound, Stale
 from vgpuctl.model.host_room import DivisionRule, GpuRoom, HostRoom
 from vgpuctl.value import replace
 
@@ -215,3 +216,15 @@ def test_a_quota_that_is_none(own_store: Store) -> None:
     ]
     fleet.delete_person(ADMIN, "ada")
     assert [one.who for one in fleet.list_quotas(ADMIN).data] == ["@staff"]
+
+
+def test_two_who_set_a_first_quota_at_once(url: str) -> None:
+    upgrade(url)
+    with opened(url) as store, opened(url) as other, ThreadPoolExecutor(1) as threads:
+        with store.database.write() as connection:
+            row = {"who": "ada", "desktops": 1, "set_by": "grace"}
+            connection.execute(insert(schema.quota).values(**row))
+            second = threads.submit(other.quotas.put, Quota("ada", 2), "edsger", 0)
+        with pytest.raises(Stale, match="the quota of ada was"):
+            second.result(60)
+        assert [(one.desktops, one.set_by) for one in store.quotas.list()] == [(1, "grace")]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import Connection, delete, or_, select
+from sqlalchemy import Connection, delete, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import Database
@@ -17,7 +18,7 @@ from vgpuctl.controller.database.rows import About, Rows, check_generation, colu
 from vgpuctl.controller.model import EVERYBODY, GROUP_MARK, Desktop, PoolSpec, Quota, QuotaLimit, QuotaUse
 from vgpuctl.controller.planning.changed_fields import changed_fields
 from vgpuctl.controller.planning.quotas import gpu_mib_of, limits_of, refuse_more
-from vgpuctl.errors import Busy, NotFound
+from vgpuctl.errors import Busy, NotFound, Stale
 from vgpuctl.value import replace
 
 
@@ -46,7 +47,10 @@ class QuotaRows(Rows):
             new = replace(quota, set_by=actor, generation=former + 1)
             if before is not None and replace(before, set_by=actor, generation=new.generation) == new:
                 return before, False
-            self._database.insert_or_update(connection, table, ("who",), columns_of(new))
+            if before is None:
+                _insert(connection, new)
+            else:
+                connection.execute(update(table).where(table.c.who == quota.who).values(**columns_of(new)))
             self._note(connection, "quota-set", quota.who, actor, About(user=quota.who), changed_fields(before, new))
             return new, True
 
@@ -71,6 +75,19 @@ class QuotaRows(Rows):
         with self._database.read() as connection:
             limits = _limits(connection, person)
             return (_used(connection, person) if limits else QuotaUse()), limits
+
+
+def _insert(connection: Connection, quota: Quota) -> None:
+    """Store a quota where there was none a moment ago.
+
+    Raises:
+        Stale: another transaction stored one meanwhile.
+    """
+    try:
+        connection.execute(insert(schema.quota).values(**columns_of(quota)))
+    except IntegrityError as error:
+        text = f"the quota of {quota.who} was set by somebody else just now"
+        raise Stale(text, hint="read it again, and decide again") from error
 
 
 def lock_person(database: Database, connection: Connection, name: str) -> None:
