@@ -261,7 +261,7 @@ def test_one_screen_at_a_time(site: StreamSite) -> None:
             await second.close()
         return ""
 
-    assert site.run(both, f"{SCREEN}&on_behalf_of=ada") == "in-use: ada looks at the screen of vdi"
+    assert site.run(both, f"{SCREEN}&on_behalf_of=ada") == "in-use: ada has the screen of vdi open"
     assert site.code(POOLS, SCREEN) == "", "the first one has ended"
 
 

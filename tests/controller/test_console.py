@@ -123,7 +123,7 @@ def test_a_ticket_opens_a_screen_once(console: Console) -> None:
     assert console.code(ticket=ticket) == "not-allowed", "it was used"
     assert console.code() == ""
     last = console.events()[-1]
-    assert (last["actor"], last["user"], last["text"]) == ("ada", "ada", "office-001: screen")
+    assert (last["actor"], last["user"], last["text"]) == ("ada", "ada", "office-001")
     assert ticket not in console.site.controller.log
 
 
@@ -211,20 +211,35 @@ def test_one_at_a_time(console: Console) -> None:
             await stream.close()
         return refused, ended, shown
 
+    before = len(console.events())
     refused, ended, shown = asyncio.run(act())
-    assert refused == "ada looks at the screen of office-001"
+    assert [one["actor"] for one in console.events()[before:]] == ["ada", "ada"], "what was refused is none"
+    assert refused == "ada has the screen of office-001 open"
     assert ended == "refused"
     assert shown.startswith(BANNER)
 
 
-def test_an_operator_is_announced(console: Console) -> None:
-    """The simulator's guests have no helper: the journal says that the user could not be shown it."""
-    status, body, _ = console.site.controller.request("GET", CONSOLE, **console.operator)
+def test_a_user_sees_who_saw_her_screen(console: Console) -> None:
+    """On her page; the simulator's guests have no helper, so the journal says that no message was shown there."""
+    site = console.site
+
+    def card() -> dict[str, Any]:
+        (one,) = site.controller.request("GET", f"{API}/me/desktops", **site.ada.asking)[1]["data"]
+        return {name: one[name] for name in ("watched_by", "watched_at", "watched_until")}
+
+    status, body, _ = site.controller.request("GET", CONSOLE, **console.operator)
     assert (status, body["data"]["user"], body["data"]["is_watched"]) == (200, "ada", True)
     assert console.code(console.operator) == ""
     last = console.events()[-1]
-    assert (last["actor"], last["user"]) == ("tool", "ada")
-    assert "its user" in last["text"] or "nobody is logged on" in last["text"], last
+    assert (last["actor"], last["user"], last["pool"]) == ("tool", "ada", "office")
+    assert "no message in the desktop: " in last["text"] or last["text"] == "office-001", last
+    wait_until(lambda: card()["watched_until"] is not None, "its end")
+    shown = card()
+    assert (shown["watched_by"], shown["watched_at"]) == ("tool", last["time"])
+    closed = [one for one in site.controller.data("list-events") if one["kind"] == "console-closed"][-1]
+    assert (closed["actor"], closed["time"]) == ("tool", shown["watched_until"])
+    assert console.code() == ""
+    assert card() == shown, "that was her own screen"
 
 
 def test_the_command(console: Console) -> None:

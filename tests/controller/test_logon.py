@@ -19,6 +19,7 @@ from tests.controller.test_engine import ADMIN, is_ready, phase, vms, with_pool,
 from tests.controller.test_portal import Browser
 from vgpuctl.agent.client import connect
 from vgpuctl.controller.database.store import Store
+from vgpuctl.controller.desktop_ports import DesktopStream
 from vgpuctl.controller.model import CallerKind, Desktop, FleetCaller, PoolState, Right
 from vgpuctl.controller.routes import API
 from vgpuctl.errors import InvalidInput, Refused
@@ -284,14 +285,27 @@ def test_a_text_is_shown_to_the_users_of_a_pool(own_store: Store, agent: Running
             for text in ("", "a\nb", "x" * 1001):
                 with pytest.raises(InvalidInput, match="1 to 1000 printable characters"):
                     service.message_pool(ADMIN, "office", text)
-            assert service.announce(ADMIN, desktop(store)) == "; its user reads that"
+            own, pool = FleetCaller("ada", None, CallerKind.PERSON, {"office": Right.USE}), store.pools.find("office")
+            host = store.hosts.list()[0]
+            screens = [
+                DesktopStream(store.desktops.find(name), pool.name, host, None, None, sees_host=True)
+                for name in ("office-001", "office-002")
+            ]
+            opened_at = service.begin_console(ADMIN, screens[0])
             assert "test sees the screen of this desktop from now on" in str(ada.programs.stdin)
-            service.announce_end(ADMIN, desktop(store))
+            service.end_console(ADMIN, screens[0], opened_at)
             assert "test does not see the screen of this desktop any more" in str(ada.programs.stdin)
-            own = FleetCaller("ada", None, CallerKind.PERSON, {"office": Right.USE})
-            assert service.announce(own, desktop(store)) == "", "she sees her own screen"
-            assert service.announce(ADMIN, store.desktops.find("office-002")) == "; nobody is logged on"
+            assert store.consoles.watched([one.desktop for one in screens])[screens[0].desktop.id].person == "test"
+            ran = len(ada.programs.ran)
+            service.end_console(own, screens[0], service.begin_console(own, screens[0]))
+            assert len(ada.programs.ran) == ran, "she sees her own screen"
+            service.begin_console(ADMIN, screens[1])
             guests.of(store, "office-001").programs.failing.add("wall")
-            assert "; its user could not be shown that: " in service.announce(ADMIN, desktop(store))
+            service.begin_console(ADMIN, screens[0])
+            texts = [one.split(";")[0] for one in events(store, "console-opened")]
+            assert texts == ["office-001", "office-001", "office-002", "office-001"]
+            assert ["no message in the desktop" in one for one in events(store, "console-opened")] == [
+                False, False, False, True,
+            ]  # fmt: skip
             refused = service.message_pool(ADMIN, "office", "again")
             assert (refused.data.reached, list(refused.data.failed)) == (0, ["office-001"]), refused

@@ -237,8 +237,8 @@ class VmStreams:
         while (former := self._screens.get(domain.uuid)) is not None:
             if former.person != request.person:
                 raise InUse(
-                    f"{former.person} looks at the screen of {domain.name}",
-                    hint="one at a time: ask for it to be closed",
+                    f"{former.person} has the screen of {domain.name} open",
+                    hint=f"one person at a time: ask {former.person} to close it",
                     vm=domain.name,
                     person=former.person,
                 )

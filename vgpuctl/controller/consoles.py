@@ -88,24 +88,33 @@ class ConsoleCalls:
                 rule="ticket",
             )
 
-    def announce(self: _Fleet, caller: FleetCaller, desktop: Desktop) -> str:
-        """Show the user of a desktop who sees its screen now; return what became of that, for the journal."""
-        if not is_watched(caller, desktop):
-            return ""
-        if desktop.report is not None and desktop.report.guest_users == ():
-            return "; nobody is logged on"
-        problem = self.show_text(desktop, f"{caller.name} sees the screen of this desktop from now on.")
-        return "; its user reads that" if problem is None else f"; its user could not be shown that: {problem}"
+    def begin_console(self: _Fleet, caller: FleetCaller, stream: DesktopStream) -> float:
+        """Note that a console is open, and show it to the desktop's user; return when that was."""
+        desktop, problem = stream.desktop, None
+        watched = is_watched(caller, desktop)
+        if watched and not _is_empty(desktop):
+            problem = self.show_text(desktop, f"{caller.name} sees the screen of this desktop from now on.")
+        more = "" if problem is None else f"; no message in the desktop: {problem}"
+        with self._store.changes.made_by(caller):
+            return self._store.consoles.open(desktop, stream.pool, caller.name, is_watched=watched, more=more)
 
-    def announce_end(self: _Fleet, caller: FleetCaller, desktop: Desktop) -> None:
-        """Show the user of a desktop that nobody else sees its screen any more."""
-        if is_watched(caller, desktop) and (desktop.report is None or desktop.report.guest_users != ()):
+    def end_console(self: _Fleet, caller: FleetCaller, stream: DesktopStream, opened_at: float) -> None:
+        """Note that a console has ended."""
+        desktop = stream.desktop
+        with self._store.changes.made_by(caller):
+            self._store.consoles.close(desktop, stream.pool, caller.name, opened_at)
+        if is_watched(caller, desktop) and not _is_empty(desktop):
             self.show_text(desktop, f"{caller.name} does not see the screen of this desktop any more.")
 
 
 def is_watched(caller: FleetCaller, desktop: Desktop) -> bool:
     """Return whether a desktop's screen is somebody else's than who sees it."""
     return desktop.user is not None and not _has(caller, desktop)
+
+
+def _is_empty(desktop: Desktop) -> bool:
+    """Return whether nobody is logged on in a desktop, as far as its guest says."""
+    return desktop.report is not None and desktop.report.guest_users == ()
 
 
 def _has(caller: FleetCaller, desktop: Desktop) -> bool:

@@ -15,7 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -83,7 +83,7 @@ class DesktopStreams:
         caller = await self._in_thread(lambda: self._find_caller(connection, touches=True))
         port = await self._in_thread(lambda: self._find_port(caller, connection))
         async with self._opened(caller, port) as desktop:
-            await self._in_thread(lambda: self._note(caller, port, "connected"))
+            await self._in_thread(lambda: self._note(caller, port))
             await join(stream, desktop, self._watch(connection, stream, port, self._find_port))
 
     async def _serve_screen(self, connection: HTTPConnection, stream: ServerStream) -> None:
@@ -92,12 +92,14 @@ class DesktopStreams:
         await self._in_thread(lambda: self._fleet.take_ticket(caller, screen.desktop, _ticket_of(connection)))
         stream.is_use = _is_input
         async with self._opened(caller, screen) as desktop:
-            announced = await self._in_thread(lambda: self._fleet.announce(caller, screen.desktop))
-            await self._in_thread(lambda: self._note(caller, screen, "console-opened", announced))
+            first = await desktop.read()  # or why there is none: somebody else has it
+            opened_at = await self._in_thread(lambda: self._fleet.begin_console(caller, screen))
             try:
+                await stream.write(first)
                 await join(stream, desktop, self._watch(connection, stream, screen, self._find_screen))
             finally:
-                self._threads.submit(self._fleet.announce_end, caller, screen.desktop)
+                with suppress(RuntimeError):  # the controller ends
+                    self._threads.submit(self._fleet.end_console, caller, screen, opened_at)
 
     async def _in_thread(self, act: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, act)
@@ -170,10 +172,10 @@ class DesktopStreams:
             async with stack:
                 yield stream
 
-    def _note(self, caller: FleetCaller, stream: DesktopStream, kind: str, more: str = "") -> None:
+    def _note(self, caller: FleetCaller, stream: DesktopStream) -> None:
         about = About(pool=stream.pool, desktop=stream.desktop.name, user=stream.desktop.user)
         with self._store.changes.made_by(caller):
-            self._store.journal.add(kind, f"{stream.desktop.name}: {stream.what}{more}", caller.name, about)
+            self._store.journal.add("connected", f"{stream.desktop.name}: {stream.what}", caller.name, about)
 
     async def _watch(self, connection: HTTPConnection, stream: ServerStream, before: DesktopStream, find: Find) -> None:
         """Wait until a stream must end, and say why by an error."""

@@ -12,6 +12,7 @@ from vgpuctl.controller.model import CallerKind, FleetCaller, PoolKind, PoolStat
 from vgpuctl.controller.planning.desktop_address import OPEN_RDP, fill_link
 from vgpuctl.controller.planning.rdp_file import RDP_PORT, rdp_lines, rdp_text
 from vgpuctl.controller.policy import no_desktop, sees_pool
+from vgpuctl.controller.times import time_text
 from vgpuctl.errors import Busy, FileFailed, HostKeyRefused, NotAllowed, Refused, Unreachable
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fleet import AssignedDesktopResult, DesktopResult
@@ -19,6 +20,7 @@ from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult, OpenDesk
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
+    from vgpuctl.controller.database.console_rows import WatchedScreen
     from vgpuctl.controller.database.store import Store
     from vgpuctl.controller.model import Desktop, Pool
     from vgpuctl.controller.rdp_signing import RdpSigner
@@ -69,7 +71,9 @@ class MyDesktopCalls:
         shown = self._desktop_results(own)
         starting = {one.pool for one in shown if one.phase in _STARTING}
         usual = {pool: _usual_seconds(self._store.desktops.list(pool=pool, limit=MOST_MEASURED)) for pool in starting}
-        results = (_my_result(one, pools.get(one.pool)) for one in shown)
+        screens = self._store.consoles.watched(own)
+        watched = {one.name: screens.get(one.id) for one in own}
+        results = (_watched(_my_result(one, pools.get(one.pool)), watched.get(one.name)) for one in shown)
         return QueryResult(
             tuple(replace(one, usual_seconds=usual[one.pool]) if one.phase in _STARTING else one for one in results)
         )
@@ -170,6 +174,14 @@ def _person(caller: FleetCaller) -> str:
 def _reason(pool: Pool) -> str | None:
     """Return why a pool gives no desktops, as its users may know it: what failed on hosts is not for them."""
     return "it has a problem, and its admins know" if pool.paused_by_errors else pool.reason
+
+
+def _watched(result: MyDesktopResult, screen: WatchedScreen | None) -> MyDesktopResult:
+    """Return a desktop with who saw its screen."""
+    if screen is None:
+        return result
+    closed = None if screen.closed_at is None else time_text(screen.closed_at)
+    return replace(result, watched_by=screen.person, watched_at=time_text(screen.opened_at), watched_until=closed)
 
 
 def _my_result(one: DesktopResult, pool: Pool | None) -> MyDesktopResult:

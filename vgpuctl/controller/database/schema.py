@@ -254,6 +254,17 @@ refusal = Table(
 )
 """How many requests for a desktop were refused on a day since 1970 (UTC), by the error's code."""
 
+watched_screen = Table(
+    "watched_screen",
+    metadata,
+    Column("desktop_id", ID, ForeignKey(desktop.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("generation", Integer, nullable=False),
+    Column("person", NAME, nullable=False),
+    Column("opened_at", Float, nullable=False),
+    Column("closed_at", Float),
+)
+"""Who else than its user saw a desktop's screen last, in the assignment of this generation."""
+
 one_time_secret = Table(
     "one_time_secret",
     metadata,

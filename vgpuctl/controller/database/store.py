@@ -21,6 +21,7 @@ from sqlalchemy import Connection, insert, select
 
 from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.console_rows import ConsoleRows
 from vgpuctl.controller.database.controller_rows import ControllerRows
 from vgpuctl.controller.database.desktop_rows import DesktopRows
 from vgpuctl.controller.database.engine import LOWEST_POSTGRESQL, Database
@@ -97,6 +98,7 @@ class Store:
         self.tokens = TokenRows(*parts)
         self.personal_tokens = PersonalTokenRows(*parts)
         self.secrets = SecretRows(*parts)
+        self.consoles = ConsoleRows(*parts)
         self.journal = JournalRows(*parts)
         self.answers = AnswerRows(*parts)
         self.restored = RestoredRows(*parts)

@@ -15,15 +15,13 @@ CONSOLE = "/desktops/{name}/console"
 
 
 class ConsoleView(Value):
-    """The console. `ticket`, `stream`: where they are. `token`: what a change carries. `at_once`: no click."""
+    """The console. `ticket`, `stream`: where they are. `token`: what a change carries."""
 
     name: str
     lines: tuple[str, ...]
-    button: str
     ticket: str
     stream: str
     token: str
-    at_once: bool
 
 
 def console_path(name: str) -> str:
@@ -33,20 +31,18 @@ def console_path(name: str) -> str:
 
 def console_view(one: DesktopConsoleResult, token: str) -> PageView:
     """Return the page. `token`: what a change carries."""
-    lines = ["For setting up and for rescue: the VM's own screen, from its firmware on. It is no desktop to work with."]
+    lines = ["For setting up and for rescue: the VM's own screen, from its start on. To work, open the desktop."]
     if one.profile is not None:
-        lines.append(
-            "A guest that draws on its vGPU often shows nothing here. Open the desktop as its users do, or look at its "
-            "serial console: vgpuctl show-console says how."
-        )
+        lines.append("It can stay dark: a guest that draws on its vGPU often shows nothing here.")
     if one.is_watched:
         lines.append(
-            f"{one.user} has this desktop: a message there says that you see the screen, and the journal, too."
+            f"{one.user} has this desktop, and sees that you opened the screen: on My desktops, and, where its guest "
+            "helper runs, by a message in it."
         )
     path, name = f"{API}/desktops/{quote(one.name, safe='')}", one.name
     view = ConsoleView(
-        name, tuple(lines), f"Show the screen to me, and tell {one.user}" if one.is_watched else "Open the screen",
-        API + CALLS["open-console"].path.format(name=quote(name, safe="")), f"{path}/screen", token, not one.is_watched,
+        name, tuple(lines),
+        API + CALLS["open-console"].path.format(name=quote(name, safe="")), f"{path}/screen", token,
     )  # fmt: skip
     trail = (Link("Desktops", "/desktops"), Link(name, path_of("desktops", name)))
     return PageView("Console", "desktops", f"the screen of {name}", (Section("console", "", "console", view),), trail)

@@ -112,11 +112,6 @@ def portal_view(
 
 
 def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
-    facts = []
-    if one.address is not None:
-        facts.append(("Address", Cell(one.address, style="code")))
-    if one.lease_until is not None:
-        facts.append(("Yours until", time_cell(one.lease_until)))
     is_off = one.power == "off" or one.phase == "off"
     power = ("start", "Start") if is_off else ("stop", "Shut down")
     buttons = [PortalButton(*power, "name", one.name)]
@@ -137,8 +132,21 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
     note = _KINDS.get(one.kind or "", "")
     console = console_path(one.name) if one.console and one.phase in RESTARTABLE else None
     return PortalCard(
-        one.name, text, color, badge_of(one.phase), tuple(facts), tuple(buttons), note, opens, console=console
+        one.name, text, color, badge_of(one.phase), _facts(one), tuple(buttons), note, opens, console=console
     )
+
+
+def _facts(one: MyDesktopResult) -> tuple[tuple[str, Cell], ...]:
+    facts = []
+    if one.address is not None:
+        facts.append(("Address", Cell(one.address, style="code")))
+    if one.lease_until is not None:
+        facts.append(("Yours until", time_cell(one.lease_until)))
+    if one.watched_by is not None:
+        facts.append((f"{one.watched_by} opened its screen", time_cell(one.watched_at)))
+        if one.watched_until is not None:
+            facts.append(("and closed it", time_cell(one.watched_until)))
+    return tuple(facts)
 
 
 def _command(one: MyDesktopResult, port: int, who: str, site: str) -> str:

@@ -111,7 +111,8 @@ class MyDesktopResult(Value):
     `opens`: rdp: by the RDP file of open-desktop; else the link that opens it; null: it has no address yet, or its pool
     does not say how. `usual_seconds`: so long its pool's desktops take to start, as a rule; null: not known, or it
     does not start now. `connect`: the ports to which the controller connects him, once it has an address.
-    `console`: he has its console, too.
+    `console`: he has its console, too. `watched_by`: who else opened its screen last, at `watched_at`; `watched_until`:
+    when that one closed it, null where that was not seen.
     `restart_failed`: the restart that somebody asked for last was not done.
     """
 
@@ -131,6 +132,9 @@ class MyDesktopResult(Value):
     restart_failed: bool = False
     connect: tuple[int, ...] = ()
     console: bool = False
+    watched_by: str | None = None
+    watched_at: str | None = None
+    watched_until: str | None = None
 
 
 class DesktopPortsResult(Value):

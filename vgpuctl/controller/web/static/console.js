@@ -12,14 +12,14 @@ function say(text) {
 }
 
 function show(connected) {
-  opener.textContent = connected ? "Close the screen" : opener.dataset.more;
+  opener.textContent = connected ? "Close the screen" : "Open the screen";
   for (const one of document.querySelectorAll("#console-reset, #console-full, #console-form button")) {
     one.disabled = !connected;
   }
 }
 
 function text(error) {
-  return error.hint ? `${error.message}: ${error.hint}` : error.message;
+  return error.hint ? `${error.message} (${error.hint})` : error.message;
 }
 
 async function ticket() {
@@ -89,4 +89,3 @@ addEventListener("keydown", (event) => {
 }, true);
 addEventListener("pagehide", () => rfb?.disconnect());
 show(false);
-if ("atOnce" in screen.dataset) open();

@@ -33,6 +33,18 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_one_time_secret_expires_at"), "one_time_secret", ["expires_at"])
     op.create_table(
+        "watched_screen",
+        sa.Column("desktop_id", sa.String(length=36), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("person", NAME, nullable=False),
+        sa.Column("opened_at", sa.Float(), nullable=False),
+        sa.Column("closed_at", sa.Float()),
+        sa.ForeignKeyConstraint(
+            ["desktop_id"], ["desktop.id"], name=op.f("fk_watched_screen_desktop_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("desktop_id", name=op.f("pk_watched_screen")),
+    )
+    op.create_table(
         "personal_token",
         sa.Column("person", NAME, nullable=False),
         sa.Column("name", NAME, nullable=False),
