@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.lab import cache, image, kernel, recipe, trees
+from tests.lab import cache, desktop, image, kernel, recipe, trees
 from tests.lab.errors import LabError
 
 NEEDED_PROGRAMS = {
@@ -36,6 +36,7 @@ class Plan:
     modules: str
     image: str
     directory: str
+    desktop: str
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,11 @@ def plan() -> Plan:
     files = recipe.sources_under(recipe.FILES)
     image_key = recipe.key(tools, root, pylib, modules, *files, *python, image_words)
     directory = recipe.key(recipe.SUITE, recipe.DIRECTORY_PACKAGES, trees.TRIM)
-    return Plan(tools, root, pylib, modules, image_key, directory)
+    python = (here / name for name in ("desktop.py", "image.py", "guest.py", "kernel.py", "cpio.py", "tools_tree.py"))
+    packages = (*recipe.DESKTOP_PACKAGES, *trees.TRIM)
+    session = recipe.FILES / "host/etc/pam.d/vgpulab-session"
+    desktop_key = recipe.key(tools, modules, packages, desktop.HELPER, session, *python)
+    return Plan(tools, root, pylib, modules, image_key, directory, desktop_key)
 
 
 def check_programs() -> None:
@@ -91,8 +96,8 @@ def build() -> Built:
         pylib = cache.stage(root, "pylib", names.pylib, partial(image.make_pylib, tools=tools))
         make = partial(image.make_image, tools=tools, host_root=host_root, modules=modules, pylib=pylib)
         built_image = cache.stage(root, "image", names.image, make)
-        directory = root / f"directory-{names.directory}"
-        cache.drop_older(root, {tools, modules, host_root, pylib, built_image, directory})
+        others = {root / f"directory-{names.directory}", root / f"desktop-{names.desktop}"}
+        cache.drop_older(root, {tools, modules, host_root, pylib, built_image, *others})
         return Built(tools, built_image)
 
 
@@ -101,3 +106,12 @@ def build_directory() -> Path:
     root = cache.cache_dir()
     with cache.build_lock(root):
         return cache.stage(root, "directory", plan().directory, trees.make_directory)
+
+
+def build_desktop(built: Built) -> Path:
+    """Build the disk with the image of a desktop, for a lab that was built."""
+    root = cache.cache_dir()
+    names = plan()
+    with cache.build_lock(root):
+        make = partial(desktop.make_desktop, tools=built.tools, modules=root / f"modules-{names.modules}")
+        return cache.stage(root, "desktop", names.desktop, make) / "desktop.raw"

@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.lab import recipe
@@ -133,7 +133,7 @@ class Lab:
     def save(self, tag: str) -> None:
         """Save memory, devices and disk under a name."""
         if self._plugged:
-            raise LabError("an emulated NVMe cannot be saved: save before hotplug_nvme")
+            raise LabError("a hot-plugged device cannot be saved: save before it is plugged")
         self.emulator.save(tag)
         self._tags.add(tag)
 
@@ -165,19 +165,36 @@ class Lab:
 
     def hotplug_nvme(self, *, timeout: float = 60) -> str:
         """Plug an NVMe with 16 VFs into an empty root port; return its PCI address as soon as L2 sees it."""
+        return self._plug(recipe.nvme_properties, self.pci_addresses, timeout)
+
+    def hotplug_disk(self, disk: Path, *, timeout: float = 60) -> str:
+        """Plug a raw disk, which L2 can only read, into an empty root port; return its name as soon as L2 sees it."""
+        file = {"driver": "file", "filename": str(disk)}
+        node = {"driver": "raw", "node-name": "plugged", "read-only": True, "file": file}
+        self.emulator.qmp.execute("blockdev-add", node)
+        return self._plug(
+            lambda port: {"driver": "virtio-blk-pci", "drive": "plugged", "id": "plugged", "bus": f"port-{port}"},
+            lambda: self.run(["ls", "/sys/block"]).stdout.split(),
+            timeout,
+        )
+
+    def _plug(
+        self, properties: Callable[[str], Mapping[str, object]], read: Callable[[], list[str]], timeout: float
+    ) -> str:
+        """Add a device at an empty root port, and return what is new in what `read` returns."""
         free = [port for port in recipe.NVME_PORTS if port not in self._plugged]
         if not free:
-            raise LabError("all NVMe ports are taken")
+            raise LabError("all ports for hot-plugged devices are taken")
         port = free[0]
-        before = set(self.pci_addresses())
+        before = set(read())
         self._plugged.append(port)
-        self.emulator.qmp.execute("device_add", recipe.nvme_properties(port))
+        self.emulator.qmp.execute("device_add", properties(port))
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            new = sorted(set(self.pci_addresses()) - before)
+            new = sorted(set(read()) - before)
             if new:
                 return new[0]
-        raise LabError(f"the hot-plugged NVMe did not appear within {timeout:g} s")
+        raise LabError(f"the hot-plugged device did not appear within {timeout:g} s")
 
     def pci_addresses(self) -> list[str]:
         """Return the addresses of all PCI functions in L2's kernel."""

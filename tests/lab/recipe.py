@@ -35,6 +35,9 @@ HOST_PACKAGES = (
 # would start with the machine.
 DIRECTORY_PACKAGES = ("samba-ad-dc", "samba-ad-provision", "iproute2")
 
+# A desktop for VMs in L2, with what the helper in guests and log-ons need.
+DESKTOP_PACKAGES = ("systemd", "systemd-sysv", "udev", "dbus", "libpam-systemd", "python3", "iproute2", "passwd")
+
 
 def _dependencies(extras: Iterable[str]) -> tuple[str, ...]:
     """Return what pyproject.toml requires, without libvirt-python: that is Debian's in L2."""

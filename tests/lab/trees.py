@@ -1,4 +1,4 @@
-"""Builds Debian trees: the tools (QEMU, compiler, kernel headers), the root of L2, and Samba.
+"""Builds Debian trees: the tools (QEMU, compiler, kernel headers), the root of L2, Samba, and a desktop.
 
 One run downloads the kernel package together with its headers, and unpacks the kernel without installing it.
 So headers, kernel and modules always match, and the build creates no unused initramfs.
@@ -54,6 +54,11 @@ def make_host_root(place: Path) -> None:
 def make_directory(place: Path) -> None:
     """Build the tree with Samba, which tests run as a domain controller."""
     _debootstrap(place, recipe.DIRECTORY_PACKAGES, ())
+
+
+def make_desktop_root(place: Path) -> None:
+    """Build the root tree of a desktop, without a kernel."""
+    _debootstrap(place, recipe.DESKTOP_PACKAGES, ())
 
 
 def _debootstrap(place: Path, packages: Sequence[str], options: Sequence[str]) -> None:
