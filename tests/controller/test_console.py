@@ -232,7 +232,6 @@ def test_a_user_sees_who_saw_her_screen(console: Console) -> None:
     assert console.code(console.operator) == ""
     last = console.events()[-1]
     assert (last["actor"], last["user"], last["pool"]) == ("tool", "ada", "office")
-    assert "no message in the desktop: " in last["text"] or last["text"] == "office-001", last
     wait_until(lambda: card()["watched_until"] is not None, "its end")
     shown = card()
     assert (shown["watched_by"], shown["watched_at"]) == ("tool", last["time"])
@@ -264,7 +263,7 @@ def test_what_a_page_asks_by_itself_keeps_no_session(console: Console) -> None:
     """Only keys, the pointer and the clipboard are a use of the session."""
     from vgpuctl.controller.desktop_streams import _is_input
 
-    assert [_is_input(bytes([kind, 0])) for kind in range(7)] == [False] * 4 + [True] * 3
+    assert [_is_input(bytes([kind, 0])) for kind in (*range(7), 255)] == [False] * 4 + [True] * 4
     assert not _is_input(b"")
 
 

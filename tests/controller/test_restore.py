@@ -23,8 +23,9 @@ from tests.controller.test_store import with_desktops
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.backup import read_backup, renew_incarnation, restore_backup, write_backup
+from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.database.rows import About
-from vgpuctl.controller.database.store import DatabaseReplaced, Store, open_store, upgrade
+from vgpuctl.controller.database.store import DatabaseReplaced, Store, migrate, open_store, upgrade
 from vgpuctl.controller.engine import connect_host
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import PoolKind, PoolState, Role
@@ -110,6 +111,17 @@ def test_a_restore_needs_an_empty_database_that_no_controller_uses(url: str, bac
         with pytest.raises(DatabaseReplaced, match=second.incarnation):
             restored.check()
         assert restored.restored.state().former == tuple(sorted({first.former, first.incarnation}))
+
+
+def test_a_restore_replaces_tables_of_an_older_version(url: str, backup: Path) -> None:
+    """As after an update of the program, before upgrade-db."""
+    database = Database(url)
+    with database.write() as connection:
+        migrate(connection, "0006")
+    database.close()
+    restore_backup(url, backup, replace=True)
+    with opened(url) as restored:
+        assert [image.name for image in restored.images.list()] == ["office"]
 
 
 def lines(path: Path) -> list[bytes]:

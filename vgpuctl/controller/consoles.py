@@ -8,9 +8,11 @@ has `console: true`. A ticket opens it: a secret that is good once, soon, and wi
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from vgpuctl.controller.database.rows import About
 from vgpuctl.controller.desktop_ports import DesktopStream
 from vgpuctl.controller.model import CallerKind, Desktop, FleetCaller, FleetHost, Pool
 from vgpuctl.controller.planning.phase import is_running
@@ -38,6 +40,8 @@ class _Fleet(Protocol):
     def find_screen(self, caller: FleetCaller, name: str) -> DesktopStream: ...
 
     def show_text(self, desktop: Desktop, text: str) -> str | None: ...
+
+    def _announce(self, caller: FleetCaller, stream: DesktopStream, text: str) -> None: ...
 
 
 class ConsoleCalls:
@@ -90,21 +94,38 @@ class ConsoleCalls:
 
     def begin_console(self: _Fleet, caller: FleetCaller, stream: DesktopStream) -> float:
         """Note that a console is open, and show it to the desktop's user; return when that was."""
-        desktop, problem = stream.desktop, None
-        watched = is_watched(caller, desktop)
-        if watched and not _is_empty(desktop):
-            problem = self.show_text(desktop, f"{caller.name} sees the screen of this desktop from now on.")
-        more = "" if problem is None else f"; no message in the desktop: {problem}"
+        desktop, watched = stream.desktop, is_watched(caller, stream.desktop)
         with self._store.changes.made_by(caller):
-            return self._store.consoles.open(desktop, stream.pool, caller.name, is_watched=watched, more=more)
+            opened_at = self._store.consoles.open(desktop, stream.pool, caller.name, is_watched=watched)
+        if watched and not _is_empty(desktop):
+            self._announce(caller, stream, f"{caller.name} opened the screen of this desktop at {_clock(opened_at)}")
+        return opened_at
+
+    def follow_console(self: _Fleet, caller: FleetCaller, before: DesktopStream, now: DesktopStream) -> None:
+        """Show to who has logged on in a desktop meanwhile that somebody else has its screen open."""
+        old, new = before.desktop.report, now.desktop.report
+        if is_watched(caller, now.desktop) and new and new.guest_users and new.guest_users != (old and old.guest_users):
+            self._announce(caller, now, f"{caller.name} has the screen of this desktop open")
 
     def end_console(self: _Fleet, caller: FleetCaller, stream: DesktopStream, opened_at: float) -> None:
-        """Note that a console has ended."""
-        desktop = stream.desktop
+        """Note that a console has ended, and show it to the desktop's user; what he reads has the time of each."""
         with self._store.changes.made_by(caller):
-            self._store.consoles.close(desktop, stream.pool, caller.name, opened_at)
-        if is_watched(caller, desktop) and not _is_empty(desktop):
-            self.show_text(desktop, f"{caller.name} does not see the screen of this desktop any more.")
+            closed_at = self._store.consoles.close(stream.desktop, stream.pool, caller.name, opened_at)
+        desktop = self._store.desktops.find(stream.desktop.name)
+        if is_watched(caller, desktop) and not _is_empty(desktop) and desktop.generation == stream.desktop.generation:
+            self._announce(caller, stream, f"{caller.name} closed the screen of this desktop at {_clock(closed_at)}")
+
+    def _announce(self: _Fleet, caller: FleetCaller, stream: DesktopStream, text: str) -> None:
+        """Show a text in a desktop; that it could not be shown is in the journal."""
+        problem = self.show_text(stream.desktop, text)
+        if problem is not None:
+            about = About(pool=stream.pool, desktop=stream.desktop.name, user=stream.desktop.user)
+            with self._store.changes.made_by(caller):
+                self._store.journal.add("console-unannounced", f"{text}: {problem}"[:1000], caller.name, about)
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))
 
 
 def is_watched(caller: FleetCaller, desktop: Desktop) -> bool:

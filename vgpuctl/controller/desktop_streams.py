@@ -42,14 +42,15 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Find = Callable[["FleetCaller", HTTPConnection], "DesktopStream"]
+Follow = Callable[["FleetCaller", "DesktopStream", "DesktopStream"], None]
 
 log = logging.getLogger("vgpuctl.controller")
 
 MAX_STREAMS, MAX_OF_PERSON = 100, 4
 CHECK_SECONDS = 5.0
 THREADS = 16
-_INPUT = (4, 5, 6)
-"""With what a client's messages of RFB begin that its user caused: a key, the pointer, text of the clipboard."""
+_INPUT = (4, 5, 6, 255)
+"""With what a client's messages of RFB begin that its user caused: a key, the pointer, text, QEMU's form of a key."""
 
 
 class DesktopStreams:
@@ -96,7 +97,8 @@ class DesktopStreams:
             opened_at = await self._in_thread(lambda: self._fleet.begin_console(caller, screen))
             try:
                 await stream.write(first)
-                await join(stream, desktop, self._watch(connection, stream, screen, self._find_screen))
+                watch = self._watch(connection, stream, screen, self._find_screen, self._fleet.follow_console)
+                await join(stream, desktop, watch)
             finally:
                 with suppress(RuntimeError):  # the controller ends
                     self._threads.submit(self._fleet.end_console, caller, screen, opened_at)
@@ -162,7 +164,8 @@ class DesktopStreams:
         stack = AsyncExitStack()
         with self._counted(caller):
             try:
-                link, path = self._fleet.link_to(wanted.host), wanted.path(caller.name)
+                person = caller.name if caller.kind is CallerKind.PERSON else f"{caller.name} ({caller.kind})"
+                link, path = self._fleet.link_to(wanted.host), wanted.path(person)
                 stream = await stack.enter_async_context(opened_stream(link, path, self._threads))
             except (HostCannot, HostKeyRefused, Unreachable) as error:  # its text names the host
                 if wanted.sees_host:
@@ -177,8 +180,11 @@ class DesktopStreams:
         with self._store.changes.made_by(caller):
             self._store.journal.add("connected", f"{stream.desktop.name}: {stream.what}", caller.name, about)
 
-    async def _watch(self, connection: HTTPConnection, stream: ServerStream, before: DesktopStream, find: Find) -> None:
-        """Wait until a stream must end, and say why by an error."""
+    async def _watch(
+        self, connection: HTTPConnection, stream: ServerStream, before: DesktopStream, find: Find,
+        follow: Follow = lambda *_: None,
+    ) -> None:  # fmt: skip
+        """Wait until a stream must end, and say why by an error. `follow`: gets what changed since the last check."""
         while True:
             try:
                 async with asyncio.timeout(CHECK_SECONDS):
@@ -186,20 +192,26 @@ class DesktopStreams:
                 raise Stopping("the controller stops", hint="connect again in a minute")
             except TimeoutError:
                 touches, stream.is_used = stream.is_used, False
-                await self._in_thread(partial(self._check_again, connection, before, find, touches=touches))
+                check = partial(self._check_again, connection, before, find, follow, touches=touches)
+                before = await self._in_thread(check)
 
-    def _check_again(self, connection: HTTPConnection, before: DesktopStream, find: Find, *, touches: bool) -> None:
+    def _check_again(
+        self, connection: HTTPConnection, before: DesktopStream, find: Find, follow: Follow, *, touches: bool
+    ) -> DesktopStream:
         """Refuse a stream that runs if its caller may not have it now; a database that is away ends none.
 
         `touches`: its user did something since the last time, so his session goes on.
         """
         try:
-            now = find(self._find_caller(connection, touches=touches), connection)
+            caller = self._find_caller(connection, touches=touches)
+            now = find(caller, connection)
         except Temporary:
-            return
+            return before
         old, new = before.desktop, now.desktop
         if (old.id, old.generation, old.user) != (new.id, new.generation, new.user):
             raise Refused(f"{old.name} was given to somebody else, or is made again", desktop=old.name)
+        follow(caller, before, now)
+        return now
 
 
 def _ticket_of(connection: HTTPConnection) -> str:

@@ -264,6 +264,8 @@ def _counts(connection: Connection) -> Mapping[str, int]:
 def _drop_tables(connection: Connection) -> None:
     """Drop the controller's tables, and no others."""
     schema.metadata.drop_all(connection)
+    for name in schema.FORMER_TABLES:
+        connection.execute(text(f"DROP TABLE IF EXISTS {name}"))
     connection.execute(text("DROP TABLE IF EXISTS alembic_version"))
 
 

@@ -25,7 +25,7 @@ class WatchedScreen(Value):
 class ConsoleRows(Rows):
     """The consoles."""
 
-    def open(self, desktop: Desktop, pool: str, person: str, *, is_watched: bool, more: str = "") -> float:
+    def open(self, desktop: Desktop, pool: str, person: str, *, is_watched: bool) -> float:
         """Note that somebody opened a console; return when. `is_watched`: it is another one's desktop."""
         table = schema.watched_screen
         with self._write() as connection:
@@ -34,11 +34,11 @@ class ConsoleRows(Rows):
                 row = {"desktop_id": desktop.id, "generation": desktop.generation, "person": person}
                 row |= {"opened_at": now, "closed_at": None}
                 self._database.insert_or_update(connection, table, ("desktop_id",), row)
-            self._note(connection, "console-opened", desktop.name + more, person, _about(desktop, pool))
+            self._note(connection, "console-opened", desktop.name, person, _about(desktop, pool))
             return now
 
-    def close(self, desktop: Desktop, pool: str, person: str, opened_at: float) -> None:
-        """Note that a console ended."""
+    def close(self, desktop: Desktop, pool: str, person: str, opened_at: float) -> float:
+        """Note that a console ended; return when."""
         table = schema.watched_screen
         with self._write() as connection:
             now = self._database.now(connection)
@@ -46,6 +46,7 @@ class ConsoleRows(Rows):
             connection.execute(update(table).where(own).values(closed_at=now))
             text = f"{desktop.name}, after {max(0, round(now - opened_at))} s"
             self._note(connection, "console-closed", text, person, _about(desktop, pool))
+            return now
 
     def watched(self, desktops: Sequence[Desktop]) -> Mapping[str, WatchedScreen]:
         """Return, by their ids, those of which somebody else saw the screen since they were assigned."""

@@ -34,6 +34,9 @@ metadata = MetaData(
     }
 )
 
+FORMER_TABLES = ("begun_sign_in",)
+"""Those of older versions."""
+
 meta = Table("meta", metadata, Column("key", NAME, primary_key=True), Column("value", Text, nullable=False))
 
 image = Table(

@@ -19,7 +19,7 @@ class SecretRows(Rows):
     """The secrets. `kind`: what they are for; one of another kind opens nothing."""
 
     def give_out(self, kind: str, state: str, seconds: float) -> str:
-        """Return a new secret: for so long, `take` returns `state` to who has it.
+        """Return a new secret: for so long, `take` returns `state` to who has it. One with the same state goes.
 
         Raises:
             Busy: very many of this kind were given out, and not used.
@@ -27,7 +27,8 @@ class SecretRows(Rows):
         table, secret = schema.one_time_secret, secrets.token_urlsafe(32)
         with self._database.write() as connection:
             now = self._database.now(connection)
-            connection.execute(delete(table).where(table.c.expires_at <= now))
+            same = (table.c.kind == kind) & (table.c.state == state)
+            connection.execute(delete(table).where((table.c.expires_at <= now) | same))
             count = select(func.count()).select_from(table).where(table.c.kind == kind)
             if connection.execute(count).scalar_one() >= MOST_OF_KIND:
                 raise Busy("too many people do this at once", hint="try again in a few minutes")
