@@ -62,7 +62,8 @@ def run_live(tell: Callable[[str], None]) -> None:
         upgrade(url)
         store = open_store(url)
         try:
-            passwords = add_people(add_fleet(store, hosts.values()))
+            opening = {"open": "rdp", "connect": [3389], "console": True}
+            passwords = add_people(add_fleet(store, hosts.values(), **opening))
         finally:
             store.close()
         own_socket = f"{directory}/controller.sock"
@@ -71,7 +72,7 @@ def run_live(tell: Callable[[str], None]) -> None:
         tell(f"""Four simulated hosts and a controller run until Ctrl-C. In a browser:
 
   http://{listen.address}:{listen.port}/
-  sign in as admin with {passwords["admin"]} to see the fleet, as ada with {passwords["ada"]} to take a desktop
+  sign in as admin with {passwords["admin"]} to see the fleet, as ada with {passwords["ada"]} to take a desktop, and see its console
 
 In another terminal:
 
