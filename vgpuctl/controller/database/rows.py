@@ -165,8 +165,9 @@ class Rows:
         actor: str,
         about: About,
         changed: tuple[FieldChange, ...] = (),
+        number: int | None = None,
     ) -> None:
-        """Add an entry to the journal. `changed`: what the change changed.
+        """Add an entry to the journal. `changed`: what the change changed; `number`: its id, else the next one.
 
         One about a desktop is about its pool, too: the desktop's row must still be there.
         """
@@ -177,7 +178,7 @@ class Rows:
         row["actor_kind"] = str(caller.kind) if is_asked and caller else CONTROLLER if actor == CONTROLLER else None
         row["address"] = None if caller is None else caller.address
         row["changed"] = text_of(changed) if changed else None
-        row |= columns_of(about)
+        row |= columns_of(about) | ({} if number is None else {"id": number})
         if about.desktop is not None and about.pool is None:
             joined = schema.pool.join(schema.desktop, schema.desktop.c.pool_id == schema.pool.c.id)
             pool = select(schema.pool.c.name).select_from(joined).where(schema.desktop.c.name == about.desktop)
