@@ -16,12 +16,13 @@ from tests.controller.conftest import SPEC, Server, add_host, add_image, add_poo
 from tests.controller.controllers import Controller, running_controller
 from tests.controller.test_access import PASSWORD, sign_in
 from tests.controller.test_people import ELSEWHERE, HOME, SteppedClock, entitle
-from tests.controller.test_store import add_events
+from tests.controller.test_store import add_events, report_all, with_desktops
 from vgpuctl.controller.database.engine import Database, DatabaseUnreachable
 from vgpuctl.controller.database.journal_rows import JournalGuard
 from vgpuctl.controller.database.place_rows import DAY_SECONDS, MOST_PLACES, PLACE_DAYS
 from vgpuctl.controller.database.store import Store, migrate, open_store, upgrade
 from vgpuctl.controller.model import (
+    DesktopReport,
     FieldChange,
     FleetHost,
     FleetHostState,
@@ -275,3 +276,19 @@ def test_nobody_locks_the_owner_out_after_a_start_or_at_another_controller(url: 
             with pytest.raises(TooManyTries):
                 fresh.sign_in("ada", GOOD, "203.0.113.1")
             assert fresh.sign_in("ada", GOOD, HOME).name == "ada"
+
+
+def test_entries_about_a_desktop_are_about_its_pool(store: Store) -> None:
+    _, host_id, epoch = with_desktops(store, 2)
+    store.desktops.assign("office", "ada", "test")
+    report_all(store, host_id, epoch)
+    store.restarts.want("office-001", "ada", at_once=True)
+    store.desktops.note_opened(store.desktops.find("office-001"), "test")
+    store.desktops.set_power("office-001", "ada", on=False)
+    for name in ("office-001", "office-002"):
+        store.desktops.delete(name, "test")
+    gone = {one.id: DesktopReport(exists=False) for one in store.desktops.of_host(host_id)}
+    store.desktops.report(host_id, store.holder, epoch, gone)
+    about = {one.kind: one.pool for one in store.journal.list() if one.desktop is not None}
+    assert set(about) >= {"handed-out", "restart", "desktop-opened", "power", "desktop-deleting", "desktop-deleted"}
+    assert set(about.values()) == {"office"}

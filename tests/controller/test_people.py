@@ -433,7 +433,7 @@ def test_a_backup_has_no_password(timed: Store, tmp_path: Path) -> None:
     write_backup(f"sqlite:///{tmp_path}/timed.db", path)
     assert b"argon2" not in gzip.decompress(path.read_bytes())
     url = f"sqlite:///{tmp_path}/other.db"
-    restore_backup(url, path, replace=False)
+    restore_backup(url, path, "test", replace=False)
     with opened(url) as other:
         assert other.people.find("ada") == Person("ada", Realm.LOCAL, ("staff",), generation=3)
         assert other.entitlements.list() == (Entitlement("@staff", Role.VIEWER),)

@@ -44,7 +44,10 @@ def test_from_a_backup_to_a_fleet_that_works_again(tmp_path: Path, agent: Runnin
     assert first.run("restore", str(file), "--state", state, "--replace", "--yes").returncode == 0
     with running_controller(tmp_path / "second") as second:
         assert second.data("show-restore")["waits"] is True
-        assert "waits for confirm-restore" in second.run("show-restore").stdout
+        shown = second.run("show-restore")
+        assert "waits for confirm-restore" in shown.stdout
+        assert "people, rights and tokens are those of 20" in shown.stdout
+        assert "vgpuctl controller list-entitlements" in shown.stdout + shown.stderr
         refused = second.run("assign", "office", "ada")
         assert (refused.returncode, "confirm-restore" in refused.stderr) == (3, True)
         asked = second.run("confirm-restore")

@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,18 @@ from sqlalchemy import select
 from tests.agent.conftest import RunningAgent
 from tests.controller.conftest import IMAGE, Server, add_host, add_image, add_pool, opened, wait_until
 from tests.controller.test_engine import ADMIN, is_ready, phase, starts, vms, with_pool, working
+from tests.controller.test_people import SteppedClock
 from tests.controller.test_store import with_desktops
 from vgpuctl.agent.protocol import Fenced
 from vgpuctl.controller.database import schema
-from vgpuctl.controller.database.backup import read_backup, renew_incarnation, restore_backup, write_backup
+from vgpuctl.controller.database.backup import EVENT_JUMP, read_backup, renew_incarnation, restore_backup, write_backup
 from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.database.rows import About
 from vgpuctl.controller.database.store import DatabaseReplaced, Store, migrate, open_store, upgrade
 from vgpuctl.controller.engine import connect_host
 from vgpuctl.controller.fleet import FleetService
-from vgpuctl.controller.model import PoolKind, PoolState, Role
+from vgpuctl.controller.model import JournalLimits, PoolKind, PoolState, Role
+from vgpuctl.controller.times import time_text
 from vgpuctl.errors import InvalidInput, Locked, Refused
 
 KEPT_TABLES = ("image", "person", "pool")
@@ -73,11 +76,16 @@ def test_a_backup_restores_into_either_kind_of_database(store: Store, url: str, 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert b"d" * 64 not in gzip.decompress(path.read_bytes()), "no digest of a token"
     assert [entry.name for entry in tmp_path.glob(".fleet.gz*")] == []
-    restored = restore_backup(other_url, path, replace=False)
+    restored = restore_backup(other_url, path, "test", replace=False)
     assert (restored.former, restored.incarnation != restored.former) == (store.incarnation, True)
     with opened(other_url) as other:
         assert {name: rows(other, name) for name in KEPT_TABLES} == {name: rows(store, name) for name in KEPT_TABLES}
-        assert [event.text for event in other.journal.list()] == [event.text for event in store.journal.list()]
+        *entries, added = other.journal.list()
+        assert [event.text for event in entries] == [event.text for event in store.journal.list()]
+        last = store.journal.list()[-1].id
+        assert (added.kind, added.actor, added.actor_kind) == ("restored", "test", "local")
+        assert added.text == f"from the backup fleet.gz of {time_text(written.at)}, whose last event has the id {last}"
+        assert added.id >= last + EVENT_JUMP, "a reader of the former database has none that is as high"
         before = {one.name: one for one in store.desktops.list()}
         after = {one.name: one for one in other.desktops.list()}
         grown = {name: after[name].generation - before[name].generation for name in before}
@@ -87,6 +95,43 @@ def test_a_backup_restores_into_either_kind_of_database(store: Store, url: str, 
         assert other.restored.state().former == (store.incarnation,)
         assert all(host.held is not None and "confirm-restore" in host.held for host in other.hosts.list())
         other.journal.add("test", "a new entry has an id of its own", "test", About())
+        assert [one.id for one in other.journal.list(added.id)] == [added.id + 1]
+
+
+def test_events_after_a_restore_have_ids_that_nobody_has_read(store: Store, url: str, tmp_path: Path) -> None:
+    _, host_id, _ = with_desktops(store, 1)
+    store.hosts.drop_lease(host_id, store.holder)
+    path = tmp_path / "fleet.gz"
+    write_backup(url, path)
+    add_image(store, "newer")
+    read = store.journal.list()[-1].id
+    store.close()
+    restore_backup(url, path, "root", replace=True)
+    with opened(url) as restored:
+        assert [(one.kind, one.id) for one in restored.journal.list(read)] == [("restored", read + 1)]
+        add_image(restored, "another")
+    renew_incarnation(url, "root")
+    with opened(url) as renewed:
+        known, added = renewed.journal.list(read + 1)
+        assert (added.kind, added.actor, added.id) == ("restored", "root", known.id + EVENT_JUMP)
+        assert added.text.endswith(f", whose last event has the id {known.id}")
+        assert renewed.restored.state().taken_at == known.at
+
+
+def test_ids_that_a_restore_leaves_out_delete_no_entries(tmp_path: Path) -> None:
+    """A journal has at most so many entries, however far apart the ids of the first and the last are."""
+    url = f"sqlite:///{tmp_path}/old.db"
+    upgrade(url)
+    clock = SteppedClock()
+    with closing(open_store(url, clock=clock)) as store:
+        for name in "abc":
+            add_image(store, name)
+    renew_incarnation(url, "test")
+    with opened(url) as store:
+        store.journal.prune(JournalLimits(days=100_000, entries=4))
+        assert len(store.journal.list()) == 4
+        store.journal.prune(JournalLimits(days=100_000, entries=3))
+        assert len(store.journal.list()) == 3
 
 
 def test_a_restore_needs_an_empty_database_that_no_controller_uses(url: str, backup: Path) -> None:
@@ -94,19 +139,19 @@ def test_a_restore_needs_an_empty_database_that_no_controller_uses(url: str, bac
     with opened(url) as store:
         add_image(store, "another")
     with pytest.raises(Refused, match="1 in image") as refused:
-        restore_backup(url, backup, replace=False)
+        restore_backup(url, backup, "test", replace=False)
     assert "--replace" in str(refused.value.hint)
     store = open_store(url, alone=True)
     host = add_host(store, "gpu09")
     store.hosts.take_lease(host.id, store.holder, 60.0)
     with pytest.raises(Locked):
-        restore_backup(url, backup, replace=True)
+        restore_backup(url, backup, "test", replace=True)
     store.hosts.drop_lease(host.id, store.holder)
     store.close()
-    first = restore_backup(url, backup, replace=True)
+    first = restore_backup(url, backup, "test", replace=True)
     with opened(url) as restored:
         assert [image.name for image in restored.images.list()] == ["office"]
-        second = renew_incarnation(url)
+        second = renew_incarnation(url, "test")
         assert second.former == first.incarnation
         with pytest.raises(DatabaseReplaced, match=second.incarnation):
             restored.check()
@@ -158,7 +203,7 @@ def test_a_damaged_backup_changes_nothing(url: str, backup: Path, damage: str) -
     upgrade(url)
     with opened(url) as store:
         with pytest.raises((InvalidInput, Refused)):
-            restore_backup(url, backup, replace=True)
+            restore_backup(url, backup, "test", replace=True)
         store.check()
         assert store.restored.state().begun_at is None
 
@@ -172,7 +217,7 @@ def test_what_is_no_backup_is_said(url: str, tmp_path: Path, content: bytes) -> 
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(InvalidInput, match="cannot be restored"):
-        restore_backup(url, path, replace=True)
+        restore_backup(url, path, "test", replace=True)
 
 
 def test_a_backup_while_a_controller_works_is_whole(own_store: Store, agent: RunningAgent, tmp_path: Path) -> None:
@@ -198,7 +243,7 @@ def restored(own_store: Store, agent: RunningAgent, tmp_path: Path) -> Iterator[
         wait_until(lambda: own_store.desktops.find("office-002").handed_out, "bob's desktop")
         wait_until(is_ready(own_store, 3), "another spare")
     url = f"sqlite:///{tmp_path}/restored.db"
-    restore_backup(url, path, replace=False)
+    restore_backup(url, path, "test", replace=False)
     with opened(url) as store:
         yield store
 
@@ -212,6 +257,8 @@ def test_nothing_is_changed_before_a_restore_is_confirmed(restored: Store, agent
         assert [(one.desktop, one.user) for one in shown.kept] == [("office-002", "bob")]
         assert [one.desktop for one in shown.unknown] == ["office-003"]
         assert (shown.waits, shown.silent) == (True, {})
+        assert shown.taken is not None
+        assert shown.taken <= (shown.begun or "")
         with pytest.raises(Refused, match="confirmed"):
             service.refuse_unconfirmed("assign")
         service.refuse_unconfirmed("ensure-pool")
@@ -325,7 +372,7 @@ def test_yesterdays_dump_is_refused_by_hosts(postgresql: Server, agent: RunningA
         assert "vgpuctl controller restore --in-place" in held
         assert "vgpuctl controller accept-host gpu01" in held
     assert vms(agent) == before
-    renew_incarnation(copy)
+    renew_incarnation(copy, "test")
     with opened(copy) as store, working(store) as service:
         service.confirm_restore(ADMIN)
         wait_until(lambda: service.show_host(ADMIN, "gpu01").data.held is None, "it is adopted")

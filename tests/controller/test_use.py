@@ -255,7 +255,7 @@ def test_a_restored_database_counts_nothing_that_nobody_saw(timed: Store, clock:
     clock.seconds += HOUR
     store_url = f"sqlite:///{tmp_path}/timed.db"
     write_backup(store_url, tmp_path / "backup")
-    restore_backup(f"sqlite:///{tmp_path}/other.db", tmp_path / "backup", replace=False)
+    restore_backup(f"sqlite:///{tmp_path}/other.db", tmp_path / "backup", "test", replace=False)
     with opened(f"sqlite:///{tmp_path}/other.db") as other, other.database.read() as connection:
         spans = connection.execute(select(schema.use_span)).all()
         assert len(spans) == 2

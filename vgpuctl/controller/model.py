@@ -457,13 +457,14 @@ class Restored(Value):
     `former`: the incarnations that had the desktops before; hosts that obey one of them are adopted. `begun_at`: when
     it was restored or imported, as long as nobody has confirmed that; None: nothing waits for that. `source`: for
     people. `imported_pools`: ids of pools of which only the hosts' records are known: they are paused until their specs
-    are given.
+    are given. `taken_at`: the time of the backup; None: an import.
     """
 
     former: tuple[str, ...] = ()
     begun_at: float | None = None
     source: str = ""
     imported_pools: tuple[str, ...] = ()
+    taken_at: float | None = None
 
 
 class JournalLimits(Value):

@@ -129,6 +129,7 @@ class RecoveryCalls:
         return FleetRestoreResult(
             waits=restored.begun_at is not None,
             source=restored.source or None,
+            taken=time_text(restored.taken_at),
             begun=time_text(restored.begun_at),
             incarnation=self._store.incarnation,
             former=restored.former,

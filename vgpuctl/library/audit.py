@@ -99,9 +99,13 @@ class Call:
 
 
 def _by_this_process(entry: AuditEntry) -> AuditEntry:
-    login_uid, sudo_user = _login_uid(), os.environ.get("SUDO_USER")
-    user = sudo_user or _user_name(entry.uid if login_uid is None else login_uid)
-    return replace(entry, login_uid=login_uid, sudo_user=sudo_user, user=user)
+    return replace(entry, login_uid=_login_uid(), sudo_user=os.environ.get("SUDO_USER"), user=process_user(entry.uid))
+
+
+def process_user(uid: int) -> str:
+    """Return who runs this process of a user, before sudo."""
+    login_uid = _login_uid()
+    return os.environ.get("SUDO_USER") or _user_name(uid if login_uid is None else login_uid)
 
 
 def _by_caller(entry: AuditEntry, caller: Caller) -> AuditEntry:

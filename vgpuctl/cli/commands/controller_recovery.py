@@ -62,18 +62,25 @@ def _restore_lines(data: FleetRestoreResult) -> tuple[str, ...]:
     lines = [f"kept from everybody: {one.desktop}: {one.why}" for one in data.kept]
     lines += [f"not in the database: {one.desktop} on {one.host}: {one.why}" for one in data.unknown]
     lines += [f"host {name} did not answer: {problem}" for name, problem in sorted(data.silent.items())]
-    return (*lines, *(f"pool {name} needs its spec, and stays paused" for name in data.pools_without_spec))
+    lines += [f"pool {name} needs its spec, and stays paused" for name in data.pools_without_spec]
+    if data.waits and data.taken:
+        lines += [f"people, rights and tokens are those of {data.taken}: who was disabled or lost a right since has it"]
+    return tuple(lines)
 
 
 def _restore_page(outcome: Any) -> Page:
     data: FleetRestoreResult = getattr(outcome, "data", outcome)
     word = "confirmed" if data.source else "the database was not restored"
     word = "waits for confirm-restore" if data.waits else word
-    pairs = (("state", word), ("source", data.source or "-"), ("since", data.begun or "-"))
+    pairs = (
+        ("state", word), ("source", data.source or "-"), ("backup of", data.taken or "-"), ("since", data.begun or "-")
+    )  # fmt: skip
     former = ", ".join(data.former) or "-"
     hints = [f"vgpuctl controller accept-desktop {one.desktop}" for one in data.kept[:1]]
     hints += ["vgpuctl controller import-desktops adds those that the database does not have"] if data.unknown else []
     hints += [f"vgpuctl controller ensure-pool {name} -f FILE" for name in data.pools_without_spec[:1]]
+    if data.waits and data.taken:
+        hints += [f"vgpuctl controller list-{what}" for what in ("people", "entitlements", "tokens")]
     table = Pairs((*pairs, ("incarnation", data.incarnation), ("former", former)))
     return Page([table, *_restore_lines(data)], hints)
 
@@ -142,24 +149,26 @@ def restore(
     """
 
     def work(guard: SignalGuard) -> run.CommandOutput:
+        import os
         from pathlib import Path
 
         from vgpuctl.controller import main
         from vgpuctl.controller.database import backup as files
+        from vgpuctl.library.audit import process_user
         from vgpuctl.model.controller_service import STATE_DIRECTORY
 
         if (file is None) is not in_place or (in_place and replace):
             raise InvalidInput("specify a FILE, with --replace or without, or --in-place alone")
-        url = _url(database, state)
+        url, actor = _url(database, state), process_user(os.getuid())
         if file is None:
-            return _renewed(files.renew_incarnation(url))
+            return _renewed(files.renew_incarnation(url, actor))
         read = files.read_backup(Path(file))
         if database is None:
             main.make_directory(Path(state or STATE_DIRECTORY))
         counts = files.count_rows(url)
         if counts and replace:
             confirm(settings, f"Delete what is in the database ({files.counts_text(counts)}), and restore {file}?")
-        return _renewed(files.restore_backup(url, Path(file), replace=replace), read.rows)
+        return _renewed(files.restore_backup(url, Path(file), actor, replace=replace), read.rows)
 
     return run.perform(settings, "controller-restore", work)
 

@@ -14,26 +14,24 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import uuid
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, Table, delete, func, insert, inspect, select, text, update
+from sqlalchemy import Connection, MetaData, Table, delete, func, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError, NoSuchTableError
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import Database
+from vgpuctl.controller.database.journal_rows import last_event
 from vgpuctl.controller.database.restored_rows import (
-    INCARNATION,
-    RESTORED_KEY,
-    begin_restored,
-    doubt_all,
-    read_restored,
+    RestoredRows,
+    RestoreOrigin,
+    events_since,
 )
-from vgpuctl.controller.database.rows import pool_of
+from vgpuctl.controller.database.rows import Changes, pool_of
 from vgpuctl.controller.database.store import (
     check_server,
     is_known,
@@ -44,7 +42,6 @@ from vgpuctl.controller.database.store import (
     versions,
 )
 from vgpuctl.controller.database.use_rows import end_spans
-from vgpuctl.controller.model import Restored
 from vgpuctl.errors import FileFailed, InvalidInput, Locked, Refused
 from vgpuctl.host.atomic_files import sync_directory, temporary_file
 from vgpuctl.regular_file import open_regular_file
@@ -67,6 +64,8 @@ TABLES = (
 )
 """What a backup has, in the order in which rows can be added. The ids of those that are `NUMBERED` are given again."""
 NUMBERED = ("event", "use_span")
+EVENT_JUMP = 1_000_000
+"""So many ids of events are left out where it is not known which ones the former database gave."""
 MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_ROWS = 4 << 30, 4 << 20, 20_000_000
 _BATCH_ROWS = 500
 
@@ -80,12 +79,13 @@ class Renewed(Value):
 
 
 class Backup(Value):
-    """A backup file. `version`: of its tables. `rows`: how many each table has."""
+    """A backup file. `version`: of its tables. `rows`: how many each table has. `last_event`: its id."""
 
     version: str
     incarnation: str
     at: float
     rows: Mapping[str, int]
+    last_event: int = 0
 
 
 def write_backup(url: str, path: Path) -> Backup:
@@ -118,7 +118,8 @@ def write_backup(url: str, path: Path) -> Backup:
 def _write_lines(file: gzip.GzipFile, connection: Connection, database: Database) -> Backup:
     version, _ = versions(connection)
     incarnation, now = read_incarnation(connection), database.now(connection)
-    head = {"format": FORMAT, "version": version, "incarnation": incarnation, "at": now}
+    last = last_event(connection)
+    head = {"format": FORMAT, "version": version, "incarnation": incarnation, "at": now, "last_event": last}
     rows: Counter[str] = Counter()
     file.write(_line(head))
     for name in TABLES:
@@ -131,7 +132,7 @@ def _write_lines(file: gzip.GzipFile, connection: Connection, database: Database
             file.write(_line({"table": name, "row": values}))
             rows[name] += 1
     file.write(_line({"end": dict(rows)}))
-    return Backup(str(version), incarnation, now, dict(rows))
+    return Backup(str(version), incarnation, now, dict(rows), last)
 
 
 def _line(value: object) -> bytes:
@@ -148,7 +149,7 @@ def read_backup(path: Path) -> Backup:
     with _Reader(path) as reader:
         head = reader.head
         rows = Counter(name for name, _ in reader)
-    return Backup(head.version, head.incarnation, head.at, dict(rows))
+    return Backup(head.version, head.incarnation, head.at, dict(rows), head.last_event)
 
 
 def count_rows(url: str) -> Mapping[str, int]:
@@ -169,8 +170,10 @@ def count_rows(url: str) -> Mapping[str, int]:
         database.close()
 
 
-def restore_backup(url: str, path: Path, *, replace: bool) -> Renewed:
+def restore_backup(url: str, path: Path, actor: str, *, replace: bool) -> Renewed:
     """Restore a database from a backup. `replace`: it need not be empty.
+
+    The next entry of its journal has a greater id than any of the former database that somebody may have read.
 
     Raises:
         Refused: it is not empty. Locked: a controller uses it. InvalidInput, FileFailed: as `read_backup`.
@@ -188,6 +191,7 @@ def restore_backup(url: str, path: Path, *, replace: bool) -> Renewed:
             counts = _counts(connection)
             if counts and not replace:
                 raise not_empty(database, counts)
+            since = events_since(connection, backup.incarnation)
             _drop_tables(connection)
             migrate(connection, backup.version)
             _insert_all(connection, reader)
@@ -195,14 +199,17 @@ def restore_backup(url: str, path: Path, *, replace: bool) -> Renewed:
             end_spans(connection, backup.at)  # what people had since then is not known
             for row in connection.execute(select(schema.pool)).mappings():
                 pool_of(row)  # what is not a pool is refused now, and not by the controller
-            return _renew(database, connection, backup.incarnation, f"the backup {path.name}")
+            last = max(backup.last_event, last_event(connection))
+            number = last + EVENT_JUMP if since is None else max(last, since) + 1
+            origin = RestoreOrigin(f"the backup {path.name}", actor, backup.last_event, backup.at)
+            return _renew(database, connection, backup.incarnation, origin, number)
     except IntegrityError as error:
         raise InvalidInput(f"{path} is damaged: its rows contradict each other: {error.orig}") from error
     finally:
         database.close()
 
 
-def renew_incarnation(url: str) -> Renewed:
+def renew_incarnation(url: str, actor: str) -> Renewed:
     """Count a database as restored that was copied by other means, such as pg_restore.
 
     Raises:
@@ -212,9 +219,17 @@ def renew_incarnation(url: str) -> Renewed:
     try:
         with store.database.write() as connection:
             refuse_running(store.database, connection)
-            return _renew(store.database, connection, read_incarnation(connection), "a copy of the database")
+            last = last_event(connection)
+            at = connection.execute(select(func.max(schema.event.c.at))).scalar()
+            origin = RestoreOrigin("a copy of the database", actor, last, at)
+            return _renew(store.database, connection, store.incarnation, origin, last + EVENT_JUMP)
     finally:
         store.close()
+
+
+def _renew(database: Database, connection: Connection, former: str, origin: RestoreOrigin, event: int) -> Renewed:
+    new = RestoredRows(database, Changes(database.clock)).renew(connection, former, origin, event)
+    return Renewed(database.name, new, former)
 
 
 def refuse_running(database: Database, connection: Connection) -> None:
@@ -307,21 +322,6 @@ def _check_row(table: Table, row: Mapping[str, object]) -> None:
             raise InvalidInput(f"the backup is damaged: {table.name}.{column.name} is {str(value)[:60]!a}")
 
 
-def _renew(database: Database, connection: Connection, former: str, source: str) -> Renewed:
-    """Give a database a new incarnation, which waits for an admin."""
-    meta, new = schema.meta, uuid.uuid4().hex
-    before = read_restored(connection)
-    connection.execute(delete(meta).where(meta.c.key == RESTORED_KEY))
-    database.insert_or_update(connection, meta, ("key",), {"key": INCARNATION, "value": new})
-    doubt_all(connection)
-    restored = Restored(
-        tuple(sorted({*before.former, former})), database.now(connection), source, before.imported_pools
-    )
-    begin_restored(database, connection, restored)
-    connection.execute(update(schema.host).values(seen_at=None, problem=None))
-    return Renewed(database.name, new, former)
-
-
 class _Reader:
     """Reads a backup's lines, each checked; the end must say how many rows there were."""
 
@@ -340,9 +340,15 @@ class _Reader:
         try:
             head = self._read_line()
             version, incarnation, at = head.get("version"), head.get("incarnation"), head.get("at")
+            last = head.get("last_event", 0)
             if head.get("format") != FORMAT:
                 raise self._damaged(f"it is no backup of vgpuctl controller ({FORMAT})")
-            if not isinstance(version, str) or not isinstance(incarnation, str) or not isinstance(at, float | int):
+            if (
+                not isinstance(version, str)
+                or not isinstance(incarnation, str)
+                or not isinstance(at, float | int)
+                or type(last) is not int
+            ):
                 raise self._damaged("its head is not whole")
             if not is_known(version):
                 raise Refused(
@@ -353,7 +359,7 @@ class _Reader:
         except BaseException:
             self.__exit__()
             raise
-        self.head = Backup(version, incarnation, float(at), {})
+        self.head = Backup(version, incarnation, float(at), {}, last)
         return self
 
     def __exit__(self, *_: object) -> None:

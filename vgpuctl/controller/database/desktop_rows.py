@@ -463,9 +463,9 @@ class DesktopRows(Rows):
     def _store_report(self, connection: Connection, desktop: Desktop, report: DesktopReport) -> None:
         table = schema.desktop
         if desktop.absent and not report.exists:
+            self._note(connection, "desktop-deleted", desktop.name, CONTROLLER, About(desktop=desktop.name))
             connection.execute(delete(table).where(table.c.id == desktop.id))
             follow_use(self._database, connection, desktop, None)
-            self._note(connection, "desktop-deleted", desktop.name, CONTROLLER, About(desktop=desktop.name))
             return
         confirmed = _is_confirmed(desktop, report)
         others = set(others_logged_on(desktop.user, report)) - set(others_logged_on(desktop.user, desktop.report))
@@ -525,13 +525,13 @@ class DesktopRows(Rows):
     def _retire(self, connection: Connection, desktop: Desktop, actor: str, reason: str | None = None) -> None:
         """Mark a desktop absent; one that no host has is forgotten at once."""
         table = schema.desktop
+        text = desktop.name if reason is None else f"{desktop.name}: {reason}"
+        self._note(connection, "desktop-deleting", text, actor, About(desktop=desktop.name, user=desktop.user))
         if desktop.host_id is None:
             connection.execute(delete(table).where(table.c.id == desktop.id))
             follow_use(self._database, connection, desktop, None)
         else:
             self._set(connection, desktop, absent=True, not_before=0.0, errors=0)
-        text = desktop.name if reason is None else f"{desktop.name}: {reason}"
-        self._note(connection, "desktop-deleting", text, actor, About(desktop=desktop.name, user=desktop.user))
 
     def _release(self, connection: Connection, desktop: Desktop, actor: str) -> Desktop:
         free = replace(

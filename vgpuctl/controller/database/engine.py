@@ -189,6 +189,12 @@ class Database:
         else:
             connection.execute(statement.on_conflict_do_nothing(index_elements=list(keys)))
 
+    def count_on(self, connection: Connection, table: Table, number: int) -> None:
+        """Have the next row of a table that gives ids get a greater one than this; SQLite does that by itself."""
+        if not self.is_sqlite:
+            given = {"table": table.name, "number": number}
+            connection.execute(text("SELECT setval(pg_get_serial_sequence(:table, 'id'), :number)"), given)
+
     def take_alone(self) -> None:
         """Keep other controllers away from a file of SQLite until this process ends; PostgreSQL serves many.
 

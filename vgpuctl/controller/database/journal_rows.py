@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from sqlalchemy import delete, func, select, text
+from sqlalchemy import Connection, delete, func, select, text
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import About, Rows, columns_of, event_of
@@ -113,7 +113,10 @@ class JournalRows(Rows):
             before = min(young, self._database.now(connection) - limits.days * DAY_SECONDS)
             oldest = select(event.c.id, event.c.at).where(event.c.id < last).order_by(event.c.id).limit(PRUNE_ENTRIES)
             rows = connection.execute(oldest).all()
-            beyond = last - limits.entries
+            beyond = 0
+            if rows and last - rows[0].id >= limits.entries:  # a restore leaves ids out, so entries are counted
+                newest = select(event.c.id).order_by(event.c.id.desc())
+                beyond = connection.execute(newest.offset(limits.entries).limit(1)).scalar() or 0
             gone = list(takewhile(lambda row: row.at < (young if row.id <= beyond else before), rows))
             if gone:
                 connection.execute(delete(event).where(event.c.id <= gone[-1].id))
@@ -131,6 +134,11 @@ class JournalRows(Rows):
         """Add an entry."""
         with self._write() as connection:
             self._note(connection, kind, text, actor, about)
+
+
+def last_event(connection: Connection) -> int:
+    """Return the id of the last entry; 0: there is none."""
+    return int(connection.execute(select(func.max(schema.event.c.id))).scalar() or 0)
 
 
 class AnswerRows(Rows):

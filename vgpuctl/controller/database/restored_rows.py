@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, inspect, select, update
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import Database
+from vgpuctl.controller.database.journal_rows import last_event
 from vgpuctl.controller.database.rows import (
     About,
     Rows,
@@ -19,18 +21,50 @@ from vgpuctl.controller.database.rows import (
     row_of_desktop,
     text_of,
 )
-from vgpuctl.controller.model import Restored
+from vgpuctl.controller.model import CallerKind, FleetCaller, Restored, Role
 from vgpuctl.controller.planning.import_plan import ImportPlan
 from vgpuctl.controller.planning.restored import RESTORED, doubted
+from vgpuctl.controller.times import time_text
 from vgpuctl.errors import Refused
-from vgpuctl.value import replace
+from vgpuctl.value import Value, replace
 
 INCARNATION, RESTORED_KEY = "incarnation", "restored"
 """The keys in the table `meta`."""
 
 
+class RestoreOrigin(Value):
+    """What a database is restored from, and who does that.
+
+    `source`: for people. `taken_at`: the time of the backup, or of the last entry of a copy; None: not known.
+    `last_event`: the id of the last entry of the journal that was saved.
+    """
+
+    source: str
+    actor: str
+    last_event: int
+    taken_at: float | None = None
+
+
 class RestoredRows(Rows):
     """What is known of a restore or an import."""
+
+    def renew(self, connection: Connection, former: str, origin: RestoreOrigin, event: int) -> str:
+        """Give a database a new incarnation, which waits for an admin; return it. `event`: the id of its next entry."""
+        meta, new = schema.meta, uuid.uuid4().hex
+        before, now = read_restored(connection), self._database.now(connection)
+        connection.execute(delete(meta).where(meta.c.key == RESTORED_KEY))
+        self._database.insert_or_update(connection, meta, ("key",), {"key": INCARNATION, "value": new})
+        doubt_all(connection)
+        all_former = tuple(sorted({*before.former, former}))
+        restored = Restored(all_former, now, origin.source, before.imported_pools, origin.taken_at)
+        begin_restored(self._database, connection, restored)
+        connection.execute(update(schema.host).values(seen_at=None, problem=None))
+        taken = "" if origin.taken_at is None else f" of {time_text(origin.taken_at)}"
+        text = f"from {origin.source}{taken}, whose last event has the id {origin.last_event}"
+        with self._changes.made_by(FleetCaller(origin.actor, Role.ADMIN, CallerKind.LOCAL)):
+            self._note(connection, "restored", text, origin.actor, About(), number=event)
+        self._database.count_on(connection, schema.event, event)
+        return new
 
     def state(self) -> Restored:
         """Return where the database's content came from."""
@@ -76,6 +110,7 @@ class RestoredRows(Rows):
                 now,
                 f"{len(plan.desktops)} desktops from the records of their VMs",
                 (*before.imported_pools, *(pool.id for pool in plan.pools)),
+                before.taken_at,
             )
             begin_restored(self._database, connection, after)
             self._note(connection, "desktops-imported", after.source, actor, About())
@@ -88,6 +123,16 @@ def read_restored(connection: Connection, *, lock: bool = False) -> Restored:
     text = connection.execute(statement.with_for_update(key_share=True) if lock else statement).scalar()
     restored: Restored = Restored() if text is None else read_text(Restored, text)
     return restored
+
+
+def events_since(connection: Connection, incarnation: str) -> int | None:
+    """Return the highest id in the journal of the database of which this is an incarnation; None: it is another one."""
+    if not {"meta", "event"} <= set(inspect(connection).get_table_names()):
+        return None
+    known = select(schema.meta.c.value).where(schema.meta.c.key == INCARNATION)
+    if incarnation not in (connection.execute(known).scalar(), *read_restored(connection).former):
+        return None
+    return last_event(connection)
 
 
 def write_restored(database: Database, connection: Connection, restored: Restored) -> None:

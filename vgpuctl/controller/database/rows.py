@@ -165,16 +165,25 @@ class Rows:
         actor: str,
         about: About,
         changed: tuple[FieldChange, ...] = (),
+        number: int | None = None,
     ) -> None:
-        """Add an entry to the journal. `changed`: what the change changed."""
+        """Add an entry to the journal. `changed`: what the change changed; `number`: its id, else the next one.
+
+        One about a desktop is about its pool, too: the desktop's row must still be there.
+        """
         caller = self._changes.caller
         is_asked = caller is not None and caller.name == actor
         text += f" (by token {caller.token} of {actor})" if is_asked and caller and caller.token else ""
-        row = {"at": self._database.now(connection), "kind": kind, "text": text, "actor": actor}
+        row: dict[str, Any] = {"at": self._database.now(connection), "kind": kind, "text": text, "actor": actor}
         row["actor_kind"] = str(caller.kind) if is_asked and caller else CONTROLLER if actor == CONTROLLER else None
         row["address"] = None if caller is None else caller.address
         row["changed"] = text_of(changed) if changed else None
-        connection.execute(insert(schema.event).values(**row, **columns_of(about)))
+        row |= columns_of(about) | ({} if number is None else {"id": number})
+        if about.desktop is not None and about.pool is None:
+            joined = schema.pool.join(schema.desktop, schema.desktop.c.pool_id == schema.pool.c.id)
+            pool = select(schema.pool.c.name).select_from(joined).where(schema.desktop.c.name == about.desktop)
+            row["pool"] = pool.scalar_subquery()
+        connection.execute(insert(schema.event).values(**row))
 
 
 def check_generation(what: str, generation: int, expected: int | None) -> None:

@@ -72,7 +72,7 @@ def run_live(tell: Callable[[str], None]) -> None:
         tell(f"""Four simulated hosts and a controller run until Ctrl-C. In a browser:
 
   http://{listen.address}:{listen.port}/
-  sign in as admin with {passwords["admin"]} to see the fleet, as ada with {passwords["ada"]} to take a desktop, and see its console
+  sign in as admin with {passwords["admin"]} to see the fleet, as ada with {passwords["ada"]} to take a desktop
 
 In another terminal:
 

@@ -78,13 +78,15 @@ class UnsettledDesktopResult(Value):
 class FleetRestoreResult(Value):
     """A database that was restored or imported. `waits`: nobody has confirmed that yet. `source`: null: it was not.
 
-    `former`: the incarnations that it came from. `kept`: desktops that nobody gets, because their VM is another
-    person's than the database says. `unknown`: VMs of the former incarnations that the database does not have.
-    `silent`: hosts that did not answer, and why. `pools_without_spec`: imported pools, which wait for their specs.
+    `taken`: the time of the backup, where it is known: people and rights are those of then. `former`: the incarnations
+    that it came from. `kept`: desktops that nobody gets, because their VM is another person's than the database says.
+    `unknown`: VMs of the former incarnations that the database does not have. `silent`: hosts that did not answer, and
+    why. `pools_without_spec`: imported pools, which wait for their specs.
     """
 
     waits: bool
     source: str | None
+    taken: str | None
     begun: str | None
     incarnation: str
     former: tuple[str, ...]
