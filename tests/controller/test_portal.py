@@ -16,6 +16,7 @@ from tests.agent.conftest import RunningAgent
 from tests.controller.conftest import IMAGE, SPEC, wait_until
 from tests.controller.controllers import Controller, running_controller
 from vgpuctl.controller.callers import HEADER
+from vgpuctl.controller.planning.phase import PhaseWord
 from vgpuctl.controller.web.answers import MAX_FORM_BYTES
 from vgpuctl.controller.web.change_views import secret_page
 from vgpuctl.controller.web.changes import CHANGES
@@ -132,12 +133,17 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     eve = signed_in(controller, "eve")
     assert "office-001" not in eve.text
     token = eve.page.xpath("//form//input[@name='token']/@value")[0]
-    for action in ("start", "stop"):
-        eve.post(f"/my/{action}", {"token": token, "name": "office-001"})
-        assert (eve.status, "there is no desktop office-001" in eve.text) == (404, True), action
-    eve.open("/my/release?name=office-001")
+    eve.post("/my/start", {"token": token, "name": "office-001"})
     assert (eve.status, "there is no desktop office-001" in eve.text) == (404, True)
+    for action in ("stop", "release"):
+        eve.open(f"/my/{action}?name=office-001")
+        assert (eve.status, "there is no desktop office-001" in eve.text) == (404, True), action
     ada.press("Shut down office-001")
+    assert "not saved is lost" in ada.text
+    assert data("show-desktop", "office-001")["power"] == "on", "it asks first"
+    ada.press("Shut down")
+    assert ada.page.xpath("//*[@role='status'][parent::section]/text()") == ["office-001 shuts down."]
+    assert data("show-desktop", "office-001")["power"] == "off"
     wait_until(lambda: data("show-desktop", "office-001")["phase"] == "off", "it is off")
     ada.open("/my")
     ada.press("Start office-001")
@@ -153,6 +159,7 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     assert "What is in it is deleted" in ada.text
     assert data("show-desktop", "office-001")["user"] == "ada"
     ada.press("Give back")
+    assert "office-001 was given back." in ada.text
     assert data("list-desktops", "--user", "ada") == [], "it may be deleted already, as one too many"
     assert "Take a desktop" in ada.text
     run("pause-pool", "office", "--reason", "new storage")
@@ -245,14 +252,44 @@ def test_each_button_is_a_call() -> None:
     floating = portal_view([pool], [replace(running, kind="floating")], "token")
     page2 = html.fromstring(render_page(floating, Visitor(), None))
     assert {form.action for form in page.forms} == {
-        *(f"/my/{action}" for action in ACTIONS), "/my/password", "/my/restart",
+        *(f"/my/{action}" for action in ACTIONS), "/my/password", "/my/restart", "/my/stop",
     }  # fmt: skip
     assert "The restart failed" not in page.text_content()
     failed = portal_view([pool], [replace(running, restart_failed=True)], "token")
     assert "The restart failed" in render_page(failed, Visitor(), None)
     assert "/my/release" in {form.action for form in page2.forms}
     asking = {form.action for form in (*page.forms, *page2.forms) if form.method == "GET"}
-    assert asking == {"/my/release", "/my/restart", "/my/password"} <= CHANGES.keys()
+    assert asking == {"/my/release", "/my/restart", "/my/stop", "/my/password"} <= CHANGES.keys()
+
+
+@pytest.mark.parametrize("phase", list(PhaseWord))
+def test_what_is_shown_of_a_desktop_that_runs_or_does_not(phase: str) -> None:
+    """What is off or goes away has nothing to open, and each phase that its user sees has its sentence."""
+    seen = MyDesktopResult("d-1", "office", phase, None, "on", "10.0.0.7", None, None, opens="rdp", connect=(22,))
+    page = html.fromstring(render_page(portal_view([], [seen], "token"), Visitor(), None))
+    is_usable = phase in ("ready", "assigned", "connected", "unknown", "failed")
+    assert bool(page.xpath("//a[starts-with(@href, '/my/open')]")) is is_usable
+    assert bool(page.xpath("//pre[@class='command']")) is is_usable
+    text = page.text_content()
+    assert ("10.0.0.7" in text) is is_usable
+    assert ("Open downloads a file" in text) is is_usable
+    assert page.xpath("//li/h3/following-sibling::p[1]")[0].text.startswith(("It ", "Its ", "You "))
+    badge = page.xpath("//li//span[contains(@class, 'badge')]/text()")
+    assert badge == ["ready" if phase == "assigned" else phase]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("done=release&name=office-001", 200), ("done=x&name=office-001", 200), ("done=release", 200),
+        ("done=release&name=Call+0123", 400), ("done=release&name=%3Cb%3E", 400), ("done=a&done=b", 400),
+    ],
+)  # fmt: skip
+def test_what_was_done_is_no_free_text(controller: Controller, query: str, status: int) -> None:
+    ada = signed_in(controller)
+    ada.open(f"/my?{query}")
+    assert ada.status == status
+    assert ("office-001 was given back." in ada.text) is (query == "done=release&name=office-001")
 
 
 def test_ones_own_page_is_about_ones_own_desktops_and_gives_one_at_a_time(
@@ -283,11 +320,13 @@ def test_ones_own_page_is_about_ones_own_desktops_and_gives_one_at_a_time(
     assert run("release", "office-001", "--yes").returncode == 0
     wait_until(lambda: data("show-desktop", "office-001")["phase"] == "ready", "its refresh")
     for name in ("office-001", "office-002"):
-        for action in ("stop", "start"):
-            ada.post(f"/my/{action}", {"token": fields["token"], "name": name})
-            assert (ada.status, f"there is no desktop {name}" in ada.text) == (404, True)
-        ada.open(f"/my/release?name={name}")
-        assert ada.status == 404
+        ada.post("/my/start", {"token": fields["token"], "name": name})
+        assert (ada.status, f"there is no desktop {name}" in ada.text) == (404, True)
+        for action in ("stop", "release"):
+            ada.post(f"/my/{action}?name={name}", {"token": fields["token"], "once": action})
+            assert ada.status == 404
+            ada.open(f"/my/{action}?name={name}")
+            assert ada.status == 404
     for _ in range(3):
         assert run("assign", "office", "eve").returncode == 0
     (given,) = [one for one in data("list-desktops", "--user", "eve") if one["name"] == "office-001"]

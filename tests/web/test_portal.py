@@ -67,8 +67,11 @@ def test_a_person_and_a_desktop(browser: Browser, tmp_path: Path, scripts: bool)
         page.get_by_role("button", name="Sign in").click()
         page.get_by_role("button", name="Take a desktop office").click()
         expect(page.locator("#desktops")).to_contain_text("office-001")
-        assert page.url == f"{site.url}/my"
-        page.reload()
+        expect(page.locator("#done")).to_have_text("office-001 is yours.")
+        if scripts:
+            assert page.url == f"{site.url}/my"
+            page.reload()
+            expect(page.locator("#done")).to_have_count(0)
         expect(page.locator("#desktops")).to_contain_text("office-001")
         if scripts:
             looked_at(page, "my-desktops")
@@ -77,6 +80,12 @@ def test_a_person_and_a_desktop(browser: Browser, tmp_path: Path, scripts: bool)
         badge = page.locator("#desktops li", has_text="office-001").locator(".badge")
         restart_it(page, site, scripts)
         page.get_by_role("button", name="Shut down office-001").click()
+        expect(page.get_by_role("heading", name="Shut down office-001?")).to_be_visible()
+        assert site.fleet.show_desktop(ADMIN, "office-001").data.power == "on"
+        page.get_by_role("button", name="Shut down", exact=True).click()
+        expect(page.locator("#done")).to_have_text("office-001 shuts down.")
+        if scripts:
+            looked_at(page, "done")
         if not scripts:
             site.wait_until(lambda: site.fleet.show_desktop(ADMIN, "office-001").data.phase == "off", "it is off")
             page.reload()
@@ -91,6 +100,7 @@ def test_a_person_and_a_desktop(browser: Browser, tmp_path: Path, scripts: bool)
         expect(page.get_by_role("heading", name="Give back office-001?")).to_be_visible()
         page.get_by_role("button", name="Give back").click()
         expect(page.get_by_role("button", name="Take a desktop office")).to_be_visible()
+        expect(page.locator("#done")).to_have_text("office-001 was given back.")
         page.go_back()
         expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
         page.goto("/my")
@@ -141,7 +151,7 @@ def test_a_person_makes_a_token(browser: Browser, tmp_path: Path) -> None:
         vms = site.hosts.hosts["gpu01"].vms
         vms |= {uuid: replace(vm, address="10.0.0.7") for uuid, vm in vms.items()}
         site.fleet.assign(ADMIN, "office", "ada")
-        context = browser.new_context(base_url=site.url)
+        context = browser.new_context(base_url=site.url, permissions=["clipboard-read", "clipboard-write"])
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.goto("/my")
@@ -156,6 +166,9 @@ def test_a_person_makes_a_token(browser: Browser, tmp_path: Path) -> None:
         expect(page.locator("#live")).to_have_text("live")
         site.fleet.ensure_pool(ADMIN, "office", {**spec, "connect": [22, 5901]})
         expect(page.locator("details[open] pre")).to_have_count(2)
+        page.get_by_role("button", name="Copy the command").last.click()
+        expect(page.get_by_text("Copied.")).to_have_count(1)
+        assert "--port 5901 " in page.evaluate("navigator.clipboard.readText()")
         looked_at(page, "connect")
         page.get_by_role("link", name="make a token", exact=True).click()
         page.go_back()

@@ -46,6 +46,7 @@ from vgpuctl.controller.web.fields import (
 from vgpuctl.controller.web.pages import Ask
 from vgpuctl.controller.web.parts import PageView
 from vgpuctl.controller.web.pool_form import as_stored, fields_for, place_problems, spec_of_typed
+from vgpuctl.controller.web.portal_views import done_path
 from vgpuctl.controller.web.repeats import Repeats
 from vgpuctl.errors import InvalidInput, NotAllowed, NotFound, Stale, VgpuctlError
 from vgpuctl.value import EMPTY_MAPPING
@@ -172,7 +173,7 @@ class _FormAnswer:
         secret = getattr(result.data, "password", None) or getattr(result.data, "secret", None)
         back = change.filled(change.back, typed, now, in_path=True)
         if secret is None and not (change.answers and result.warnings):
-            return RedirectResponse(back, 303)
+            return RedirectResponse(back if not change.done else done_path(change.done, typed["name"]), 303)
         who = getattr(result.data, "user", None) or getattr(result.data, "name", "")
         text = (
             f"Log on as {who} with it."

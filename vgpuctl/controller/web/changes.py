@@ -37,7 +37,8 @@ class WebChange(Value):
     about, empty for none. `when`: whether the thing on the page is such that the button makes sense. `reads`: the call
     that answers with what is changed; or `listed_in`: the call whose list has it, by its fields `listed_by`. `shows`:
     the fields of that and of the call's result that are compared; `spec` is compared key by key. `back`: where the
-    browser goes then. `style`: of its button. `answers`: warnings come after it was made, which its plan does not have.
+    browser goes then; `done`: what of `portal_views.DONE` that page says then. `style`: of its button. `answers`:
+    warnings come after it was made, which its plan does not have.
     """
 
     path: str
@@ -57,6 +58,7 @@ class WebChange(Value):
     answers: bool = False
     listed_in: str = ""
     listed_by: tuple[str, ...] = ()
+    done: str = ""
 
     @property
     def fleet_call(self) -> FleetCall:
@@ -445,7 +447,13 @@ _ALL = (
     WebChange(
         "/my/release", "release", "Give back", "Give back {name}?", (_NAME,),
         "What is in it is deleted, also what you have not saved elsewhere. Another person gets it then, clean.", "/my",
-        reads="show-desktop",
+        reads="show-desktop", done="release",
+    ),
+    WebChange(
+        "/my/stop", "stop-desktop", "Shut down", "Shut down {name}?", (_NAME,),
+        "What is open in it and not saved is lost. A desktop that is yours alone stays yours with its files; it is off "
+        "until you start it. One that is fresh each time may be given back by that: then its files are deleted, too.",
+        "/my", reads="show-desktop", done="stop",
     ),
     WebChange(
         "/my/new-token", "add-my-token", "Make a token", "Make a token",
@@ -460,7 +468,7 @@ _ALL = (
     WebChange(
         "/my/restart", "restart-desktop", "Restart", "Restart {name}?", (_NAME,),
         "What is open in it and not saved is lost. It stays yours: log on again when it has started.", "/my",
-        reads="show-desktop",
+        reads="show-desktop", done="restart",
     ),
     WebChange(
         "/my/password", "new-password", "New password", "New password in {name}", (_NAME,),

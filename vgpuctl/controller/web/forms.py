@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people do on pages: they sign in and out, and take, start and stop desktops of their own.
+"""What people do on pages: they sign in and out, and take, start and open desktops of their own.
 
 Each form carries the text that the header of a change has elsewhere, so that no other site's page can send it. After
 a change the browser is sent to a page: reloading that changes nothing.
@@ -25,13 +25,13 @@ from vgpuctl.controller.sign_in.signed_in import SignInRefused, SignInUnavailabl
 from vgpuctl.controller.web import render
 from vgpuctl.controller.web.answers import HEADERS, NO_STORE, ErrorPages, InThread, html, read_form, visitor_of
 from vgpuctl.controller.web.change_views import secret_page
-from vgpuctl.controller.web.portal_views import OPEN_PATH
+from vgpuctl.controller.web.portal_views import OPEN_PATH, done_path
 from vgpuctl.errors import NotAllowed, NotFound, Temporary
 
 SIGN_IN, SIGN_OUT, MINE = "/sign-in", "/sign-out", "/my"
 RDP_TYPE = "application/x-rdp"
 OIDC, OIDC_COOKIE = "/sign-in/oidc", "-oidc"
-ACTIONS: Mapping[str, str] = {"take": "take-desktop", "start": "start-desktop", "stop": "stop-desktop"}
+ACTIONS: Mapping[str, str] = {"take": "take-desktop", "start": "start-desktop"}
 """What a button of the page of one's own desktops does at once -> the call that does it; `changes` has the others."""
 
 
@@ -158,9 +158,9 @@ class WebForms:
                     arguments["if_generation"] = mine.generation
                 result = call.on(self._fleet, caller, arguments)
                 password = getattr(result.data, "password", None)
-                if password is None:
-                    return RedirectResponse(MINE, 303)
                 name = str(getattr(result.data, "name", ""))
+                if password is None:
+                    return RedirectResponse(done_path(action, name), 303)
                 text = f"Log on as {caller.name} with this password; it is good for one log-on, and is shown this once."
                 page = secret_page(f"Your password for {name}", text, password, result.warnings, MINE)
                 return html(render.render_page(page, visitor_of(caller, token), None))

@@ -250,7 +250,9 @@ def _capacity(ask: Ask, query: Mapping[str, str]) -> PageView:
 
 def _mine(ask: Ask, query: Mapping[str, str]) -> PageView:
     pools, desktops, limits = ask("list-my-pools"), ask("list-my-desktops"), ask("show-myself").limits
-    return portal_views.portal_view(pools, desktops, ask.token, limits, ask.caller.name, ask.site)
+    view = portal_views.portal_view(pools, desktops, ask.token, limits, ask.caller.name, ask.site)
+    done = portal_views.done_section(query.get("done", ""), query.get("name", ""))
+    return view if done is None else replace(view, sections=(done, *view.sections))
 
 
 def _my_tokens(ask: Ask, query: Mapping[str, str]) -> PageView:
@@ -278,7 +280,7 @@ PAGES = (
     PageKind("/rights", ("list-entitlements",), (), _rights, more=("list-quotas",)),
     PageKind("/use", ("show-use",), USE_FILTERS, _use, is_live=False, csv=_use_csv),
     PageKind("/tokens", ("list-tokens",), (), _tokens),
-    PageKind("/my", ("list-my-pools", "list-my-desktops", "show-myself"), (), _mine),
+    PageKind("/my", ("list-my-pools", "list-my-desktops", "show-myself"), ("done", "name"), _mine),
     PageKind("/my/tokens", ("list-my-tokens",), (), _my_tokens),
     PageKind("/journal", ("find-events",), (*desktop_views.JOURNAL_FILTERS, "before"), _journal, csv=_journal_csv),
 )  # fmt: skip

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from vgpuctl.controller.planning.desktop_address import OPEN_RDP
+from vgpuctl.controller.planning.pool_rules import checked_name
 from vgpuctl.controller.planning.restarts import RESTARTABLE
 from vgpuctl.controller.web.bars import badge_of, pool_colors
-from vgpuctl.controller.web.cells import plural, time_cell
+from vgpuctl.controller.web.cells import plural, time_cell, with_query
 from vgpuctl.controller.web.console_view import console_path
 from vgpuctl.controller.web.parts import Cell, Link, PageView, Section
 from vgpuctl.model.quota_text import limit_text
@@ -22,9 +23,15 @@ OPEN_PATH = "/my/open"
 _TEXTS = {
     "assigned": "It is yours. Its address is being confirmed: it is shown here in a moment.",
     "connected": "You are logged on.",
+    "ready": "It is ready.",
+    "stopping": "It shuts down.",
     "off": "It is off.",
     "starting": "It starts.",
-    "restarting": "It restarts. Save nothing now.",
+    "restarting": "It restarts: wait about a minute. What you had not saved is gone.",
+    "dirty": "It is made fresh.",
+    "refreshing": "It is made fresh.",
+    "retiring": "It is being deleted.",
+    "unplaced": "It waits for a host.",
     "making": "It is being made.",
     "preparing": "It sets itself up, once.",
     "waiting": "It waits for its host.",
@@ -32,6 +39,16 @@ _TEXTS = {
     "unknown": "Its host does not answer just now. What you do in it is not lost.",
     "lost": "Its VM is gone. Tell an admin its name.",
 }
+DONE = {
+    "take": "{name} is yours.",
+    "start": "{name} starts.",
+    "stop": "{name} shuts down.",
+    "restart": "{name} restarts.",
+    "release": "{name} was given back.",
+}
+"""What the page says once after a change of one's own desktop."""
+_USABLE = RESTARTABLE | {"unknown", "failed"}
+"""Phases in which a desktop may be open, or can be looked at; in others nothing is there to connect to."""
 _BY_ADDRESS = "It is ready: open its address with your remote desktop program."
 _CONNECTED = "It is ready: connect to it from your computer, as it says below."
 _KINDS = {
@@ -93,12 +110,7 @@ def portal_view(
     `who`: his name; `site`: the URL of the controller, as his browser has it.
     """
     colors = pool_colors([*(one.name for one in pools), *(one.pool for one in desktops)])
-    own = tuple(
-        replace(
-            _desktop_card(one, colors[one.pool]), commands=tuple(_command(one, port, who, site) for port in one.connect)
-        )
-        for one in desktops
-    )
+    own = tuple(_desktop_card(one, colors[one.pool], who, site) for one in desktops)
     others = tuple(_pool_card(one, colors[one.name]) for one in pools if one.desktops < one.per_user)
     sections = []
     if own or not others:
@@ -111,18 +123,28 @@ def portal_view(
     return PageView("My desktops", "my", used or plural(len(own), "desktop"), tuple(sections))
 
 
-def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
-    is_off = one.power == "off" or one.phase == "off"
-    power = ("start", "Start") if is_off else ("stop", "Shut down")
-    buttons = [PortalButton(*power, "name", one.name)]
-    if one.phase in RESTARTABLE:
-        buttons.append(PortalButton("restart", "Restart", "name", one.name, asks=True))
-    if one.logon == "local" and not is_off:
-        buttons.append(PortalButton("password", "New password", "name", one.name, asks=True))
-    if one.kind == "floating":
-        buttons.append(PortalButton("release", "Give back", "name", one.name, asks=True))
-    text = _TEXTS.get(one.phase, "")
+def done_path(action: str, name: str) -> str:
+    """Return where a browser goes after a change of one's own desktop."""
+    return with_query("/my", {"done": action, "name": name})
+
+
+def done_section(action: str, name: str) -> Section | None:
+    """Return what was done, for the page after it; None: the address does not say that.
+
+    Raises:
+        InvalidInput: the name is none that a desktop has.
+    """
+    if action not in DONE or not name:
+        return None
+    return Section("done", "", "done", DONE[action].format(name=checked_name(name)))
+
+
+def _desktop_card(one: MyDesktopResult, color: int, who: str, site: str) -> PortalCard:
+    if one.phase not in _USABLE:
+        one = replace(one, address=None, opens=None, connect=())
+    text, badge = _TEXTS.get(one.phase, ""), badge_of(one.phase)
     if one.phase == "assigned" and one.address is not None:
+        badge = badge_of("ready")
         text = "It is ready." if one.opens is not None else _CONNECTED if one.connect else _BY_ADDRESS
     if one.usual_seconds is not None:
         text += f" That usually takes {_duration(one.usual_seconds)}."
@@ -131,9 +153,25 @@ def _desktop_card(one: MyDesktopResult, color: int) -> PortalCard:
     opens = one.opens if one.opens != OPEN_RDP else f"{OPEN_PATH}?name={quote(one.name, safe='')}"
     note = _KINDS.get(one.kind or "", "")
     console = console_path(one.name) if one.console and one.phase in RESTARTABLE else None
+    if opens is not None and one.opens == OPEN_RDP:
+        note = f"Open downloads a file: open it with your remote desktop program. {note}".strip()
     return PortalCard(
-        one.name, text, color, badge_of(one.phase), _facts(one), tuple(buttons), note, opens, console=console
-    )
+        one.name, text, color, badge, _facts(one), _own_buttons(one), note, opens,
+        tuple(_command(one, port, who, site) for port in one.connect), console,
+    )  # fmt: skip
+
+
+def _own_buttons(one: MyDesktopResult) -> tuple[PortalButton, ...]:
+    is_off = one.power == "off" or one.phase == "off"
+    power = ("start", "Start") if is_off else ("stop", "Shut down")
+    buttons = [PortalButton(*power, "name", one.name, asks=not is_off)]
+    if one.phase in RESTARTABLE:
+        buttons.append(PortalButton("restart", "Restart", "name", one.name, asks=True))
+    if one.logon == "local" and not is_off:
+        buttons.append(PortalButton("password", "New password", "name", one.name, asks=True))
+    if one.kind == "floating":
+        buttons.append(PortalButton("release", "Give back", "name", one.name, asks=True))
+    return tuple(buttons)
 
 
 def _facts(one: MyDesktopResult) -> tuple[tuple[str, Cell], ...]:

@@ -36,6 +36,25 @@ function place(section) {
   };
 }
 
+// Commands can be copied where the browser lets a page do that: over HTTPS, or on the controller itself.
+function offerCopies(part) {
+  if (navigator.clipboard) part.querySelectorAll("button.copy").forEach((one) => { one.hidden = false; });
+}
+addEventListener("click", async (event) => {
+  const button = event.target.closest("button.copy");
+  if (!button) return;
+  const text = button.parentElement.previousElementSibling.textContent, note = button.nextElementSibling;
+  note.textContent = await navigator.clipboard.writeText(text).then(() => "Copied.", () => "Your browser did not copy it.");
+});
+offerCopies(document);
+
+// What was just done is shown once: loading the page again does not show it again.
+const here = new URL(location.href);
+if (here.searchParams.has("done")) {
+  for (const name of ["done", "name"]) here.searchParams.delete(name);
+  history.replaceState(null, "", here);
+}
+
 async function refresh(name) {
   if (pending.has(name)) return;
   pending.add(name);
@@ -50,6 +69,7 @@ async function refresh(name) {
     const goBack = place(old);
     old.replaceWith(document.adoptNode(next));
     goBack(next);
+    offerCopies(next);
   } catch {
     say("away", "not live: a part of this page could not be read");
   } finally {
