@@ -128,6 +128,15 @@ def test_replacing_an_entry_is_no_way_around(own_store: Store) -> None:
     assert own_store.journal.list() == before
 
 
+def test_triggers_that_are_gone_or_changed_are_seen(own_store: Store) -> None:
+    assert own_store.journal.broken_triggers() == ()
+    empty = "CREATE TRIGGER event_no_delete BEFORE DELETE ON event BEGIN SELECT 1; END"
+    with own_store.database.write() as connection:
+        for statement in ("DROP TRIGGER event_no_update", "DROP TRIGGER event_no_delete", empty):
+            connection.execute(text(statement))
+    assert own_store.journal.broken_triggers() == ("event_no_delete", "event_no_update")
+
+
 def test_the_journal_of_another_role(postgresql: Server) -> None:
     """The script of the page does what it says."""
     for statement in ("CREATE ROLE desk LOGIN", "CREATE DATABASE desk OWNER desk"):

@@ -268,7 +268,7 @@ def test_use_and_journal_are_files_with_the_same_filters(site: Site, monkeypatch
     assert site.get("/journal.csv", {}).status == 401
 
 
-@pytest.mark.parametrize("text", ["=1", "+1", "-1", "@a", " \t=1", "\r1", "＝1", "\n@a"])
+@pytest.mark.parametrize("text", ["=1", "+1", "-1+1", "@a", " \t=1", "\r1", "＝1", "\n@a"])
 def test_no_cell_of_a_file_is_computed(text: str) -> None:
     use = UseResult(text, 1.0, 1.0, None, 1.0, None, 0.0, None, None, 0, {})
     row = list(csv.reader(io.StringIO(csv_files.csv_text(UseResult, [use]), newline="")))[1]

@@ -10,8 +10,6 @@ this definition.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import shlex
 from collections import Counter
@@ -39,6 +37,7 @@ from vgpuctl.cli.shown import (
 from vgpuctl.cli.usage import UsageErrorWithHint, list_commands
 from vgpuctl.config.name_patterns import expand_braces, matches_glob, split_list
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.csv_cells import csv_file
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import VMS_UNKNOWN, AnyResult, Outcome, QueryResult
 from vgpuctl.model.results import ABSENT, TargetsResult
@@ -177,14 +176,11 @@ def csv_text(
 ) -> str:
     """Return the rows of each host as csv; without --columns, with every column of the list."""
     columns = _shown_columns(listing, view) if view.columns else listing.columns
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    if has_headers:
-        writer.writerow([*(["host"] if has_host else []), *(column.csv_key for column in columns)])
+    lines = [[*(["host"] if has_host else []), *(column.csv_key for column in columns)]] if has_headers else []
     for host, rows in hosts:
         front = [host] if has_host else []
-        writer.writerows([*front, *(_plain_text(column.cell(row), ",") for column in columns)] for row in rows)
-    return buffer.getvalue()
+        lines += [[*front, *(_plain_text(column.cell(row), ",") for column in columns)] for row in rows]
+    return csv_file(lines, "\n")
 
 
 def _plain_text(cell: Cell, separator: str) -> str:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from vgpuctl.controller.database.journal_rows import JOURNAL_ROLE, TRIGGERS
 from vgpuctl.controller.installation import Installation, SecretFile
 from vgpuctl.controller.planning.phase import SILENT_SECONDS, is_silent
+from vgpuctl.controller.planning.restored import RESTORED
 from vgpuctl.doctor import pick_checks
 from vgpuctl.doctor.check import Finding, fail, not_applicable, ok, shorten, unknown, warn, worst_verdict
 from vgpuctl.model.controller_service import SERVICE_UNIT
@@ -31,6 +32,7 @@ FILES, FILES_PER_HOST = 256, 12
 """A controller with many requests, and each of its hosts, have at most so many files open."""
 DAY_SECONDS = 86400.0
 _RESTORE = "vgpuctl controller backup, then restore --replace"
+_CONFIRM = "vgpuctl controller show-restore, then vgpuctl controller confirm-restore"
 _START = f"systemctl start {SERVICE_UNIT}"
 _RESTART = f"systemctl restart {SERVICE_UNIT}"
 _STATUS = f"systemctl status {SERVICE_UNIT}"
@@ -99,8 +101,11 @@ def _check_clock(one: Installation) -> Finding:
 def _check_journal(one: Installation) -> Finding:
     """`restore --replace` makes the tables again, and they belong to the controller's role then."""
     guard = one.database.journal
+    if one.database.broken_triggers:
+        text = f"triggers of the table event are not there, or changed: {', '.join(one.database.broken_triggers)}"
+        return fail(text, "entries can be changed since then, and may have been", fix=_RESTORE)
     if guard is None:
-        return not_applicable("SQLite: who owns the file can change the journal")
+        return ok("SQLite: its triggers are in force; who owns the file can change the journal all the same")
     if guard.triggers < len(TRIGGERS):
         text = f"{guard.triggers} of {len(TRIGGERS)} triggers that refuse changes of the table event are in force"
         fix = f"as an admin of PostgreSQL: ALTER TABLE event ENABLE TRIGGER ALL; or make it again: {_RESTORE}"
@@ -217,8 +222,10 @@ def _check_held(one: Installation) -> Finding:
     if not held:
         return ok(f"none of {len(one.hosts)}")
     lines = [f"{host.name}: {host.held}" for host in held]
-    commands = [f"vgpuctl controller accept-host {shlex.quote(host.name)}" for host in held]
-    return fail(*shorten(lines), fix=f"find out why, then {'; '.join(shorten(commands))}")
+    commands = [f"vgpuctl controller accept-host {shlex.quote(host.name)}" for host in held if host.held != RESTORED]
+    fixes = [_CONFIRM] if len(commands) < len(held) else []
+    fixes += [f"find out why, then {'; '.join(shorten(commands))}"] if commands else []
+    return fail(*shorten(lines), fix="; ".join(fixes))
 
 
 def _check_versions(one: Installation) -> Finding:

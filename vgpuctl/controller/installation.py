@@ -59,7 +59,7 @@ class DatabaseFacts(Value):
     """A database. `name`: its URL without a password; `version`: of its tables.
 
     `now`: its time; `late_seconds`: by how much it is behind this machine's. `problem`: why it cannot be used.
-    `journal`: who could change the journal there; None: SQLite.
+    `journal`: who could change the journal there; None: SQLite. `broken_triggers`: those that do not keep it.
     """
 
     name: str
@@ -71,6 +71,7 @@ class DatabaseFacts(Value):
     problem: str | None = None
     fix: str | None = None
     journal: JournalGuard | None = None
+    broken_triggers: tuple[str, ...] = ()
 
 
 class SecretFile(Value):
@@ -201,8 +202,10 @@ def _facts(store: Store, path: str | None) -> DatabaseFacts:
     before = time.time()
     now = store.now()
     late = (before + time.time()) / 2 - now
-    name, journal = store.database.name, store.journal.guard()
-    return DatabaseFacts(name, path is not None, path, store.version, now, late, journal=journal)
+    name, journal, broken = store.database.name, store.journal.guard(), store.journal.broken_triggers()
+    return DatabaseFacts(
+        name, path is not None, path, store.version, now, late, journal=journal, broken_triggers=broken
+    )
 
 
 def _find_process(path: str) -> ProcessFacts:

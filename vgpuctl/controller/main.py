@@ -125,6 +125,8 @@ def run(
     ways = None if sign_in is None else open_ways(read_settings(sign_in))
     store = open_store(url, alone=True)
     try:
+        if broken := store.journal.broken_triggers():
+            log.warning("the journal can be changed: vgpuctl controller doctor journal: %s", ", ".join(broken))
         with bind(path or SOCKET_PATH) as listening:
             socket_path = str(listening.getsockname())
             asyncio.run(_serve(store, FleetService(store, connect_host, signer), listening, listen, limits, ways))

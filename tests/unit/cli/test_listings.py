@@ -87,6 +87,15 @@ def test_csv_leaves_unknown_values_empty_and_quotes(sim: Run) -> None:
     assert rows["L40S-4Q"]["gpu"].count(",") == 3
 
 
+def test_csv_has_no_text_that_a_spreadsheet_computes() -> None:
+    columns = (Column("name", "NAME", lambda row: row[0]), Column("late", "LATE", lambda row: row[1], numeric=True))
+    listing = Listing("VMs", columns, lambda row: str(row[0]))
+    hosts = [("@gpu01", [("=1+1", -3), ("a=b", 4)])]
+    assert listings.csv_text(listing, View(), hosts, has_headers=False, has_host=True) == (
+        "'@gpu01,'=1+1,-3\n'@gpu01,a=b,4\n"
+    )
+
+
 def test_unknown_values_come_last_in_both_orders(sim: Run) -> None:
     for order in ("memory", "-memory"):
         assert _names(sim(f"list-gpus -o name --sort-by {order}", "mixed"))[-1] == "mtty"

@@ -9,6 +9,7 @@ from vgpuctl.controller.database.journal_rows import JournalGuard
 from vgpuctl.controller.doctor import CHECKS, examine, select
 from vgpuctl.controller.installation import CertificateFacts, DatabaseFacts, Installation, ProcessFacts, SecretFile
 from vgpuctl.controller.model import FleetHost, HostLease
+from vgpuctl.controller.planning.restored import RESTORED
 from vgpuctl.errors import NotFound
 from vgpuctl.value import replace
 from vgpuctl.version import __version__
@@ -41,7 +42,7 @@ def test_an_installation_in_order() -> None:
     data = examine(GOOD, CHECKS)
     verdicts = {check.id: check.verdict for check in data.checks}
     assert data.verdict == "ok"
-    assert {verdicts.pop(name) for name in ("database-clock", "journal", "sign-in")} == {"not-applicable"}
+    assert {verdicts.pop(name) for name in ("database-clock", "sign-in")} == {"not-applicable"}
     assert set(verdicts.values()) == {"ok"}
     assert all(check.evidence for check in data.checks)
 
@@ -63,6 +64,10 @@ def with_journal(**more: object) -> Installation:
         (
             "database-clock", replace(GOOD, database=replace(POSTGRESQL, late_seconds=-7.0)), "warn", "7.0 s ahead",
             "chronyc tracking",
+        ),
+        (
+            "journal", replace(GOOD, database=replace(SQLITE, broken_triggers=("event_no_update",))), "fail",
+            "event_no_update", "restore --replace",
         ),
         ("journal", with_journal(), "ok", "belongs to vgpuctl_journal; fleet adds entries", ""),
         ("journal", with_journal(triggers=1), "fail", "1 of 2 triggers", "ENABLE TRIGGER ALL"),
@@ -107,6 +112,7 @@ def with_journal(**more: object) -> Installation:
             "held-hosts", with_host(held="its GPU driver is 1, not 2"), "fail", "gpu01: its GPU driver",
             "vgpuctl controller accept-host gpu01",
         ),
+        ("held-hosts", with_host(held=RESTORED), "fail", "gpu01: the database was restored", "confirm-restore"),
         ("versions", with_host(agent_version="99.1.0"), "fail", "99.1.0", "update"),
         ("versions", with_host(agent_version=None), "unknown", "gpu01", ""),
         ("open-files", replace(GOOD, process=ProcessFacts("/c", 42, 256)), "warn", "256", "LimitNOFILE=65536"),
@@ -153,3 +159,8 @@ def test_a_check_that_does_not_exist() -> None:
     with pytest.raises(NotFound, match="there is no check 'leeses'") as error:
         select(("leeses",))
     assert error.value.hint == "did you mean leases?"
+
+
+def test_accepting_a_host_does_not_confirm_a_restore() -> None:
+    (result,) = examine(with_host(held=RESTORED), select(("held-hosts",))).checks
+    assert "accept-host" not in (result.fix or "")

@@ -8,6 +8,7 @@ from itertools import takewhile
 from sqlalchemy import Connection, delete, func, select, text
 
 from vgpuctl.controller.database import schema
+from vgpuctl.controller.database.migrations.versions.v0006 import SQLITE_TRIGGERS
 from vgpuctl.controller.database.rows import About, Rows, columns_of, event_of
 from vgpuctl.controller.model import LEAST_EVENT_DAYS, FleetEvent, JournalLimits
 from vgpuctl.errors import Refused
@@ -129,6 +130,16 @@ class JournalRows(Rows):
         with self._database.read() as connection:
             given = {"role": JOURNAL_ROLE, "triggers": list(TRIGGERS)}
             return JournalGuard(**connection.execute(_GUARD, given).mappings().one())
+
+    def broken_triggers(self) -> tuple[str, ...]:
+        """Return the triggers of SQLite that are not there, or are other ones than this program makes."""
+        if not self._database.is_sqlite:
+            return ()
+        wanted = {" ".join(one.split()) for one in SQLITE_TRIGGERS}
+        with self._database.read() as connection:
+            texts = connection.execute(text("SELECT sql FROM sqlite_master WHERE type = 'trigger'")).scalars()
+            broken = wanted - {" ".join(one.split()) for one in texts}
+        return tuple(sorted(one.split()[2] for one in broken))
 
     def add(self, kind: str, text: str, actor: str, about: About) -> None:
         """Add an entry."""

@@ -6,12 +6,11 @@ The names of accounts and what guests say are in it, so a text that a spreadshee
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vgpuctl.controller.web.cells import changes_text, one_line
+from vgpuctl.model.csv_cells import csv_file
 from vgpuctl.model.results.fleet import FleetEventResult
 from vgpuctl.model.results.people import UseResult
 from vgpuctl.value import Value, field_names
@@ -19,7 +18,6 @@ from vgpuctl.value import Value, field_names
 CSV_TYPE = "text/csv; charset=utf-8"
 MOST_ROWS, PART = 10_000, 1000
 """A file has so many rows at most, and so many are read at a time."""
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
 def use_csv(ask: Any, filters: Mapping[str, str | None]) -> str:
@@ -50,18 +48,9 @@ def journal_csv(ask: Any, filters: Mapping[str, str | None]) -> str:
 
 def csv_text(kind: type[Value], rows: Sequence[Value]) -> str:
     """Return results of one kind, with the names of their fields. What is not known is empty."""
-    stream = io.StringIO()
-    writer = csv.writer(stream)
     names = field_names(kind)
-    writer.writerow(names)
+    lines = [list(names)]
     for one in rows:
         texts = {"changed": changes_text(one)} if isinstance(one, FleetEventResult) else {}
-        writer.writerow([_cell(texts.get(name, getattr(one, name))) for name in names])
-    return stream.getvalue()
-
-
-def _cell(value: object) -> str:
-    """Return a value as text that no spreadsheet computes."""
-    text = one_line(value)
-    is_formula = text.startswith(("\t", "\r")) or text.lstrip().startswith(_FORMULA)
-    return f"'{text}" if is_formula and not isinstance(value, int | float) else text
+        lines.append([one_line(texts.get(name, getattr(one, name))) for name in names])
+    return csv_file(lines, "\r\n")

@@ -13,7 +13,7 @@ NAME = sa.String(length=255)
 DAYS = 7
 """`model.LEAST_EVENT_DAYS`, as it was when these triggers were written."""
 _REFUSAL = "journal entries cannot be changed, nor deleted while they are young"
-_SQLITE = (
+SQLITE_TRIGGERS = (
     f"""
     CREATE TRIGGER event_no_update BEFORE UPDATE ON event
     BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END
@@ -79,7 +79,7 @@ def _add_of_people() -> None:
 def _change_journal() -> None:
     for name, kind in (("actor_kind", NAME), ("address", NAME), ("changed", sa.Text())):
         op.add_column("event", sa.Column(name, kind))
-    for statement in _SQLITE if op.get_bind().dialect.name == "sqlite" else _POSTGRESQL:
+    for statement in SQLITE_TRIGGERS if op.get_bind().dialect.name == "sqlite" else _POSTGRESQL:
         op.execute(statement)
 
 
