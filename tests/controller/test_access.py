@@ -325,6 +325,10 @@ def test_people_as_an_admin_makes_them(controller: Controller) -> None:
     assert run("ensure-person", "grace", "--no-groups", "--group", "x").returncode == 2
     assert data("show-person", "grace")["realm"] == "oidc"
     assert run("set-password", "grace").returncode == 3
+    password = controller.directory / "password"
+    password.write_text("correct horse battery\n")
+    assert run("ensure-person", "ivy", "--group", "staff").returncode == 0
+    assert run("set-password", "ivy", "--password-file", str(password)).stdout == "person ivy: the password is set\n"
     assert "grace" in [one["name"] for one in data("list-people")]
     given = run("entitle", "@navy", "use", "--pool", "lab")
     assert given.stdout == "@navy: use of pool lab\n"
@@ -332,7 +336,9 @@ def test_people_as_an_admin_makes_them(controller: Controller) -> None:
     assert ("@navy", "use", "lab") in [
         (o["who"], o["right"], o["pool"]) for o in data("list-entitlements", "--pool", "lab")
     ]
-    assert run("revoke", "@navy", "--pool", "lab", "--dry-run").stdout.startswith("would change")
+    other = run("revoke", "@navy", "manage", "--pool", "lab")
+    assert (other.returncode, "@navy has use on pool lab, not manage" in other.stderr) == (3, True), other.stderr
+    assert run("revoke", "@navy", "use", "--pool", "lab", "--dry-run").stdout.startswith("would change")
     assert run("revoke", "@navy", "--pool", "lab").stdout == "@navy: no longer use of pool lab\n"
     assert run("revoke", "@navy", "--pool", "lab").returncode == 2
     for words in (

@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.agent.conftest import RunningAgent
-from tests.controller.conftest import IMAGE, SPEC
+from tests.controller.conftest import IMAGE, SPEC, wait_until
 from tests.controller.controllers import Controller, running_controller
 
 
@@ -106,6 +106,50 @@ def test_what_was_done_before_a_failure_is_said_and_stays(controller: Controller
     assert apply(controller, write(file, content)) == [
         ("image", "lab", "unchanged"), ("pool", "lab", "created"), ("person", "bob", "created"),
     ]  # fmt: skip
+
+
+def test_a_dry_run_refuses_what_the_real_one_refuses(controller: Controller, tmp_path: Path) -> None:
+    def tried(**parts: Any) -> tuple[int, str]:
+        file = write(tmp_path / "fleet.yaml", {"version": 1, **parts})
+        result = controller.run("apply-fleet", "-f", str(file), "--dry-run")
+        return result.returncode, result.stdout + result.stderr
+
+    names = {"names": "try-{:03}"}
+    status, text = tried(pools={"try": {**SPEC, **names, "image": "nothing"}})
+    assert (status, "there is no image nothing" in text) == (2, True), text
+    status, text = tried(images={"new": {"path": IMAGE}}, pools={"try": {**SPEC, **names, "image": "nothing"}})
+    assert (status, "there is no image nothing" in text) == (2, True), text
+    new = {"path": IMAGE, "os": "windows11"}
+    joins = {**SPEC, **names, "image": "new"}
+    status, text = tried(images={"new": new}, pools={"try": {**joins, "names": "desktop-of-a-long-name-{:03}"}})
+    assert (status, "at most 15" in text) == (2, True), text
+    status, text = tried(images={"new": {"path": IMAGE}}, pools={"try": joins, "again": {**joins}})
+    assert (status, "could be a desktop of this pool and of pool try" in text) == (2, True), text
+    given = {"who": "zoe", "right": "use", "pool": "try"}
+    status, text = tried(
+        images={"new": {"path": IMAGE}}, pools={"try": joins}, people={"zoe": {}}, entitlements=[given]
+    )
+    assert status == 0, text
+    assert "nobody who is known here" not in text, "the file makes this person"
+    status, text = tried(people={"zoe": {}}, entitlements=[given])
+    assert (status, "there is no pool try" in text) == (2, True), text
+    assert "zoe: created" not in text, "a dry run leaves nothing"
+
+    assert controller.run("ensure-image", "used", "--path", IMAGE).returncode == 0
+    spec = write(tmp_path / "used.yaml", {**SPEC, "image": "used", "names": "used-{:03}"})
+    assert (done := controller.run("ensure-pool", "used", "-f", str(spec))).returncode == 0, done.stderr
+    wait_until(lambda: controller.data("list-desktops", "--pool", "used") != [], "desktops of the image")
+    status, text = tried(images={"used": {"path": f"{IMAGE}.other"}})
+    assert (status, "desktops are made of image used" in text) == (3, True), text
+
+
+def test_the_file_comes_from_standard_input(controller: Controller) -> None:
+    tried = controller.run("apply-fleet", "-f", "-", "--dry-run", stdin="version: 1\npeople: {iris: {}}\n")
+    assert (tried.returncode, tried.stdout) == (0, "person iris: would be created\n"), tried.stderr
+    wrong = controller.run("apply-fleet", "-f", "-", stdin="version: 2\n")
+    assert "standard input:1:10: version: " in wrong.stderr
+    missing = controller.run("apply-fleet", "-f", "/nowhere/fleet.yaml")
+    assert "there is no fleet file /nowhere/fleet.yaml" in missing.stderr
 
 
 @pytest.mark.parametrize(

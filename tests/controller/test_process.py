@@ -80,14 +80,14 @@ def test_from_a_host_to_a_users_desktop(controller: Controller, agent: RunningAg
 def fits_and_why_not(controller: Controller, spec: Path) -> None:
     run, data = controller.run, controller.data
     wait_until(lambda: data("fits", "office")["free"] == 7, "the host's count")
-    fits = data("fits", "office", "--count", "7")
+    fits = data("fits", "office", "--count", "3")
     assert (fits["fits"], fits["free"], fits["maximum_left"], fits["unplaced"]) == (True, 7, 3, 0)
     (host,) = fits["hosts"]
     assert (host["name"], host["profiles"], host["image"], host["why"]) == ("gpu01", {"A100-4C": 7}, "ready", None)
-    shown = run("fits", "office", "--count", "8")
+    shown = run("fits", "office", "--count", "4")
     first, *others = shown.stdout.splitlines()
-    assert (shown.returncode, first) == (4, "office: no: 8 desktops; 7 more desktops fit")
-    assert others == ["  its spec allows 3 more", "  gpu01: 7"]
+    assert (shown.returncode, first) == (4, "office: no: 4 desktops; 3 more desktops fit")
+    assert others == ["  the hosts have room for 7, and its spec allows 3 more", "  gpu01: 7"]
     other = json.dumps({**json.loads(spec.read_text()), "profile": "L40S-4Q"})
     none = run("fits", "--file", "-", stdin=other)
     assert (none.returncode, none.stdout) == (0, "0 more desktops fit\n  gpu01: none: offers no L40S-4Q\n")
@@ -180,6 +180,14 @@ def test_tokens(controller: Controller, tmp_path: Path) -> None:
     assert by_variable.stdout == shown.stdout
     log = controller.directory / "state"
     assert not [path for path in log.rglob("*") if b"vgpuctl_" in path.read_bytes()], "no secret is stored"
+
+
+def test_paths_of_sockets_are_absolute(controller: Controller) -> None:
+    wrong = controller.run("show-fleet", VGPUCTL_CONTROLLER="controller.sock")
+    assert "write https://HOST[:PORT], or an absolute path of a socket" in wrong.stderr
+    assert f"hint: --controller {os.path.abspath('controller.sock')}" in wrong.stderr
+    wrong = controller.run("add-host", "gpu01", "agent:gpu.sock")
+    assert f"hint: vgpuctl controller add-host gpu01 agent:{os.path.abspath('gpu.sock')}" in wrong.stderr
 
 
 def test_the_api_is_what_it_says(controller: Controller) -> None:
@@ -293,6 +301,7 @@ def test_starting_with_something_wrong(controller: Controller, tmp_path: Path) -
         "ensure-image x --url http://h/x --sha256 " + "0" * 64, "ensure-image x --url https://h/x",
         "ensure-image x --url https://ada:secret@h/x --sha256 " + "0" * 64, "show-image none",
         "move-desktop none --fenced power-off-at-its-BMC --yes", "move-desktop none --fenced off --yes",
+        "add-host gpu01 agent:gpu.sock", "list-desktops --pool none", "list-desktops --on none",
         "add-host gpu01 gpu01.example.org", "add-host gpu01 ssh://gpu01 --host-key MD5:1 --label a",
     ],
 )  # fmt: skip

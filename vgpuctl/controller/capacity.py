@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.controller.model import FleetCaller, FleetHost, FleetHostState, HostImage, PoolSpec
 from vgpuctl.controller.planning.fleet_fits import HostFits, count_fits
-from vgpuctl.controller.planning.fleet_room import FleetRoom, room_of_fleet
+from vgpuctl.controller.planning.fleet_room import FleetRoom, matches_profile, room_of_fleet
 from vgpuctl.controller.planning.image_plan import state_text
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, parse_pool
 from vgpuctl.errors import InvalidInput
+from vgpuctl.gpu.profiles import similar_profiles
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.fleet import (
     FleetFitsHostResult,
@@ -58,10 +59,11 @@ class CapacityCalls:
         room = room_of_fleet(*self._store.rooms.list(), pools)
         fits = count_fits(spec, self._store.hosts.list(), room, rows, self._store.now())
         free = sum(one.free for one in fits)
+        most = free if left is None else min(free, left)
         states = {host_id: state_text(row) for host_id, row in rows.items()}
         return QueryResult(
             FleetFitsResult(
-                pool, spec.profiles, spec.image, count, None if count is None else free >= count, free, left,
+                pool, spec.profiles, spec.image, count, None if count is None else most >= count, free, left,
                 len(self._store.desktops.unplaced()),
                 tuple(_host_result(one, states.get(one.host.id)) for one in fits),
             )
@@ -87,6 +89,12 @@ class CapacityCalls:
         unplaced = sum(one.host_id is None for one in desktops)
         return QueryResult(FleetCapacityResult(tuple(rooms), profiles, unplaced))
 
+    def profile_warnings(self, spec: PoolSpec) -> tuple[str, ...]:
+        """Return a warning for each profile of a spec that no host has; none before a host said what it has."""
+        room = room_of_fleet(self._store.rooms.list()[0], (), {})
+        offered = {profile for host in self._store.hosts.list() for profile in room.totals(host.id)}
+        return tuple(_unknown_profile(one, offered) for one in spec.profiles if offered and not _has(offered, one))
+
     def _spec_of(self, pool: str | None, text: str | None, file: str) -> tuple[PoolSpec, int | None]:
         """Return the spec, and how many desktops its pool may still get; None: it is not stored."""
         if pool is not None:
@@ -96,6 +104,17 @@ class CapacityCalls:
         if len(text or "") > MAX_SPEC_BYTES:
             raise InvalidInput(f"{file}: a pool spec has at most {MAX_SPEC_BYTES} bytes")
         return parse_pool(text or "", file), None
+
+
+def _has(offered: Iterable[str], wanted: str) -> bool:
+    return any(matches_profile(profile, wanted) for profile in offered)
+
+
+def _unknown_profile(wanted: str, offered: Iterable[str]) -> str:
+    similar = ", ".join(similar_profiles(wanted, sorted(offered)))
+    return f"no host offers the profile {wanted}, so none makes desktops with it" + (
+        f": did you mean {similar}?" if similar else "; vgpuctl controller show-host HOST shows what a host offers"
+    )
 
 
 def _host_result(one: HostFits, image: str | None) -> FleetFitsHostResult:

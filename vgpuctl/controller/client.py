@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shlex
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -198,7 +199,11 @@ def connect(
     parts = urlsplit(text)
     is_local = parts.hostname in ("127.0.0.1", "::1", "localhost")
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.path not in ("", "/") or parts.query:
-        raise InvalidInput(f"--controller {text}: write https://HOST[:PORT], or the path of a socket")
+        is_path = "://" not in text and (text.endswith(".sock") or os.path.exists(text))
+        raise InvalidInput(
+            f"--controller {text}: write https://HOST[:PORT], or an absolute path of a socket",
+            hint=f"--controller {shlex.quote(os.path.abspath(text))}" if is_path else None,
+        )
     if parts.scheme == "http" and not is_local:
         raise InvalidInput(f"--controller {text}: the token would cross the network in the clear", hint="use https://")
     if as_person:

@@ -42,7 +42,7 @@ from vgpuctl.controller.my_desktops import MyDesktopCalls, refuse_loss, shown_to
 from vgpuctl.controller.my_tokens import MyTokenCalls
 from vgpuctl.controller.overview import OverviewCalls, event_result
 from vgpuctl.controller.passwords import OneTimePasswords
-from vgpuctl.controller.people import PeopleCalls
+from vgpuctl.controller.people import PeopleCalls, nobody_yet
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.fleet_room import room_of_fleet
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
@@ -165,7 +165,7 @@ class FleetService(
         self.refuse_nat(name, checked)
         pool, change = self._store.pools.put(name, checked, caller.name, if_generation)
         steps = self._pool_steps(pool) if change.changed else ()
-        return Outcome(change.changed, self._pool_result(pool), steps)
+        return Outcome(change.changed, self._pool_result(pool), steps, self.profile_warnings(checked))
 
     def _pool_steps(self, pool: Pool) -> tuple[str, ...]:
         """Return what follows for a pool's desktops from its spec."""
@@ -201,6 +201,10 @@ class FleetService(
         """Return desktops by name: of a pool, of a host, of a user; at most `limit`, those `after` a name."""
         if not 1 <= limit <= 1000:
             raise InvalidInput(f"limit: {limit} is not a number from 1 to 1000")
+        if pool is not None:
+            self._store.pools.find(pool)
+        if host is not None and caller.role is not None:
+            self._store.hosts.find(host)
         pools = None if caller.role is not None else [name for name in caller.rights if sees_pool(caller, name)]
         rows = self._store.desktops.list(pool=pool, host=host, user=user, after=after, limit=limit, pools=pools)
         return QueryResult(self._desktop_results(rows))
@@ -228,9 +232,10 @@ class FleetService(
                 hint="its spec needs logon: local",
                 pool=pool,
             )
+        known = self._store.entitlements.count_members(user) if has_role(caller, Role.OPERATOR) else None
         desktop, is_new = self._store.desktops.assign(pool, user, caller.name, None if have is None else have + 1)
         password: str | None = None
-        warnings: tuple[str, ...] = ()
+        warnings = nobody_yet(user, known)
         if is_local and (is_new or new_password) and not self._store.changes.is_dry_run:
             try:
                 desktop, password = self._passwords.give(desktop, caller.name)
@@ -239,7 +244,7 @@ class FleetService(
                 if not is_new:
                     error.hint = error.hint or f"try again: {again}"
                     raise
-                warnings = (f"{user} has no password yet: {error.message}; later: {again}",)
+                warnings += (f"{user} has no password yet: {error.message}; later: {again}",)
         shown = self._desktop_results((desktop,))[0]
         result = extend(AssignedDesktopResult, shown, password=password)
         return Outcome(is_new or password is not None, result, warnings=warnings)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from vgpuctl.controller.client import FleetClient
 from vgpuctl.controller.fleet_file import VERSION
+from vgpuctl.controller.fleet_part import FleetPart, PartChecks
 from vgpuctl.controller.model import Realm
 from vgpuctl.controller.planning.pool_spec import dump_pool, parse_pool
 from vgpuctl.errors import InvalidInput, VgpuctlError
@@ -103,20 +104,10 @@ def _entitlement(one: Any) -> dict[str, object]:
     return _given(who=one.who, right=one.right, pool=one.pool)
 
 
-class _Part(NamedTuple):
-    """One thing of a file. `before`: as the controller has it, None if it does not; `make`: makes it so."""
-
-    kind: str
-    name: str
-    before: Mapping[str, object] | None
-    after: Mapping[str, object]
-    make: Callable[[], Any]
-
-
 def apply_fleet(client: FleetClient, given: Mapping[str, Any], *, dry_run: bool = False) -> AppliedFleetResult:
     """Make what a file says true: hosts, images, pools, people, quotas, entitlements, in this order.
 
-    It can be repeated: what is so already is not touched.
+    It can be repeated: what is so already is not touched. `dry_run`: the client's calls only check.
 
     Raises:
         VgpuctlError: as the controller's calls; `left` has what was done before. InvalidInput: a host's address or
@@ -124,21 +115,24 @@ def apply_fleet(client: FleetClient, given: Mapping[str, Any], *, dry_run: bool 
     """
     done: list[AppliedPartResult] = []
     warnings: list[str] = []
-    for part in list(_parts(client, given, _read_fleet(client))):
+    now = _read_fleet(client)
+    checks = PartChecks(now)
+    for part in list(_parts(client, given, now)):
         changed = [key for key in sorted({*part.after, *(part.before or {})}) if _differs(part, key)]
         kind = "created" if part.before is None else "changed" if changed else "unchanged"
-        if kind != "unchanged" and not dry_run:
+        if kind != "unchanged":
             try:
-                warnings += part.make().warnings
+                warnings += checks.check(part) if dry_run else part.make().warnings
             except VgpuctlError as error:
-                error.left += [f"{one.kind} {one.name}: {one.change}" for one in done if one.change != "unchanged"]
+                made = () if dry_run else done
+                error.left += [f"{one.kind} {one.name}: {one.change}" for one in made if one.change != "unchanged"]
                 error.facts.update(part=f"{part.kind} {part.name}")
                 raise
         done.append(AppliedPartResult(part.kind, part.name, kind, tuple(changed) if part.before is not None else ()))
     return AppliedFleetResult(tuple(done), tuple(dict.fromkeys(warnings)))
 
 
-def _differs(part: _Part, key: str) -> bool:
+def _differs(part: FleetPart, key: str) -> bool:
     """Return whether a key differs; one that the file leaves out stays, but in a pool or quota, which are whole.
 
     What is empty or false is the same as nothing.
@@ -147,7 +141,7 @@ def _differs(part: _Part, key: str) -> bool:
     return before != after if part.kind in ("pool", "quota") else key in part.after and before != after
 
 
-def _parts(client: FleetClient, given: Mapping[str, Any], now: FleetFileResult) -> Iterator[_Part]:
+def _parts(client: FleetClient, given: Mapping[str, Any], now: FleetFileResult) -> Iterator[FleetPart]:
     for name, entry in given.get("hosts", {}).items():
         yield _host_part(client, name, entry, now.hosts.get(name))
     for name, entry in given.get("images", {}).items():
@@ -155,20 +149,20 @@ def _parts(client: FleetClient, given: Mapping[str, Any], now: FleetFileResult) 
         yield _image_part(client, name, entry, before, is_last=False)
     for name, spec in given.get("pools", {}).items():
         before = now.pools.get(name)
-        yield _Part("pool", name, before, _normal(spec), _call(client, "ensure-pool", name=name, spec=spec))
+        yield FleetPart("pool", name, before, _normal(spec), _call(client, "ensure-pool", name=name, spec=spec))
     for name, entry in given.get("images", {}).items():
         if entry.get("retired") and not (now.images.get(name) or {}).get("retired"):
             yield _image_part(client, name, entry, now.images.get(name), is_last=True)
     for name, entry in given.get("people", {}).items():
         before = now.people.get(name)
-        yield _Part("person", name, before, entry, _call(client, "ensure-person", name=name, **entry))
+        yield FleetPart("person", name, before, entry, _call(client, "ensure-person", name=name, **entry))
     for who, entry in given.get("quotas", {}).items():
-        yield _Part("quota", who, now.quotas.get(who), entry, _call(client, "ensure-quota", who=who, **entry))
+        yield FleetPart("quota", who, now.quotas.get(who), entry, _call(client, "ensure-quota", who=who, **entry))
     known = {(one["who"], one.get("pool")): one for one in now.entitlements}
     for entry in given.get("entitlements", ()):
         who, pool = str(entry["who"]), entry.get("pool")
         name = who if pool is None else f"{who} on {pool}"
-        yield _Part("entitlement", name, known.get((who, pool)), entry, _call(client, "entitle", **entry))
+        yield FleetPart("entitlement", name, known.get((who, pool)), entry, _call(client, "entitle", **entry))
 
 
 def _call(client: FleetClient, name: str, /, **arguments: Any) -> Callable[[], Any]:
@@ -182,7 +176,7 @@ def _normal(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _image_part(
     client: FleetClient, name: str, entry: Mapping[str, Any], before: Mapping[str, Any] | None, *, is_last: bool
-) -> _Part:
+) -> FleetPart:
     """Return the part of an image: what the file leaves out stays. It is retired last: its pools may be made before.
 
     Of one URL, the signature in the file counts, and without one there that of the controller; it makes no difference.
@@ -194,12 +188,14 @@ def _image_part(
     kept = {key: value for key, value in (before or {}).items() if key not in _SOURCE or not _SOURCE & entry.keys()}
     after = {**kept, **entry} if is_last else {**kept, **entry, "retired": bool(kept.get("retired"))}
     shown = {key: value for key, value in after.items() if key in entry}
-    return _Part("image", name, before, shown, _call(client, "ensure-image", name=name, **after))
+    return FleetPart("image", name, before, shown, _call(client, "ensure-image", name=name, **after))
 
 
-def _host_part(client: FleetClient, name: str, entry: Mapping[str, Any], before: Mapping[str, object] | None) -> _Part:
+def _host_part(
+    client: FleetClient, name: str, entry: Mapping[str, Any], before: Mapping[str, object] | None
+) -> FleetPart:
     if before is None:
-        return _Part("host", name, None, entry, _call(client, "add-host", name=name, **entry))
+        return FleetPart("host", name, None, entry, _call(client, "add-host", name=name, **entry))
     for key in ("address", "host_key"):
         if key in entry and entry[key] != before.get(key):
             raise InvalidInput(
@@ -209,4 +205,6 @@ def _host_part(client: FleetClient, name: str, entry: Mapping[str, Any], before:
                 else f"look, then vgpuctl controller accept-host {name} --host-key {entry[key]}",
                 host=name,
             )
-    return _Part("host", name, before, entry, _call(client, "label-host", name=name, labels=entry.get("labels", {})))
+    return FleetPart(
+        "host", name, before, entry, _call(client, "label-host", name=name, labels=entry.get("labels", {}))
+    )

@@ -133,10 +133,15 @@ class PeopleCalls:
         people = self._store.entitlements.count_members(who) if is_admin and who != EVERYBODY else None
         return Outcome(changed, EntitlementResult(who, str(given), pool, people), warnings=nobody_yet(who, people))
 
-    def revoke(self, caller: FleetCaller, who: str, pool: str | None = None) -> Outcome[EntitlementResult]:
-        """Take back what `entitle` gave; desktops that people have stay theirs until they are released."""
+    def revoke(
+        self, caller: FleetCaller, who: str, pool: str | None = None, right: str | None = None
+    ) -> Outcome[EntitlementResult]:
+        """Take back what `entitle` gave; desktops that people have stay theirs until they are released.
+
+        `right`: what it must be; with another one nothing changes.
+        """
         is_admin = has_role(caller, Role.ADMIN)
-        gone = self._store.entitlements.delete(check_who(who), pool, caller.name, may_manage=is_admin)
+        gone = self._store.entitlements.delete(check_who(who), pool, caller.name, may_manage=is_admin, right=right)
         return Outcome(True, EntitlementResult(gone.who, str(gone.right), gone.pool))
 
     def list_tokens(self, caller: FleetCaller) -> QueryResult[tuple[ApiTokenResult, ...]]:
@@ -198,7 +203,8 @@ def _check_person(name: str) -> None:
 def nobody_yet(who: str, people: int | None) -> tuple[str, ...]:
     """Return the warning about a person or group of whom nobody is known. `people`: how many are; None: not counted."""
     kind = f"in the group {who.removeprefix(GROUP_MARK)}" if who.startswith(GROUP_MARK) else f"called {who}"
-    return () if people != 0 else (f"nobody who is known here is {kind} yet",)
+    meant = rules.suggest_word(who, (EVERYBODY,))
+    return () if people != 0 else (f"nobody who is known here is {kind} yet{meant}",)
 
 
 def check_who(who: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
 from vgpuctl.gpu.division import is_given_whole, name_holders
@@ -162,11 +162,7 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
     if without_vfs is not None:
         return vfs_off_error(without_vfs, f", and it may offer {text} once they are on")
     offered = sorted({t.profile for g in gpus for t in g.types})
-    candidates = sorted({strip_board(profile) for profile in offered}) if omits_model(text) else offered
-    by_lowercase = {candidate.lower(): candidate for candidate in candidates}
-    similar = [
-        by_lowercase[candidate] for candidate in difflib.get_close_matches(text.lower(), by_lowercase, n=3, cutoff=0.5)
-    ]
+    similar = similar_profiles(text, offered)
     hint = f"did you mean {', '.join(similar)}?" if similar else "vgpuctl list-profiles shows what this host offers"
     if vfs_off_gpus:
         hint += f"; the VFs of {', '.join(g.address for g in vfs_off_gpus)} are off; they offer profiles only when on"
@@ -175,6 +171,13 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
         whole = [f"all of {g.address} is assigned to {name_holders(on)}" for g, on in on_gpus if is_given_whole(g, on)]
         hint = "; ".join(["no GPU here offers vGPU profiles now", *whole, "vgpuctl list-gpus --all shows why"])
     return NotFound(f"no GPU on this host offers the profile '{text}'", hint=hint, profile=text, near=similar)
+
+
+def similar_profiles(text: str, offered: Iterable[str]) -> list[str]:
+    """Return up to three offered profiles that somebody may have meant, the most similar first; `2B` is of any GPU."""
+    by_lowercase = {one.lower(): one for one in (map(strip_board, offered) if omits_model(text) else offered)}
+    close = difflib.get_close_matches(text.lower(), sorted(by_lowercase), n=3, cutoff=0.5)
+    return [by_lowercase[one] for one in close]
 
 
 def vfs_off_error(gpu: Gpu, consequence: str = "", hint: str | None = None) -> HostCannot:

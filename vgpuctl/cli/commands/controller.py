@@ -143,7 +143,7 @@ def at_controller(function: _Command) -> _Command:
     return click.option(
         "--controller",
         metavar="URL",
-        help=f"https://HOST[:PORT], or the path of a socket. [{URL_VARIABLE}, else this machine's]",
+        help=f"https://HOST[:PORT], or an absolute path of a socket. [{URL_VARIABLE}, else this machine's]",
     )(decorated)
 
 

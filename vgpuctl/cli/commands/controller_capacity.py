@@ -14,6 +14,7 @@ from vgpuctl.cli.commands.controller import Where, at_controller, connect
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Block, Page
 from vgpuctl.errors import InvalidInput, NoCapacity
+from vgpuctl.model.numbers import count_text
 
 if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
@@ -28,12 +29,13 @@ def _host_line(host: FleetFitsHostResult) -> str:
 
 
 def _fits(data: FleetFitsResult) -> Page:
-    total = f"{data.free} more desktops fit"
+    most = data.free if data.maximum_left is None else min(data.free, data.maximum_left)
+    total = f"{count_text(most, 'more desktop')} {'fits' if most == 1 else 'fit'}"
     if data.count is not None:
-        total = f"{'yes' if data.fits else 'no'}: {data.count} desktops; {total}"
+        total = f"{'yes' if data.fits else 'no'}: {count_text(data.count, 'desktop')}; {total}"
     blocks: list[Block] = [f"{data.pool}: {total}" if data.pool else total]
     if data.maximum_left is not None:
-        blocks.append(f"  its spec allows {data.maximum_left} more")
+        blocks.append(f"  the hosts have room for {data.free}, and its spec allows {data.maximum_left} more")
     if data.unplaced:
         blocks.append(f"  desktops that wait for a host, and go first: {data.unplaced}")
     return Page([*blocks, *map(_host_line, data.hosts)])

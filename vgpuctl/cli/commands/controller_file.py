@@ -73,10 +73,10 @@ def apply_fleet(settings: Settings, file: str, where: Where) -> int:
     def work(guard: SignalGuard) -> run.CommandOutput:
         from vgpuctl.controller.fleet_apply import apply_fleet
         from vgpuctl.controller.fleet_file import parse_fleet
-        from vgpuctl.library.text_file import read_text
+        from vgpuctl.library.text_file import display_name, read_text
         from vgpuctl.model.outcome import Outcome
 
-        given = parse_fleet(read_text(file, "fleet file"), file)
+        given = parse_fleet(read_text(file, "fleet"), display_name(file))
         result = apply_fleet(connect(settings, *where), given, dry_run=where.dry_run)
         changed = any(one.change != "unchanged" for one in result.parts)
         return run.CommandOutput(Outcome(changed, result, warnings=result.warnings, dry_run=where.dry_run))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +24,7 @@ from vgpuctl.cli.commands.controller import (
 )
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Column, Listing, Page
+from vgpuctl.errors import InvalidInput
 
 if TYPE_CHECKING:
     from vgpuctl.cli.entry import SignalGuard
@@ -85,6 +88,12 @@ def add_host(
     where: Where,
 ) -> int:
     """Add a host to the fleet. Its agent must answer; its account has fleet in the host's agent: accounts:."""
+    path = address.partition(":")[2]
+    if address.startswith("agent:") and not path.startswith("/"):
+        raise InvalidInput(
+            f"{address}: agent: needs an absolute path of a socket",
+            hint=shlex.join(("vgpuctl", "controller", "add-host", name, f"agent:{os.path.abspath(path)}")),
+        )
     return make_call(
         settings, where, "add-host", name=name, address=address, host_key=host_key, labels=_labels(labels),
         lost_controller=lost_controller or None,

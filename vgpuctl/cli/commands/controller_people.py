@@ -74,10 +74,15 @@ def _person_page(data: PersonResult) -> Page:
 
 def _changed_person(data: Any) -> Page:
     person: PersonResult = data.data
-    if person.password is not None:
-        return Page([person.password], [f"the new password of {person.name} is shown this once"])
     state = "disabled" if person.disabled else ", ".join(person.groups) or "no groups"
     return changed_page(data, f"person {person.name}: {state if data.changed else 'unchanged'}")
+
+
+def _password_page(data: Any) -> Page:
+    person: PersonResult = data.data
+    if person.password is not None:
+        return Page([person.password], [f"the new password of {person.name} is shown this once"])
+    return Page([f"person {person.name}: the password is set"])
 
 
 def _deleted_person(data: Any) -> Page:
@@ -168,7 +173,7 @@ def ensure_person(
 
 
 @make_command(
-    "set-password", table=CONTROLLER_COMMANDS, page=_changed_person,
+    "set-password", table=CONTROLLER_COMMANDS, page=_password_page,
     examples=(
         ("vgpuctl controller set-password ada", "makes one, and shows it this once"),
         ("vgpuctl controller set-password ada --password-file FILE", "this one, at least 12 characters"),
@@ -250,12 +255,13 @@ def entitle(settings: Settings, who: str, right: str, pool: str | None, where: W
     examples=(("vgpuctl controller revoke @staff --pool office", "desktops that they have stay theirs: release"),),
 )  # fmt: skip
 @click.argument("who", metavar="WHO")
+@click.argument("right", metavar="[RIGHT]", required=False)
 @click.option("--pool", metavar="POOL", help="The pool; without: the role in the fleet.")
 @changes_at_controller
 @click.pass_obj
-def revoke(settings: Settings, who: str, pool: str | None, where: Where) -> int:
-    """Take back what entitle gave."""
-    return make_call(settings, where, "revoke", who=who, pool=pool)
+def revoke(settings: Settings, who: str, right: str | None, pool: str | None, where: Where) -> int:
+    """Take back what entitle gave; with RIGHT only if it is this one."""
+    return make_call(settings, where, "revoke", who=who, right=right, pool=pool)
 
 
 @make_command(

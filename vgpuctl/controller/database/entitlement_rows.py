@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from sqlalchemy import Connection, RowMapping, delete, func, or_, select
 
 from vgpuctl.controller.database import schema
@@ -18,7 +20,7 @@ from vgpuctl.controller.model import (
     Role,
 )
 from vgpuctl.controller.policy import greatest, greatest_role, only_admins
-from vgpuctl.errors import NotFound
+from vgpuctl.errors import NotFound, Refused
 
 
 class EntitlementRows(Rows):
@@ -73,11 +75,15 @@ class EntitlementRows(Rows):
             self._note(connection, "entitled", text, actor, About(pool=entitlement.pool, user=who), changed)
             return True
 
-    def delete(self, who: str, pool: str | None, actor: str, *, may_manage: bool = True) -> Entitlement:
-        """Take somebody's right on a pool, or his role in the fleet; return what it was. `may_manage`: as of `put`.
+    def delete(
+        self, who: str, pool: str | None, actor: str, *, may_manage: bool = True, right: str | None = None
+    ) -> Entitlement:
+        """Take somebody's right on a pool, or his role in the fleet; return what it was.
+
+        `may_manage`: as of `put`. `right`: what it must be; None: whatever it is.
 
         Raises:
-            NotFound: there is no such pool, or he has none. NotAllowed: as of `put`.
+            NotFound: there is no such pool, or he has none. NotAllowed: as of `put`. Refused: it is another right.
         """
         table = schema.entitlement
         with self._write() as connection:
@@ -89,6 +95,12 @@ class EntitlementRows(Rows):
                 raise NotFound(f"{who} has no right of his own {where}", hint="vgpuctl controller list-entitlements")
             if not may_manage and (pool is None or before == Right.MANAGE):
                 raise only_admins(pool)
+            if right not in (None, before):
+                where = "" if pool is None else f" --pool {shlex.quote(pool)}"
+                raise Refused(
+                    f"{who} has {before} {'in the fleet' if pool is None else f'on pool {pool}'}, not {right}",
+                    hint=f"to take that away: vgpuctl controller revoke {shlex.quote(who)} {before}{where}",
+                )
             connection.execute(delete(table).where(own))
             changed = (FieldChange("right", before, None),)
             self._note(

@@ -21,6 +21,7 @@ from vgpuctl.controller.database.rows import (
     check_generation,
     columns_of,
     host_of,
+    nothing_called,
     stop_key,
 )
 from vgpuctl.controller.model import AgentFacts, FleetHost, FleetHostState, HostLease
@@ -332,7 +333,7 @@ def _find(connection: Connection, name: str, *, lock: bool = False) -> FleetHost
     statement = select(schema.host).where(schema.host.c.name == name)
     row = connection.execute(statement.with_for_update(key_share=True) if lock else statement).mappings().first()
     if row is None:
-        raise NotFound(f"there is no host {name}", hint="vgpuctl controller list-hosts", host=name)
+        raise nothing_called(connection, schema.host, "host", name)
     return host_of(row)
 
 

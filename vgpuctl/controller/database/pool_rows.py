@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 
 from sqlalchemy import Connection, RowMapping, Table, delete, insert, select, update
 
@@ -18,14 +17,15 @@ from vgpuctl.controller.database.rows import (
     columns_of,
     forget_crashes,
     image_of,
+    nothing_called,
     pool_of,
     text_of,
 )
 from vgpuctl.controller.model import Image, Pool, PoolSpec, PoolState
 from vgpuctl.controller.planning.changed_fields import changed_fields
-from vgpuctl.controller.planning.pool_spec import names_overlap
-from vgpuctl.controller.planning.pool_vm import image_problem
-from vgpuctl.errors import InvalidInput, NotFound, Refused
+from vgpuctl.controller.planning.pool_spec import refuse_shared_names
+from vgpuctl.controller.planning.pool_vm import refuse_image
+from vgpuctl.errors import Refused
 from vgpuctl.value import Value, replace
 
 
@@ -150,10 +150,9 @@ class PoolRows(Rows):
                 and not _waits_for_spec(connection, before)
             ):
                 return before, Change(changed=False, created=False)
-            problem = image_problem(spec, image) if before is None or before.image_id != image.id else None
-            if problem is not None:
-                raise InvalidInput(f"image: {problem}", hint="vgpuctl controller list-images", image=image.name)
-            _refuse_shared_names(name, spec, pools.values())
+            if before is None or before.image_id != image.id:
+                refuse_image(spec, image)
+            refuse_shared_names(name, spec, {one.name: one.spec for one in pools.values()})
             if before is None:
                 new = Pool(id=str(uuid.uuid4()), name=name, spec=spec, image_id=image.id)
                 connection.execute(insert(schema.pool).values(**_pool_row(new)))
@@ -260,22 +259,6 @@ class PoolRows(Rows):
             return True
 
 
-def _refuse_shared_names(name: str, spec: PoolSpec, others: Iterable[Pool]) -> None:
-    """Refuse names of desktops that another pool could give, too.
-
-    Raises:
-        InvalidInput: there is such a pool.
-    """
-    for other in others:
-        shared = names_overlap(spec, other.spec)
-        if shared is not None:
-            raise InvalidInput(
-                f"names: {shared} could be a desktop of this pool and of pool {other.name}",
-                hint=f"begin them with something else, such as {name}-{{:03}}",
-                pool=other.name,
-            )
-
-
 def _waits_for_spec(connection: Connection, pool: Pool) -> bool:
     return pool.id in read_restored(connection).imported_pools
 
@@ -302,5 +285,5 @@ def _by_name(connection: Connection, table: Table, name: str, *, lock: bool = Fa
 def _require(connection: Connection, table: Table, name: str, what: str) -> RowMapping:
     row = _by_name(connection, table, name, lock=True)
     if row is None:
-        raise NotFound(f"there is no {what} {name}", hint=f"vgpuctl controller list-{what}s", **{what: name})
+        raise nothing_called(connection, table, what, name)
     return row

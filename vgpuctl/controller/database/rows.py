@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, insert, select, update
 
+from vgpuctl.config.rules import suggest_word
 from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import Database
@@ -31,7 +32,7 @@ from vgpuctl.controller.model import (
 )
 from vgpuctl.controller.planning.phase import CRASHES_CODE
 from vgpuctl.controller.policy import no_pool
-from vgpuctl.errors import InvalidInput, Stale
+from vgpuctl.errors import InvalidInput, NotFound, Stale
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.image_copy import CopyState
 from vgpuctl.model.result_reader import read_value
@@ -234,6 +235,12 @@ def pool_ids(connection: Connection, names: Iterable[str]) -> tuple[str, ...]:
         if name not in ids:
             raise no_pool(name)
     return tuple(ids[name] for name in wanted)
+
+
+def nothing_called(connection: Connection, table: Table, what: str, name: str) -> NotFound:
+    """Return the error for a pool, host or image that does not exist, with the one of the most similar name."""
+    meant = suggest_word(name, connection.execute(select(table.c.name)).scalars())
+    return NotFound(f"there is no {what} {name}{meant}", hint=f"vgpuctl controller list-{what}s", **{what: name})
 
 
 def pool_of(row: RowMapping) -> Pool:

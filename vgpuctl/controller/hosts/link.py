@@ -53,7 +53,7 @@ def check_address(address: str) -> str:
     if not address.startswith("ssh://"):
         raise InvalidInput(
             f"{address!a} is not the address of a host agent",
-            hint="use local, ssh://USER@HOST[:PORT], or agent:/PATH/OF/agent.sock",
+            hint="use local, ssh://USER@HOST[:PORT], or agent: with an absolute path: agent:/PATH/OF/agent.sock",
         )
     from vgpuctl.remote.session import parse_url
 

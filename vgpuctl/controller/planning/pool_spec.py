@@ -324,6 +324,22 @@ def _plain(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else str(value) if isinstance(value, StrEnum) else value
 
 
+def refuse_shared_names(name: str, spec: PoolSpec, others: Mapping[str, PoolSpec]) -> None:
+    """Refuse names of desktops that another pool could give, too. `others`: the specs of the other pools, by name.
+
+    Raises:
+        InvalidInput: there is such a pool.
+    """
+    for other, its_spec in others.items():
+        shared = names_overlap(spec, its_spec)
+        if shared is not None:
+            raise InvalidInput(
+                f"names: {shared} could be a desktop of this pool and of pool {other}",
+                hint=f"begin them with something else, such as {name}-{{:03}}",
+                pool=other,
+            )
+
+
 def names_overlap(one: PoolSpec, other: PoolSpec) -> str | None:
     """Return a name that desktops of both pools could have; None: there is none."""
     shared = desktop_names(one) & desktop_names(other)

@@ -20,6 +20,7 @@ from vgpuctl.config.shape import Key, Shape
 from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.config.vm_spec import VM_SHAPE, fill_number
 from vgpuctl.controller.model import Desktop, Image, PoolSpec
+from vgpuctl.errors import InvalidInput
 from vgpuctl.model.autostart import AUTOSTART_ENABLED, AUTOSTART_LAST_STATE
 from vgpuctl.model.names import normalize_pci
 from vgpuctl.value import replace
@@ -100,6 +101,17 @@ def long_name_problem(pattern: str, maximum: int, os: str) -> str | None:
         if len(longest) > MAX_NAME
         else None
     )
+
+
+def refuse_image(spec: PoolSpec, image: Image) -> None:
+    """Refuse an image that a pool's desktops cannot have.
+
+    Raises:
+        InvalidInput: it is one.
+    """
+    problem = image_problem(spec, image)
+    if problem is not None:
+        raise InvalidInput(f"image: {problem}", hint="vgpuctl controller list-images", image=image.name)
 
 
 def image_problem(spec: PoolSpec, image: Image) -> str | None:

@@ -219,8 +219,9 @@ class FleetFitsHostResult(Value):
 class FleetFitsResult(Value):
     """How many more desktops fit in the fleet. `pool`: null for a spec that is not stored.
 
-    `fits`: whether `count` do; null without a count. `maximum_left`: how many more the pool's spec allows, null if it
-    is not stored. `unplaced`: how many desktops, of all pools, wait for a host: they go first.
+    `free`: how many the hosts have room for. `fits`: whether `count` do, and the spec allows so many; null without a
+    count. `maximum_left`: how many more the pool's spec allows, null if it is not stored. `unplaced`: how many
+    desktops, of all pools, wait for a host: they go first.
     """
 
     pool: str | None
