@@ -245,6 +245,12 @@ class Busy(Temporary):
     code = "busy"
 
 
+class NotRebooted(Busy):
+    """A VM was to reboot, and has not in the time that it was given."""
+
+    code = "not-rebooted"
+
+
 class Unreachable(Temporary):
     """Another host does not answer, or the connection broke before anything changed there."""
 

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 import vgpuctl
 from tests.agent.conftest import RunningAgent, running
@@ -15,15 +18,32 @@ from tests.controller.guests import quick_helpers
 from tests.controller.test_engine import ADMIN, is_ready, phase, with_pool, working
 from tests.controller.test_logon import events, guests_of
 from tests.controller.test_store import report_all, with_desktops
+from tests.unit.controller.planning.fleets import plan_of, vm_of
+from vgpuctl.agent.protocol import Stopping, TooMany
+from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import connect_host
 from vgpuctl.controller.hosts.actions import carry_out
-from vgpuctl.controller.model import CallerKind, FleetCaller, Right
+from vgpuctl.controller.hosts.calls import DesktopCalls
+from vgpuctl.controller.model import CallerKind, Desktop, FleetCaller, Right
 from vgpuctl.controller.planning.host_plan import RestartVm
-from vgpuctl.controller.planning.restarts import restart_key
-from vgpuctl.errors import NotAllowed, NotFound, Refused, Stale
+from vgpuctl.controller.planning.restarts import restart_key, wants_restart
+from vgpuctl.errors import (
+    Busy,
+    Locked,
+    NotAllowed,
+    NotFound,
+    NotRebooted,
+    PartlyApplied,
+    Refused,
+    ResultUnknown,
+    Stale,
+    Unreachable,
+    VgpuctlError,
+)
 from vgpuctl.model.desktop import DesktopMark, Fence
 from vgpuctl.sim.host import open_host
+from vgpuctl.value import replace
 
 __all__ = ("quick_helpers",)
 SCENARIOS = Path(vgpuctl.__file__ or "").parent / "sim" / "scenarios"
@@ -35,6 +55,12 @@ DEAF = (SCENARIOS / "a100-40.yaml").read_text() + "faults: [{on: reboot, kind: l
 def resets(scenario: str = "a100-40") -> int:
     """Return how often guests of the simulated host have booted again."""
     return sum(one.resets for one in open_host(scenario)._core.read_state().running.values())
+
+
+def now_of(store: Store) -> float:
+    """Return the database's time."""
+    with store.database.read() as connection:
+        return store.database.now(connection)
 
 
 def test_what_is_wanted_is_in_the_row_until_it_is_done(store: Store) -> None:
@@ -53,6 +79,7 @@ def test_what_is_wanted_is_in_the_row_until_it_is_done(store: Store) -> None:
     assert events(store, "restart") == [f"{name} is restarted", f"{name} is restarted, its guest is not asked"]
     store.restarts.end(wanted, "gpu01: libvirt does not answer")
     assert store.desktops.find(name).restart_error == "gpu01: libvirt does not answer"
+    report_all(store, host_id, epoch)
     again, is_new = store.restarts.want(name, "ada", at_once=False)
     assert (is_new, again.restart_error, restart_key(again) != restart_key(wanted)) == (True, None, True)
     store.restarts.end(wanted)
@@ -165,3 +192,105 @@ def test_one_that_failed_says_why(own_store: Store, agent: RunningAgent) -> None
         True, "its host did not do it",
     )  # fmt: skip
     assert events(own_store, "restart-failed") == ["office-001: gpu01: paused"]
+
+
+def test_a_vm_that_a_failed_restart_left_off_is_started_and_keeps_its_user(store: Store) -> None:
+    """Its guest went off instead, and its host could not start it at once."""
+    pool, host_id, epoch = with_desktops(store, 1)
+    store.desktops.assign("office", "ada", "test")
+    report_all(store, host_id, epoch, guest_users=("ada",), logged_on_seen=True, running_since=1.0, boot_id="b1")
+    wanted, _ = store.restarts.want("office-001", "ada", at_once=False)
+    store.restarts.end(wanted, "gpu01: the GPU is in use")
+    row, host = store.desktops.find("office-001"), store.hosts.find("gpu01")
+    vm = vm_of(row, state="stopped", guest_users=None, image=store.images.find("office").path)
+    plan = plan_of([row], [vm], pool, replace(host, boot_id="b1"), now=now_of(store) + 1)
+    assert (plan.powered_off, plan.reports[row.id].logged_off) == ((), False)
+    assert [type(action).__name__ for action in plan.actions] == ["StartVm"]
+
+
+def test_nobody_counts_as_logged_on_while_it_boots(store: Store) -> None:
+    _, host_id, epoch = with_desktops(store, 1)
+    store.desktops.assign("office", "ada", "test")
+    report_all(store, host_id, epoch, guest_users=("ada",), logged_on_seen=True)
+    wanted, _ = store.restarts.want("office-001", "ada", at_once=False)
+    store.restarts.end(wanted)
+    span = schema.use_span
+    with store.database.read() as connection:
+        rows = connection.execute(select(span.c.logged_on, span.c.until_at.is_(None)).order_by(span.c.id)).all()
+    assert rows[-2:] == [(True, False), (None, True)]
+
+
+class Answers:
+    """A host that answers each reboot with the next of these; afterwards it does what it is asked."""
+
+    def __init__(self, *errors: VgpuctlError, start: VgpuctlError | None = None) -> None:
+        self.errors, self.start = [*errors], start
+        self.asked: list[tuple[str, bool]] = []
+        self._key = ""
+
+    def host(self, _request: object, *, key: str = "") -> Answers:
+        self._key = key or self._key
+        return self
+
+    def reboot_vm(self, _name: str, *, force: bool = False) -> None:
+        self.asked.append((self._key, force))
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def start_vm(self, _name: str) -> None:
+        if self.start is not None:
+            raise self.start
+
+
+def restarted(store: Store, link: Any) -> tuple[Desktop, Desktop]:
+    """Have a host restart ada's desktop; return the row before and after that."""
+    pool, host_id, epoch = with_desktops(store, 1)
+    store.desktops.assign("office", "ada", "test")
+    report_all(store, host_id, epoch)
+    row, _ = store.restarts.want("office-001", "ada", at_once=False)
+    mark = DesktopMark(row.id, "office", store.incarnation, row.generation)
+    action = RestartVm(row, mark, row.name, key=restart_key(row))
+    ended = threading.Event()
+    calls = DesktopCalls(store, store.hosts.find("gpu01"), lambda _: ended.set())
+    calls.begin(link, Fence(store.incarnation, epoch, store.holder), action, pool, store.images.find("office"))
+    assert ended.wait(60)
+    calls.stop()
+    return row, store.desktops.find("office-001")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_same_key"),
+    [
+        (TooMany("x"), True), (Stopping("x"), True), (Unreachable("x"), True), (ResultUnknown("x"), True),
+        (Busy("another command works on it"), False), (Locked("x"), False),
+    ],
+)  # fmt: skip
+def test_what_its_host_did_not_begin_is_asked_again_later_and_resets_nothing(
+    own_store: Store, error: VgpuctlError, is_same_key: bool
+) -> None:
+    link = Answers(error)
+    before, after = restarted(own_store, link)
+    assert [force for _, force in link.asked] == [False]
+    assert (after.restart_error, after.errors) == (None, 0)
+    assert 0 < after.not_before - now_of(own_store) <= 5, "not at once"
+    assert wants_restart(after, now_of(own_store))
+    assert (restart_key(after) == restart_key(before)) is is_same_key, "a host answers one key once"
+    assert events(own_store, "restart-failed") == []
+
+
+@pytest.mark.parametrize(
+    ("link", "forces", "failed"),
+    [
+        (Answers(NotRebooted("deaf")), [False, True], None),
+        (Answers(NotRebooted("deaf"), NotRebooted("not reported")), [False, True], "gpu01: not reported"),
+        (Answers(PartlyApplied("off")), [False], None),
+        (Answers(PartlyApplied("off"), start=Busy("x")), [False], None),
+        (Answers(PartlyApplied("off"), start=Refused("no")), [False], "gpu01: no"),
+    ],
+)
+def test_only_a_guest_that_was_asked_in_vain_is_reset(
+    own_store: Store, link: Answers, forces: list[bool], failed: str | None
+) -> None:
+    _, after = restarted(own_store, link)
+    assert [force for _, force in link.asked] == forces
+    assert (after.restart_error, after.restart_at is None) == (failed, failed is None)

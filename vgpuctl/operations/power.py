@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import (
-    Busy,
     HostCannot,
     Interrupted,
     InUse,
     LibvirtFailed,
     NoCapacity,
+    NotRebooted,
     PartlyApplied,
     Refused,
     Stale,
@@ -316,7 +316,8 @@ def reboot_vm(host: Host, context: Context, name: str, *, force: bool) -> Outcom
     Raises:
         Unmanaged: vgpuctl did not make the VM.
         Refused: the VM does not run.
-        Busy: the guest has not rebooted in `wait_seconds`; it may do so later.
+        NotRebooted: the guest has not rebooted in `wait_seconds`; it may do so later.
+        Busy: something else works on the VM, or it is unfinished.
         PartlyApplied: the VM went off instead.
     """
     require_writable(host, context)
@@ -368,9 +369,10 @@ def _reboot(host: Host, context: Context, vm: Vm, *, force: bool) -> None:
         error.left.append(f"VM {vm.name}: it is off")
         raise error
     if outcome is RebootOutcome.UNKNOWN and force:
-        raise Busy(f"libvirt has not reported that {vm.name} was reset", hint=f"vgpuctl show-vm {name}", vm=vm.name)
+        text = f"libvirt has not reported that {vm.name} was reset"
+        raise NotRebooted(text, hint=f"vgpuctl show-vm {name}", vm=vm.name)
     if outcome is RebootOutcome.UNKNOWN:
-        raise Busy(
+        raise NotRebooted(
             f"{vm.name} did not reboot within {context.wait_seconds:g} s",
             hint=f"the guest ignores the request, or is slow; to reset it: vgpuctl reboot-vm {name} --force",
             vm=vm.name,

@@ -27,7 +27,7 @@ from tests.hosts import (
 )
 from tests.meanwhile import on_call, rebooted, unchanged, with_calls
 from tests.unit.operations.test_change import reprofile
-from vgpuctl.errors import Busy, Interrupted, InUse, NotFound, PartlyApplied, Refused, Unmanaged
+from vgpuctl.errors import Busy, Interrupted, InUse, NotFound, NotRebooted, PartlyApplied, Refused, Unmanaged
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.port_values import RebootOutcome
 from vgpuctl.model.request import ExistingDisk
@@ -173,7 +173,7 @@ def test_a_dry_run_resets_nothing(host: SimulatedHost) -> None:
 
 def test_a_guest_that_ignores_it_is_busy_and_force_resets_it(tmp_path: Path) -> None:
     host = with_vm(tmp_path, "deaf", text=DEAF)
-    with pytest.raises(Busy, match="deaf did not reboot within 30 s") as caught:
+    with pytest.raises(NotRebooted, match="deaf did not reboot within 30 s") as caught:
         reboot(host.ports, "deaf")
     assert "vgpuctl reboot-vm deaf --force" in str(caught.value.hint)
     assert (caught.value.left, caught.value.undone, resets(host)) == ([], [], [0])
@@ -218,7 +218,7 @@ def test_a_vm_that_goes_off_instead_is_left_and_named(host: SimulatedHost) -> No
 
 
 def test_a_reset_that_libvirt_does_not_report_is_no_success(host: SimulatedHost) -> None:
-    with pytest.raises(Busy, match="has not reported that vm was reset"):
+    with pytest.raises(NotRebooted, match="has not reported that vm was reset"):
         reboot(ending(host, RebootOutcome.UNKNOWN), force=True)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, RowMapping, select, update
+from sqlalchemy import Connection, select, update
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import (
@@ -16,12 +16,17 @@ from vgpuctl.controller.database.rows import (
     pool_of,
     report_columns,
 )
-from vgpuctl.controller.model import Desktop
+from vgpuctl.controller.database.use_rows import follow_use
+from vgpuctl.controller.model import Desktop, DesktopReport
+from vgpuctl.controller.planning.back_off import next_try
 from vgpuctl.controller.planning.phase import phase_of
 from vgpuctl.controller.planning.restarts import WITHOUT_RESTART, wants_restart, why_not_restart
 from vgpuctl.controller.policy import no_desktop
 from vgpuctl.errors import Refused
 from vgpuctl.value import replace
+
+NEW_REQUEST_SECONDS = 0.001
+"""So much later counts a restart that is asked for with another key: its time is in the key (`restart_key`)."""
 
 
 class RestartRows(Rows):
@@ -60,7 +65,8 @@ class RestartRows(Rows):
     def end(self, desktop: Desktop, error: str | None = None) -> None:
         """Note that a restart is done, or why it failed; `desktop`: as it was when that began.
 
-        What was known of the guest before is forgotten: it boots.
+        What was known of the guest before is forgotten: it boots. One that failed may have switched the VM off, which
+        is no log-off: it is started again.
         """
         table = schema.desktop
         with self._write() as connection:
@@ -68,12 +74,29 @@ class RestartRows(Rows):
             row = connection.execute(select(table).where(same).with_for_update(key_share=True)).mappings().first()
             if row is None:
                 return
-            values = {"restart_error": error[:1000]} if error is not None else {**WITHOUT_RESTART, **_booting(row)}
+            before = desktop_of(row)
+            after = replace(before, report=_booting(before.report))
+            ended = WITHOUT_RESTART if error is None else {"restart_error": error[:1000]}
+            values = {**ended, **report_columns(after.report)}
             connection.execute(update(table).where(table.c.id == desktop.id).values(**values))
+            follow_use(self._database, connection, before, after)
             self._changes.touch(desktop.host_id)
             if error is not None:
                 about = About(desktop=desktop.name, user=row["user"])
                 self._note(connection, "restart-failed", f"{desktop.name}: {error}"[:1000], CONTROLLER, about)
+
+    def postpone(self, desktop: Desktop, *, is_new_request: bool) -> None:
+        """Have a restart that its host did not begin tried again in a few seconds; `desktop`: as when that began.
+
+        `is_new_request`: the host has answered, and would answer a request with the same key in the same way.
+        """
+        table = schema.desktop
+        with self._write() as connection:
+            now = self._database.now(connection)
+            asked_at = table.c.restart_at + (NEW_REQUEST_SECONDS if is_new_request else 0.0)
+            same = (table.c.id == desktop.id) & (table.c.restart_at == desktop.restart_at)
+            later = next_try(max(1, desktop.errors), now)
+            connection.execute(update(table).where(same).values(not_before=later, restart_at=asked_at))
 
     @staticmethod
     def _refuse_unready(connection: Connection, desktop: Desktop, now: float) -> None:
@@ -90,10 +113,8 @@ class RestartRows(Rows):
             )
 
 
-def _booting(row: RowMapping) -> dict[str, object]:
-    report = desktop_of(row).report
+def _booting(report: DesktopReport | None) -> DesktopReport | None:
     if report is None:
-        return {}
+        return None
     is_used = report.user is not None
-    boots = replace(report, ready=False, running_since=None, guest_users=None, empty_since=None, after_silence=is_used)
-    return report_columns(boots)
+    return replace(report, ready=False, running_since=None, guest_users=None, empty_since=None, after_silence=is_used)

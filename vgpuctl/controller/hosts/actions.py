@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from vgpuctl.agent.client import AgentHost
@@ -23,7 +24,7 @@ from vgpuctl.controller.planning.host_plan import (
 from vgpuctl.controller.planning.logons import is_local, user_of
 from vgpuctl.controller.planning.phase import is_moved
 from vgpuctl.controller.planning.pool_vm import desktop_vm
-from vgpuctl.errors import Busy, NotFound, PartlyApplied, ResultUnknown, Temporary
+from vgpuctl.errors import NotFound, NotRebooted, PartlyApplied, ResultUnknown, Temporary
 from vgpuctl.model.desktop import Fence, FleetRequest
 
 
@@ -93,14 +94,14 @@ def _restart(link: HostLink, request: FleetRequest, desktop_id: str, key: str, *
             try:
                 link.host(request, key=key).reboot_vm(desktop_id)
                 return
-            except Busy as error:
-                if error.code != Busy.code:  # the agent begins nothing now
-                    raise
+            except NotRebooted:
+                pass  # its guest ignores the request
         link.host(request, key=f"{key}-reset").reboot_vm(desktop_id, force=True)
     except ResultUnknown:
         raise
     except PartlyApplied:
-        link.host(request).start_vm(desktop_id)
+        with suppress(Temporary):  # the next look starts it, as each that is off and should run
+            link.host(request).start_vm(desktop_id)
 
 
 def _delete(host: AgentHost, desktop_id: str) -> None:

@@ -13,12 +13,15 @@ from vgpuctl.agent.protocol import Fenced, Stopping, TooMany
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
 from vgpuctl.controller.hosts.link import HostLink
-from vgpuctl.controller.model import FleetHost, Image, Pool
+from vgpuctl.controller.model import Desktop, FleetHost, Image, Pool
 from vgpuctl.controller.planning.host_plan import AllowLogon, HostAction, MakeVm, RefreshVm, RestartVm
 from vgpuctl.controller.planning.logons import LOGON_CODE
 from vgpuctl.errors import (
+    Busy,
+    Locked,
     NeedsBlob,
     NoCapacity,
+    NotRebooted,
     ResultUnknown,
     Temporary,
     Unreachable,
@@ -98,10 +101,18 @@ class DesktopCalls:
             return True
         text = f"{self._name}: {error.message}"
         if isinstance(action, RestartVm):
-            if not isinstance(error, Unreachable | ResultUnknown | TooMany | Stopping):  # it is asked again
-                self._store.restarts.end(desktop, text)
+            self._note_restart_error(desktop, error, text)
             return False
         counts = not isinstance(error, Temporary | NeedsBlob)
         code = LOGON_CODE if isinstance(action, AllowLogon) and counts else error.code
         self._store.desktops.note_error(desktop.id, code, text, error.hint, counts=counts)
         return False
+
+    def _note_restart_error(self, desktop: Desktop, error: VgpuctlError, text: str) -> None:
+        """Have a restart tried again where the host did nothing, or its answer is not known; else it has failed."""
+        if isinstance(error, Unreachable | ResultUnknown | TooMany | Stopping):
+            self._store.restarts.postpone(desktop, is_new_request=False)
+        elif isinstance(error, Busy | Locked) and not isinstance(error, NotRebooted):
+            self._store.restarts.postpone(desktop, is_new_request=True)
+        else:
+            self._store.restarts.end(desktop, text)
