@@ -306,12 +306,17 @@ def _check_row(table: Table, row: Mapping[str, object]) -> None:
 
 
 def _renew(database: Database, connection: Connection, former: str, source: str) -> Renewed:
-    """Give a database a new incarnation, which waits for an admin."""
+    """Give a database a new incarnation, which waits for an admin.
+
+    Nothing opens it that may have been deleted since: a copy by other means still has tokens and sessions.
+    """
     meta, new = schema.meta, uuid.uuid4().hex
     before = read_restored(connection)
     connection.execute(delete(meta).where(meta.c.key == RESTORED_KEY))
     database.insert_or_update(connection, meta, ("key",), {"key": INCARNATION, "value": new})
     doubt_all(connection)
+    for table in (schema.personal_token, schema.token, schema.web_session):
+        connection.execute(delete(table))
     restored = Restored(
         tuple(sorted({*before.former, former})), database.now(connection), source, before.imported_pools
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, func, insert, select, update
 
 from vgpuctl.controller.clock import ControllerClock
 from vgpuctl.controller.database import schema
@@ -175,6 +175,14 @@ class Rows:
         row["address"] = None if caller is None else caller.address
         row["changed"] = text_of(changed) if changed else None
         connection.execute(insert(schema.event).values(**row, **columns_of(about)))
+
+
+def first_generation(connection: Connection) -> int:
+    """Return the generation of what is made now: higher than that of a former one of the same name.
+
+    The journal's ids only grow, and each change of a generation is an entry there.
+    """
+    return int(connection.execute(select(func.max(schema.event.c.id))).scalar() or 0) + 1
 
 
 def check_generation(what: str, generation: int, expected: int | None) -> None:
