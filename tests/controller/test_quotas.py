@@ -73,6 +73,15 @@ def test_the_most_specific_quota_decides() -> None:
     assert numbers(everybody, Quota("ada", 0, 0, 0)) == {name: (0, "ada") for name in LIMITS}
 
 
+def test_who_saw_a_former_quota_does_not_change_a_new_one(store: Store) -> None:
+    former, _ = store.quotas.put(Quota("@staff", 1), "test")
+    store.quotas.delete("@staff", "test")
+    new, _ = store.quotas.put(Quota("@staff", 5), "test", 0)
+    with pytest.raises(Stale):
+        store.quotas.put(Quota("@staff", 9), "test", former.generation)
+    assert store.quotas.put(Quota("@staff", 6), "test", new.generation)[1]
+
+
 def test_a_quota_counts_desktops_of_all_pools(store: Store) -> None:
     with_pools(store, 4)
     set_quota(store, "everybody", desktops=2)

@@ -150,8 +150,12 @@ def test_a_restore_needs_an_empty_database_that_no_controller_uses(url: str, bac
     store.close()
     first = restore_backup(url, backup, "test", replace=True)
     with opened(url) as restored:
+        restored.tokens.add("ansible", Role.ADMIN, "d" * 64, None, "test")
+        restored.people.put("ada", "test")
+        restored.personal_tokens.add("ada", "laptop", "e" * 64, 30, "ada")
         assert [image.name for image in restored.images.list()] == ["office"]
         second = renew_incarnation(url, "test")
+        assert (restored.tokens.list(), restored.personal_tokens.list()) == ((), ()), "some were deleted since"
         assert second.former == first.incarnation
         with pytest.raises(DatabaseReplaced, match=second.incarnation):
             restored.check()

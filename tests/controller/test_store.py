@@ -145,10 +145,11 @@ def test_hosts(store: Store) -> None:
         add_host(store, "gpu01", machine="other")
     with pytest.raises(Exists, match="in the fleet as host gpu01"):
         add_host(store, "gpu03", machine="machine-gpu01")
-    changed = store.hosts.change("gpu01", "ada", state=FleetHostState.DRAINING, labels={"site": "b"}, if_generation=1)
-    assert (changed.generation, changed.state, changed.labels) == (2, "draining", {"site": "b"})
+    first, draining = host.generation, FleetHostState.DRAINING
+    changed = store.hosts.change("gpu01", "ada", state=draining, labels={"site": "b"}, if_generation=first)
+    assert (changed.generation, changed.state, changed.labels) == (first + 1, "draining", {"site": "b"})
     with pytest.raises(Stale):
-        store.hosts.change("gpu01", "ada", state=FleetHostState.ACTIVE, if_generation=1)
+        store.hosts.change("gpu01", "ada", state=FleetHostState.ACTIVE, if_generation=first)
     store.hosts.hold(host.id, "another machine")
     assert store.hosts.find("gpu01").held == "another machine"
     store.hosts.remove("gpu02", "ada")
@@ -156,6 +157,8 @@ def test_hosts(store: Store) -> None:
         store.hosts.find("gpu02")
     kinds = [(event.kind, event.actor) for event in store.journal.list()]
     assert kinds[2:] == [("host-changed", "ada"), ("host-held", "controller"), ("host-removed", "ada")]
+    store.hosts.remove("gpu01", "ada")
+    assert add_host(store, "gpu01").generation > changed.generation, "who has seen the former one changes nothing"
 
 
 def test_a_lease_has_one_holder(store: Store) -> None:

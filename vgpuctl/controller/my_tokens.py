@@ -31,8 +31,7 @@ class MyTokenCalls:
         """Make a token with which programs are the caller, with what he may do then; its secret is shown this once."""
         from vgpuctl.controller.digests import digest_of, new_token
 
-        if caller.token is not None:
-            raise NotAllowed("a token makes no tokens", hint="sign in on the controller's page", rule="token")
+        refuse_token(caller)
         pool_rules.checked_name(name)
         if not 1 <= days <= MOST_DAYS:
             raise InvalidInput(f"days: {days} is not a number from 1 to {MOST_DAYS}")
@@ -43,6 +42,20 @@ class MyTokenCalls:
     def delete_my_token(self, caller: FleetCaller, name: str) -> Outcome[ApiTokenResult]:
         """Delete a token of the caller's own: it opens nothing any more."""
         return Outcome(True, token_result(self._store.personal_tokens.delete(caller.name, name, caller.name)))
+
+
+def refuse_token(caller: FleetCaller) -> None:
+    """Refuse that somebody gets a credential by a token of a person: it would outlive that token.
+
+    Raises:
+        NotAllowed: the caller has a token of his own, and no session.
+    """
+    if caller.token is not None:
+        raise NotAllowed(
+            "a token of a person makes no tokens and sets no passwords",
+            hint="sign in on the controller's page, or run the command on the controller's machine",
+            rule="token",
+        )
 
 
 def token_result(token: ApiToken, secret: str | None = None) -> ApiTokenResult:

@@ -19,7 +19,7 @@ from vgpuctl.controller.model import (
     Right,
     Role,
 )
-from vgpuctl.controller.my_tokens import token_result
+from vgpuctl.controller.my_tokens import refuse_token, token_result
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.quotas import LIMITS
 from vgpuctl.controller.policy import has_right, has_role, only_admins
@@ -94,6 +94,7 @@ class PeopleCalls:
         from vgpuctl.controller.sessions import check_password, hash_password
         from vgpuctl.model.guest_logon import new_password
 
+        refuse_token(caller)
         given = check_password(name, password) if password is not None else new_password()
         person = self._store.people.set_password(name, hash_password(given), caller.name)
         enable = f"{name} is disabled, and cannot sign in: vgpuctl controller ensure-person {name} --enabled"
@@ -159,6 +160,7 @@ class PeopleCalls:
         days: int | None = None,
     ) -> Outcome[ApiTokenResult]:
         """Make an API token, of a `role` in the fleet, or a `right` on `pools`; its secret is shown this once."""
+        refuse_token(caller)
         pool_rules.checked_name(name)
         if right is not None and (role is not None or not pools):
             raise InvalidInput("a token has either a role, or a right and the pools for it")

@@ -20,6 +20,7 @@ from vgpuctl.controller.database.rows import (
     Rows,
     check_generation,
     columns_of,
+    first_generation,
     host_of,
     nothing_called,
     stop_key,
@@ -81,6 +82,7 @@ class HostRows(Rows):
                 id=str(uuid.uuid4()), name=name, address=address, host_key=host_key, labels=dict(labels),
                 machine_id=facts.machine_id, boot_id=facts.boot_id, driver=facts.driver,
                 agent_version=facts.agent_version, held=held, seen_at=self._database.now(connection),
+                generation=first_generation(connection),
             )  # fmt: skip
             changed = {"labels": json.dumps(dict(labels)), "state": new.state.value}
             connection.execute(insert(host).values(**{**columns_of(new), **changed}))

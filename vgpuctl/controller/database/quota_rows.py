@@ -14,7 +14,15 @@ from sqlalchemy.exc import IntegrityError
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.database.room_rows import room_of
-from vgpuctl.controller.database.rows import About, Rows, check_generation, columns_of, desktop_of, read_text
+from vgpuctl.controller.database.rows import (
+    About,
+    Rows,
+    check_generation,
+    columns_of,
+    desktop_of,
+    first_generation,
+    read_text,
+)
 from vgpuctl.controller.model import EVERYBODY, GROUP_MARK, Desktop, PoolSpec, Quota, QuotaLimit, QuotaUse
 from vgpuctl.controller.planning.changed_fields import changed_fields
 from vgpuctl.controller.planning.quotas import gpu_mib_of, limits_of, refuse_more
@@ -44,7 +52,7 @@ class QuotaRows(Rows):
             before = None if row is None else Quota(**row)
             former = 0 if before is None else before.generation
             check_generation(f"the quota of {quota.who}", former, if_generation)
-            new = replace(quota, set_by=actor, generation=former + 1)
+            new = replace(quota, set_by=actor, generation=former + 1 if former else first_generation(connection))
             if before is not None and replace(before, set_by=actor, generation=new.generation) == new:
                 return before, False
             if before is None:

@@ -104,7 +104,7 @@ class RestartRows(Rows):
         on_host = select(schema.host).where(schema.host.c.id == desktop.host_id)
         row = connection.execute(on_host).mappings().first()
         host = None if row is None else host_of(row)
-        why = why_not_restart(phase_of(desktop, pool_of(pool), host, now).word, host)
+        why = why_not_restart(phase_of(desktop, pool_of(pool), host, now).word, host, desktop.user)
         if why is not None:
             raise Refused(
                 f"{desktop.name} cannot be restarted: {why}",

@@ -49,12 +49,17 @@ class RestoredRows(Rows):
     """What is known of a restore or an import."""
 
     def renew(self, connection: Connection, former: str, origin: RestoreOrigin, event: int) -> str:
-        """Give a database a new incarnation, which waits for an admin; return it. `event`: the id of its next entry."""
+        """Give a database a new incarnation, which waits for an admin; return it. `event`: the id of its next entry.
+
+        Nothing opens it that may have been deleted since: a copy by other means still has tokens and sessions.
+        """
         meta, new = schema.meta, uuid.uuid4().hex
         before, now = read_restored(connection), self._database.now(connection)
         connection.execute(delete(meta).where(meta.c.key == RESTORED_KEY))
         self._database.insert_or_update(connection, meta, ("key",), {"key": INCARNATION, "value": new})
         doubt_all(connection)
+        for table in (schema.personal_token, schema.token, schema.web_session, schema.one_time_secret):
+            connection.execute(delete(table))
         all_former = tuple(sorted({*before.former, former}))
         restored = Restored(all_former, now, origin.source, before.imported_pools, origin.taken_at)
         begin_restored(self._database, connection, restored)

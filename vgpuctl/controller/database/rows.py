@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, func, insert, select, update
 
 from vgpuctl.config.rules import suggest_word
 from vgpuctl.controller.clock import ControllerClock
@@ -185,6 +185,14 @@ class Rows:
             pool = select(schema.pool.c.name).select_from(joined).where(schema.desktop.c.name == about.desktop)
             row["pool"] = pool.scalar_subquery()
         connection.execute(insert(schema.event).values(**row))
+
+
+def first_generation(connection: Connection) -> int:
+    """Return the generation of what is made now: higher than that of a former one of the same name.
+
+    The journal's ids only grow, and each change of a generation is an entry there.
+    """
+    return int(connection.execute(select(func.max(schema.event.c.id))).scalar() or 0) + 1
 
 
 def check_generation(what: str, generation: int, expected: int | None) -> None:

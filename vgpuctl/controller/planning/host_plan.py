@@ -121,7 +121,11 @@ class HostPlan(Value):
 class _Order:
     """In which order actions are begun: users who wait come first."""
 
-    USER, REFRESH, REMOVE, SPARE = range(4)
+    USER, RESTART, REFRESH, REMOVE, SPARE = range(5)
+
+
+MOST_RESTARTS_AT_ONCE = 2
+"""Of a host: a guest may take minutes to reboot, and others wait for calls meanwhile."""
 
 
 Ranked = tuple[int, HostAction]
@@ -368,7 +372,7 @@ def _for_user(call: _Call, view: DesktopView, pool: Pool, images: Mapping[str, I
         return _Order.REMOVE, call.stop()
     restart = None if _is_ended(report, pool) else call.restart(now)
     if restart is not None:
-        return _Order.USER, restart
+        return _Order.RESTART, restart
     if is_off(vm.state) and desktop.power_on and not view.powered_off and not _is_ended(report, pool) and may_begin:
         return _Order.USER, call.act(StartVm)
     return None
@@ -507,11 +511,16 @@ def _within_limits(
     for view in views:
         if view.desktop.pool_id in pools and (view.desktop.id in busy or _is_starting(view, pools, now)):
             starting[view.desktop.pool_id].add(view.desktop.id)
+    restarts = sum(view.desktop.id in busy and wants_restart(view.desktop, now) for view in views)
     begun: list[HostAction] = []
     for _, action in sorted(ranked, key=lambda entry: (entry[0], natural_key(entry[1].desktop.name))):
         if len(begun) >= room:
             break
         pool, desktop = pools.get(action.desktop.pool_id), action.desktop
+        if isinstance(action, RestartVm):
+            if restarts >= MOST_RESTARTS_AT_ONCE:
+                continue
+            restarts += 1
         if isinstance(action, MakeVm | StartVm | PrepareVm | RefreshVm) and pool is not None:
             if len(starting[pool.id] - {desktop.id}) >= pool.spec.starts_per_host:
                 continue

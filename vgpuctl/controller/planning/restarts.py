@@ -32,12 +32,14 @@ def restart_problem(desktop: Desktop, now: float) -> str | None:
     return desktop.restart_error or f"its host did not do it within {RESTART_SECONDS / 60:g} minutes"
 
 
-def why_not_restart(phase: str, host: FleetHost | None) -> str | None:
-    """Return why a desktop of this phase cannot be restarted now; None: it can."""
+def why_not_restart(phase: str, host: FleetHost | None, user: str | None) -> str | None:
+    """Return why a desktop of this phase cannot be restarted now; None: it can. `user`: whose it is."""
     if phase not in RESTARTABLE:
         return f"it is {phase}, and only a desktop that runs and is ready can"
     if host is not None and (host.held is not None or host.state is FleetHostState.MAINTENANCE):
         return "nothing is changed on its host just now"
+    if host is not None and host.state is FleetHostState.DRAINING and user is None:
+        return f"{host.name} is drained, and it is nobody's"
     return None
 
 

@@ -111,10 +111,31 @@ def test_it_is_shown():
 
 
 def test_what_cannot_be_restarted():
-    assert why_not_restart("ready", HOST) is None
-    assert why_not_restart("off", HOST) == "it is off, and only a desktop that runs and is ready can"
+    assert why_not_restart("ready", HOST, None) is None
+    assert why_not_restart("off", HOST, "ada") == "it is off, and only a desktop that runs and is ready can"
     for host in (replace(HOST, held="x"), replace(HOST, state=FleetHostState.MAINTENANCE)):
-        assert why_not_restart("assigned", host) == "nothing is changed on its host just now"
+        assert why_not_restart("assigned", host, "ada") == "nothing is changed on its host just now"
+    draining = replace(HOST, state=FleetHostState.DRAINING)
+    assert why_not_restart("connected", draining, "ada") is None
+    assert why_not_restart("ready", draining, None) == f"{HOST.name} is drained, and it is nobody's"
+    spare = desktop_of(restart_at=NOW, report=ready_report())
+    assert (kinds(spare, host=draining), kinds(WANTED, host=draining)) == ([], ["RestartVm"]), "as it is done"
+
+
+def test_two_restart_at_a_time_after_what_other_users_wait_for():
+    many = [replace(WANTED, id=f"id-{number}", name=f"d-{number:03}") for number in range(1, 6)]
+    starts = replace(many[4], restart_at=None, report=None)
+    rows = [*many[:4], starts]
+    vms = [*map(vm_of, many[:4]), vm_of(starts, **OFF)]
+
+    def begun(*in_flight: str) -> list[tuple[str, str]]:
+        plan = plan_of(rows, vms, POOL, in_flight=in_flight)
+        return [(type(action).__name__, action.desktop.id) for action in plan.actions]
+
+    assert begun() == [("StartVm", "id-5"), ("RestartVm", "id-1"), ("RestartVm", "id-2")]
+    assert begun("id-1") == [("StartVm", "id-5"), ("RestartVm", "id-2")]
+    assert begun("id-1", "id-2") == [("StartVm", "id-5")]
+    assert begun("id-5") == [("RestartVm", "id-1"), ("RestartVm", "id-2")]
 
 
 def test_a_log_on_is_waited_for_half_an_hour_after_a_boot():
