@@ -409,6 +409,8 @@ def test_quotas_and_use_as_an_admin_sees_them(controller: Controller, callers: d
     assert "96 GiB" in run("list-quotas").stdout
     assert "1 of 1 desktops (quota of user)" in run("show-person", "user").stdout
     assert data("show-person", "user")["limits"] == [{"name": "desktops", "used": 1, "most": 1, "who": "user"}]
+    assert {"who": "user", "right": "use", "pool": "office", "people": None} in data("show-person", "user")["rights"]
+    assert "use of office\n" in run("show-person", "user").stdout
     _, body, _ = controller.request("GET", f"{API}/me", **callers["user"])
     assert body["data"]["limits"] == data("show-person", "user")["limits"]
     page = controller.request("GET", "/my", **callers["user"])[1]["text"]

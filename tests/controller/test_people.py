@@ -237,6 +237,18 @@ def test_passwords(timed: Store) -> None:
     assert PASSWORD not in stored
 
 
+def test_the_log_names_who_exists_and_no_password_in_the_wrong_field(
+    timed: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    sign_in = with_password(timed)
+    caplog.set_level("INFO", "vgpuctl.controller")
+    for name in ("Ada", "hunter2hunter2", "no\nname", ""):
+        fails(sign_in, name, ELSEWHERE)
+    assert caplog.messages == [
+        f"a wrong password of {name} from {ELSEWHERE}" for name in ("ada", *["an unknown name"] * 3)
+    ]
+
+
 def test_a_weak_hash_is_replaced(timed: Store) -> None:
     from argon2 import PasswordHasher
 

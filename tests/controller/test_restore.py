@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import make_url, select
 
 from tests.agent.conftest import RunningAgent
 from tests.controller.conftest import IMAGE, Server, add_host, add_image, add_pool, opened, wait_until
@@ -107,6 +107,10 @@ def test_events_after_a_restore_have_ids_that_nobody_has_read(store: Store, url:
     read = store.journal.list()[-1].id
     store.close()
     restore_backup(url, path, "root", replace=True)
+    if url.startswith("sqlite"):
+        assert {
+            stat.S_IMODE(one.stat().st_mode) for one in Path(make_url(url).database or "").parent.glob("*.db*")
+        } == {0o600}
     with opened(url) as restored:
         assert [(one.kind, one.id) for one in restored.journal.list(read)] == [("restored", read + 1)]
         add_image(restored, "another")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import re
 from pathlib import Path
@@ -127,6 +128,11 @@ def test_the_journal_has_filters_and_older_entries(site: Site) -> None:
     assert set(texts("actor_kind=controller&kind=handed-out")) <= set(texts("actor_kind=controller"))
     assert texts("actor_kind=controller")
     assert site.get("/journal?actor_kind=ghost").status == 400
+    today = datetime.datetime.now(datetime.UTC).date()
+    days = [str(today + datetime.timedelta(number)) for number in (-1, 2)]
+    assert texts(f"kind=pool-added&since={days[0]}&until={days[1]}") == added
+    assert texts(f"kind=pool-added&until={days[0]}") == texts(f"kind=pool-added&since={days[1]}") == []
+    assert site.get("/journal?since=yesterday").status == 400
     site.fleet.assign(ADMIN, "design", "zoe")
     name = site.store.desktops.list(user="zoe")[0].name
     assert f"{name} to zoe" in texts("person=zoe")

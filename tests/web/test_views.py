@@ -100,7 +100,7 @@ def every_page(text: str) -> dict[str, PageView]:
         "images": host_views.images_view((image,), query), "image": host_views.image_view(image, query),
         "journal": desktop_views.journal_view((event,), query),
         "people": people_views.people_view((person,), rights, query),
-        "person": people_views.person_view(person, rights, (desktop,)), "tokens": people_views.tokens_view((token,)),
+        "person": people_views.person_view(person, (desktop,)), "tokens": people_views.tokens_view((token,)),
         "rights": people_views.rights_view(rights, (quota,), admin),
         "use": people_views.use_view((use,), {"by": "pool", "pool": text}),
         "progress": progress_views.progress_view(progress),

@@ -160,6 +160,15 @@ def _forbidden(file: SecretFile) -> int:
     return 0o037 if file.group_may_read else 0o077
 
 
+def _check_tokens(one: Installation) -> Finding:
+    endless = one.database.endless_tokens
+    if not endless:
+        return ok("each API token expires")
+    lines = [f"{name}: it never expires" for name in endless]
+    fix = f"vgpuctl controller add-token NEW --days 365 ...; then delete-token {shlex.quote(endless[0])}"
+    return warn(*shorten(lines), fix=fix)
+
+
 def _check_known_hosts(one: Installation) -> Finding:
     """A host's key is in the database since it was added; one without it must be in known_hosts."""
     by_ssh = [host for host in one.hosts if host.address.startswith(SCHEME)]
@@ -301,6 +310,7 @@ CHECKS: tuple[FleetCheck, ...] = (
     FleetCheck("controller", "whether a controller runs here", "the controller's socket", _check_controller),
     FleetCheck("one-controller", "that one controller has SQLite", "leases, the lock", _of_database(_check_alone)),
     FleetCheck("secrets", "who can read secrets", "the modes of state directory, URL, keys, token", _check_secrets),
+    FleetCheck("tokens", "API tokens that never expire", "the tokens", _of_database(_check_tokens)),
     FleetCheck("known-hosts", "the SSH keys of hosts", "the database, known_hosts", _of_database(_check_known_hosts)),
     FleetCheck("hosts", "whether the hosts' agents answer", "when they did; silent ones", _of_database(_check_hosts)),
     FleetCheck("leases", "which controller has each host", "the leases", _of_database(_check_leases)),

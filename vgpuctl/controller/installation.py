@@ -60,6 +60,7 @@ class DatabaseFacts(Value):
 
     `now`: its time; `late_seconds`: by how much it is behind this machine's. `problem`: why it cannot be used.
     `journal`: who could change the journal there; None: SQLite. `broken_triggers`: those that do not keep it.
+    `endless_tokens`: the API tokens that never expire.
     """
 
     name: str
@@ -72,6 +73,7 @@ class DatabaseFacts(Value):
     fix: str | None = None
     journal: JournalGuard | None = None
     broken_triggers: tuple[str, ...] = ()
+    endless_tokens: tuple[str, ...] = ()
 
 
 class SecretFile(Value):
@@ -203,9 +205,11 @@ def _facts(store: Store, path: str | None) -> DatabaseFacts:
     now = store.now()
     late = (before + time.time()) / 2 - now
     name, journal, broken = store.database.name, store.journal.guard(), store.journal.broken_triggers()
+    endless = tuple(one.name for one in store.tokens.list() if one.expires_at is None)
     return DatabaseFacts(
-        name, path is not None, path, store.version, now, late, journal=journal, broken_triggers=broken
-    )
+        name, path is not None, path, store.version, now, late,
+        journal=journal, broken_triggers=broken, endless_tokens=endless,
+    )  # fmt: skip
 
 
 def _find_process(path: str) -> ProcessFacts:

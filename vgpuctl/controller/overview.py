@@ -17,7 +17,7 @@ from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, stat
 from vgpuctl.controller.planning.phase import SILENT_SECONDS, PhaseWord, phase_of
 from vgpuctl.controller.planning.schedules import wanted_spare
 from vgpuctl.controller.policy import sees_pool
-from vgpuctl.controller.times import time_text
+from vgpuctl.controller.times import day_start, time_text
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.image_copy import CopyState
 from vgpuctl.model.outcome import QueryResult
@@ -124,13 +124,15 @@ class OverviewCalls:
         pool: str | None = None,
         host: str | None = None,
         desktop: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
         before: int | None = None,
         limit: int = 100,
     ) -> QueryResult[tuple[FleetEventResult, ...]]:
         """Return the last entries of the journal, the newest first: of a kind, by or about a person, and so on.
 
-        `actor_kind`: who asked for it is `local`, `token`, `person` or `controller`. `before`: only those that are
-        older than the entry with this id.
+        `actor_kind`: who asked for it is `local`, `token`, `person` or `controller`. `since`, `until`: days in UTC,
+        `until` not included, like 2026-11-01. `before`: only those that are older than the entry with this id.
         """
         if actor_kind is not None and actor_kind not in ACTOR_KINDS:
             raise InvalidInput(f"actor_kind: one of {', '.join(ACTOR_KINDS)}")
@@ -143,6 +145,8 @@ class OverviewCalls:
             pool=pool,
             host=host,
             desktop=desktop,
+            since=None if since is None else day_start("since", since),
+            until=None if until is None else day_start("until", until),
             before=before,
             limit=limit,
         )

@@ -58,9 +58,11 @@ class PeopleCalls:
         return QueryResult(tuple(map(_person_result, self._store.people.list(after=after, limit=limit))))
 
     def show_person(self, caller: FleetCaller, name: str) -> QueryResult[PersonResult]:
-        """Return one person."""
+        """Return one person, with what he may."""
         result = _person_result(self._store.people.find(name))
-        return QueryResult(replace(result, limits=self._limits(name)))
+        mine = {name, EVERYBODY, *(f"{GROUP_MARK}{group}" for group in result.groups)}
+        rights = tuple(one for one in self.list_entitlements(caller).data if one.who in mine)
+        return QueryResult(replace(result, limits=self._limits(name), rights=rights))
 
     def _limits(self, person: str) -> tuple[LimitResult, ...]:
         use, limits = self._store.quotas.of_person(person)

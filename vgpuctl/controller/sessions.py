@@ -23,6 +23,7 @@ from vgpuctl.controller.model import FleetCaller, Realm
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.sign_in.signed_in import WRONG, SignInRefused
 from vgpuctl.errors import InvalidInput, NotAllowed, Temporary
+from vgpuctl.model.names import is_visible
 from vgpuctl.value import Value
 
 Answer = TypeVar("Answer")
@@ -39,6 +40,8 @@ IDLE_SECONDS = 2 * 3600.0
 HASHES_AT_ONCE = 3
 """Each takes 64 MiB of memory and a quarter of a second of CPU."""
 HASH_WAIT_SECONDS = 10.0
+MOST_SHOWN = 64
+"""So many characters of a name are in the log."""
 LEAST_CHARACTERS, MOST_CHARACTERS = 12, 200
 MAX_BUCKETS = 20_000
 
@@ -148,12 +151,17 @@ class PasswordSignIn:
             person, realm = self._check(name.strip(), password) if account else _nobody()
         except WrongPassword:
             is_wrong = True
-            log.info("a wrong password from %s", network)
+            log.info("a wrong password of %s from %s", self._known_name(account), network)
             raise
         finally:
             for (limit, key), tries in zip(limits, counted, strict=True):
                 limit.count(key, 0.0 if is_wrong else -tries)
         return self.begin(person.name, realm, address, person.groups, person.shown, account)
+
+    def _known_name(self, account: str) -> str:
+        """Return an account for the log. A name that nobody has may be a password, in the wrong field."""
+        known = self._store.people.name_of(account) if account else None
+        return "an unknown name" if known is None else "".join(filter(is_visible, known))[:MOST_SHOWN]
 
     def _check(self, name: str, password: str) -> tuple[_Checked, Realm]:
         """Return who this is, and who says so.

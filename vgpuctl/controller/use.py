@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.config import rules
 from vgpuctl.controller.model import CallerKind, DesktopUse, FleetCaller, Right
 from vgpuctl.controller.policy import has_right
+from vgpuctl.controller.times import day_start
 from vgpuctl.errors import InvalidInput, NoCapacity, NotAllowed, Refused, VgpuctlError
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.people import UseResult
@@ -51,8 +51,8 @@ class UseCalls:
             raise InvalidInput(f"by: {error}") from error
         if not 1 <= limit <= 1000:
             raise InvalidInput(f"limit: {limit} is not a number from 1 to 1000")
-        end = self._store.now() if until is None else _day("until", until)
-        begin = end - DEFAULT_DAYS * DAY_SECONDS if since is None else _day("since", since)
+        end = self._store.now() if until is None else day_start("until", until)
+        begin = end - DEFAULT_DAYS * DAY_SECONDS if since is None else day_start("since", since)
         if not begin < end <= begin + MOST_DAYS * DAY_SECONDS:
             raise InvalidInput(f"since, until: {since} to {until or 'now'} are not 1 to {MOST_DAYS} days")
         pools = None
@@ -76,14 +76,6 @@ class UseCalls:
                 person = caller.name
             if pool is not None and person is not None:
                 self._store.use.refuse(str(pool), str(person), error.code)
-
-
-def _day(name: str, text: str) -> float:
-    try:
-        day = datetime.date.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(f"{name}: {text[:60]!a} is no day like 2026-11-01") from None
-    return datetime.datetime(day.year, day.month, day.day, tzinfo=datetime.UTC).timestamp()
 
 
 def _result(use: DesktopUse) -> UseResult:

@@ -69,6 +69,7 @@ def with_journal(**more: object) -> Installation:
             "journal", replace(GOOD, database=replace(SQLITE, broken_triggers=("event_no_update",))), "fail",
             "event_no_update", "restore --replace",
         ),
+        ("tokens", replace(GOOD, database=replace(SQLITE, endless_tokens=("ci",))), "warn", "ci", "delete-token ci"),
         ("journal", with_journal(), "ok", "belongs to vgpuctl_journal; fleet adds entries", ""),
         ("journal", with_journal(triggers=1), "fail", "1 of 2 triggers", "ENABLE TRIGGER ALL"),
         ("journal", with_journal(may_change=True, owner="fleet"), "warn", "belongs to fleet", "who changed what"),

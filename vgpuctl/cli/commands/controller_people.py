@@ -67,9 +67,12 @@ TOKENS = Listing(
 
 def _person_page(data: PersonResult) -> Page:
     page = pairs_page(data, "name", "realm", "groups", "disabled", "has_password", "shown", "signed_in")
-    return Page(
-        [*page.blocks, *(f"{limit_text(one.name, one.used, one.most)} (quota of {one.who})" for one in data.limits)]
-    )
+    rights = [
+        f"{one.right} of {one.pool or 'the fleet'}{'' if one.who == data.name else f' (by {one.who})'}"
+        for one in data.rights
+    ]
+    limits = [f"{limit_text(one.name, one.used, one.most)} (quota of {one.who})" for one in data.limits]
+    return Page([*page.blocks, *(rights or ["no rights"]), *limits])
 
 
 def _changed_person(data: Any) -> Page:

@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from select import select as select_files
 from typing import Any
 
@@ -231,6 +231,7 @@ class Database:
                 pool_size=POOL_SIZE,
                 max_overflow=MORE_CONNECTIONS,
             )
+            event.listen(engine, "do_connect", _make_private_file)
             event.listen(engine, "connect", _prepare_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
@@ -314,6 +315,12 @@ def _parse(url: str) -> URL:
 def _reason(error: DBAPIError) -> str:
     lines = [line.strip() for line in str(error.orig).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error.orig).__name__
+
+
+def _make_private_file(_: object, __: object, arguments: list[Any], ___: object) -> None:
+    """Make the file of a new database for its owner alone; SQLite's other files get its mode."""
+    with suppress(OSError):  # it is there, or SQLite says what is wrong
+        os.close(os.open(arguments[0], os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:

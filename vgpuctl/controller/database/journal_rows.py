@@ -75,10 +75,15 @@ class JournalRows(Rows):
         pool: str | None = None,
         host: str | None = None,
         desktop: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
         before: int | None = None,
         limit: int = MAX_EVENTS,
     ) -> tuple[FleetEvent, ...]:
-        """Return entries, the newest first, that are older than one; `person`: who did it, or whom it is about."""
+        """Return entries, the newest first, that are older than one; `person`: who did it, or whom it is about.
+
+        `since`, `until`: of that time, `until` not included.
+        """
         event = schema.event
         statement = select(event).order_by(event.c.id.desc()).limit(min(limit, MAX_EVENTS))
         equal = (
@@ -92,6 +97,10 @@ class JournalRows(Rows):
             statement = statement if value is None else statement.where(column == value)
         if person is not None:
             statement = statement.where((event.c.actor == person) | (event.c.user == person))
+        if since is not None:
+            statement = statement.where(event.c.at >= since)
+        if until is not None:
+            statement = statement.where(event.c.at < until)
         if before is not None:
             statement = statement.where(event.c.id < before)
         with self._database.read() as connection:

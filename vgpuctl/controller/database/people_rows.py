@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.entitlement_rows import read_caller
@@ -59,6 +59,13 @@ class PeopleRows(Rows):
         with self._database.read() as connection:
             local = (table.c.name == name) & (table.c.realm == Realm.LOCAL.value) & table.c.disabled.is_(False)
             return connection.execute(select(table.c.password).where(local)).scalar()
+
+    def name_of(self, account: str) -> str | None:
+        """Return the person of an account, which has small letters; None: there is nobody."""
+        name = schema.person.c.name
+        with self._database.read() as connection:
+            person = connection.execute(select(name).where(func.lower(name) == account).order_by(name)).scalar()
+        return None if person is None else str(person)
 
     def put(
         self,

@@ -85,13 +85,13 @@ def desktop_view(one: DesktopResult, events: Sequence[FleetEventResult] | None, 
     return PageView(one.name, "desktops", summary, tuple(sections), (Link("Desktops", "/desktops"),))
 
 
-JOURNAL_FILTERS = ("kind", "actor_kind", "person", "pool", "host", "desktop")
+JOURNAL_FILTERS = ("kind", "actor_kind", "person", "pool", "host", "desktop", "since", "until")
 PAGE_EVENTS = 100
 
 
 def journal_view(events: Sequence[FleetEventResult], query: Query) -> PageView:
     """Return a page of the journal, the newest first."""
-    labels = ("Kind", "By a", "Person", "Pool", "Host", "Desktop")
+    labels = ("Kind", "By a", "Person", "Pool", "Host", "Desktop", "Since day", "Until day")
     choices = {"actor_kind": options(ACTOR_KINDS, query.get("actor_kind", ""))}
     fields = tuple(
         Filter(name, text, query.get(name, ""), choices.get(name))

@@ -215,7 +215,7 @@ def _people(ask: Ask, query: Mapping[str, str]) -> PageView:
 def _person(ask: Ask, query: Mapping[str, str]) -> PageView:
     one = ask("show-person", name=query["name"])
     desktops = ask("list-desktops", user=one.name, limit=PAGE_DESKTOPS)
-    view = people_views.person_view(one, ask("list-entitlements"), desktops)
+    view = people_views.person_view(one, desktops)
     return _with_buttons(view, ask, "/people/{name}", name=one.name, shown=one)
 
 
@@ -276,7 +276,7 @@ PAGES = (
     PageKind("/capacity", ("show-capacity",), (), _capacity, is_live=False),
     PageKind("/progress", ("show-progress",), (), _progress),
     PageKind("/people", ("list-people", "list-entitlements"), ("after",), _people),
-    PageKind("/people/{name}", ("show-person", "list-entitlements", "list-desktops"), (), _person),
+    PageKind("/people/{name}", ("show-person", "list-desktops"), (), _person),
     PageKind("/rights", ("list-entitlements",), (), _rights, more=("list-quotas",)),
     PageKind("/use", ("show-use",), USE_FILTERS, _use, is_live=False, csv=_use_csv),
     PageKind("/tokens", ("list-tokens",), (), _tokens),

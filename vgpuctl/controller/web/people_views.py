@@ -55,14 +55,14 @@ def people_view(people: Sequence[PersonResult], rights: Sequence[EntitlementResu
     return PageView("People", "people", summary, (Section("people", "People", "table", table, (*first, *more)),))
 
 
-def person_view(one: PersonResult, rights: Sequence[EntitlementResult], desktops: Sequence[DesktopResult]) -> PageView:
+def person_view(one: PersonResult, desktops: Sequence[DesktopResult]) -> PageView:
     """Return the page of a person."""
     facts = (
         Fact("State", _state(one)),
         Fact("Full name", Cell(one.shown) if one.shown else NOTHING),
         Fact("Signs in by", Cell(one.realm) if one.realm else NOTHING),
         Fact("Groups", Cell(", ".join(one.groups)) if one.groups else NOTHING),
-        Fact("May", Cell("; ".join(rights_of(one, rights)) or "nothing")),
+        Fact("May", Cell("; ".join(rights_of(one, one.rights)) or "nothing")),
         Fact("Last sign-in", time_cell(one.signed_in)),
     )
     links = (Link("Journal", with_query("/journal", {"person": one.name})), Link("All rights", "/rights"))

@@ -52,7 +52,8 @@ class PersonResult(Value):
     """Somebody who signs in, or has a desktop. `realm`: who checks the password: local, oidc or ldap; null: none yet.
 
     `groups`: as at the last log-in. `password`: a new one, only in the answer that made it. `shown`: the full name, as
-    a directory says it. `limits`: what quotas limit, only of one person that is asked for.
+    a directory says it. `limits`: what quotas limit, `rights`: what he may, by his name, by a group or as
+    everybody; both only of one person that is asked for.
     """
 
     name: str
@@ -65,6 +66,7 @@ class PersonResult(Value):
     generation: int
     password: str | None = None
     limits: tuple[LimitResult, ...] = ()
+    rights: tuple[EntitlementResult, ...] = ()
 
 
 class EntitlementResult(Value):
