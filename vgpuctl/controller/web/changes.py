@@ -471,7 +471,7 @@ _ALL = (
         reads="show-desktop", done="restart",
     ),
     WebChange(
-        "/my/password", "new-password", "New password", "New password in {name}", (_NAME,),
+        "/my/new-password", "new-password", "New password", "New password in {name}", (_NAME,),
         "You get a new one-time password, which is shown this once. The former one is no longer good.", "/my",
         reads="show-desktop",
     ),

@@ -249,8 +249,10 @@ def _capacity(ask: Ask, query: Mapping[str, str]) -> PageView:
 
 
 def _mine(ask: Ask, query: Mapping[str, str]) -> PageView:
-    pools, desktops, limits = ask("list-my-pools"), ask("list-my-desktops"), ask("show-myself").limits
-    view = portal_views.portal_view(pools, desktops, ask.token, limits, ask.caller.name, ask.site)
+    pools, desktops, myself = ask("list-my-pools"), ask("list-my-desktops"), ask("show-myself")
+    view = portal_views.portal_view(
+        pools, desktops, ask.token, myself.limits, ask.caller.name, ask.site, own_password=myself.own_password
+    )
     done = portal_views.done_section(query.get("done", ""), query.get("name", ""))
     return view if done is None else replace(view, sections=(done, *view.sections))
 
