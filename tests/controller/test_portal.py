@@ -139,6 +139,15 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     for action in ("stop", "release"):
         eve.open(f"/my/{action}?name=office-001")
         assert (eve.status, "there is no desktop office-001" in eve.text) == (404, True), action
+    desktop = data("show-desktop", "office-001")
+    ada.open("/desktops/office-001")
+    buttons = ada.page.xpath("//p[@class='buttons']/a")
+    assert {(one.text, one.get("href").partition("?")[0]) for one in buttons} >= {
+        ("Shut down", "/my/stop"), ("Give back", "/my/release"),
+    }  # fmt: skip
+    assert not any(one.get("href").startswith("/change/") for one in buttons)
+    assert not any(text in ada.text for text in (desktop["mac"], desktop["id"], "Profile", "Host", "Release"))
+    ada.open("/my")
     ada.press("Shut down office-001")
     assert "not saved is lost" in ada.text
     assert data("show-desktop", "office-001")["power"] == "on", "it asks first"
