@@ -233,7 +233,9 @@ def test_answers_have_what_a_caller_sees(controller: Controller, callers: dict[s
         ("user", "office"), ("helper", "office"), ("manager", "office"),
     }  # fmt: skip
     _, body, _ = controller.request("GET", f"{API}/me", **callers["user"])
-    assert body["data"] == {"name": "user", "kind": "person", "role": None, "rights": {"office": "use"}, "limits": []}
+    assert body["data"] == {
+        "name": "user", "kind": "person", "role": None, "rights": {"office": "use"}, "limits": [], "own_password": True,
+    }  # fmt: skip
 
 
 def test_a_pools_manager_makes_no_managers(controller: Controller, callers: dict[str, dict[str, str]]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from lxml import html
 
 from tests.agent.conftest import RunningAgent
-from tests.controller.conftest import IMAGE, SPEC, wait_until
+from tests.controller.conftest import IMAGE, SPEC, opened, wait_until
 from tests.controller.controllers import Controller, running_controller
 from vgpuctl.controller.callers import HEADER
 from vgpuctl.controller.planning.phase import PhaseWord
@@ -24,6 +24,7 @@ from vgpuctl.controller.web.forms import ACTIONS, local_path
 from vgpuctl.controller.web.parts import Visitor
 from vgpuctl.controller.web.portal_views import portal_view
 from vgpuctl.controller.web.render import render_page, render_sign_in
+from vgpuctl.errors import NotAllowed
 from vgpuctl.model.results.people import MyDesktopResult, MyPoolResult
 from vgpuctl.value import replace
 
@@ -138,6 +139,15 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     for action in ("stop", "release"):
         eve.open(f"/my/{action}?name=office-001")
         assert (eve.status, "there is no desktop office-001" in eve.text) == (404, True), action
+    desktop = data("show-desktop", "office-001")
+    ada.open("/desktops/office-001")
+    buttons = ada.page.xpath("//p[@class='buttons']/a")
+    assert {(one.text, one.get("href").partition("?")[0]) for one in buttons} >= {
+        ("Shut down", "/my/stop"), ("Give back", "/my/release"),
+    }  # fmt: skip
+    assert not any(one.get("href").startswith("/change/") for one in buttons)
+    assert not any(text in ada.text for text in (desktop["mac"], desktop["id"], "Profile", "Host", "Release"))
+    ada.open("/my")
     ada.press("Shut down office-001")
     assert "not saved is lost" in ada.text
     assert data("show-desktop", "office-001")["power"] == "on", "it asks first"
@@ -151,7 +161,7 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     assert data("show-desktop", "office-001")["address"] in ada.open("/my")
     assert "gpu01" not in ada.text, "nothing of its host"
     token = ada.page.xpath("//form//input[@name='token']/@value")[0]
-    ada.post("/my/password?name=office-001", {"token": token, "once": "1"})
+    ada.post("/my/new-password?name=office-001", {"token": token, "once": "1"})
     assert (ada.status, "nobody has an account in office-001" in ada.text) == (400, True)
     ada.open("/my")
     ada.press("Give back office-001")
@@ -169,6 +179,67 @@ def test_from_the_first_page_to_a_desktop_and_back(controller: Controller, agent
     assert "Password" in ada.text
     ada.open("/my")
     assert (ada.status, "Password" in ada.text) == (401, True)
+
+
+def test_ones_own_password(controller: Controller) -> None:
+    ada, other = signed_in(controller), signed_in(controller)
+    assert ada.page.xpath("//a[@href='/my/password']/text()") == ["Your password"]
+    given = {"old": PASSWORD, "new": "another good one", "again": "another good one"}
+    for wrong, problem in (
+        ({"old": "x"}, "the old password is wrong"), ({"again": "x"}, "the two new passwords differ"),
+        ({"new": "short", "again": "short"}, "12 to 200 characters"),
+        ({"new": PASSWORD, "again": PASSWORD}, "the new password is the old one"),
+    ):  # fmt: skip
+        ada.open("/my/password")
+        text = ada.press("Change the password", **{**given, **wrong})
+        assert (ada.status, problem in ada.text) == (400, True), problem
+        assert PASSWORD not in text
+        assert "another good one" not in text
+    other.open("/my")
+    assert other.status == 200
+    token = ada.page.xpath("//form//input[@name='token']/@value")[0]
+    for headers in ({"Sec_Fetch_Site": "cross-site"}, {}):
+        ada.post("/my/password", {**given, "token": token if headers else "x"}, **headers)
+        assert ada.status == 403
+    ada.open("/my/password")
+    ada.press("Change the password", **given)
+    assert "Your password was changed." in ada.text
+    other.open("/my")
+    assert other.status == 401, "her other sessions end"
+    assert signed_in(controller).status == 401, "the old one is no longer good"
+    events = [one for one in controller.data("list-events") if one["kind"] == "password-set"]
+    assert [(one["actor"], one["actor_kind"]) for one in events if one["user"] == "ada"][-1] == ("ada", "person")
+
+
+def test_a_password_is_changed_in_a_session_alone_and_guessed_no_faster(controller: Controller) -> None:
+    path, request = "/api/v1/me/password", controller.request
+    given = {"old": PASSWORD, "new": "another good one"}
+    eve = signed_in(controller, "eve")
+    asking = eve.asking
+    status, body, _ = request("POST", "/api/v1/me/tokens", {"name": "laptop"}, **asking)
+    assert status == 200
+    laptop = {"Authorization": f"Bearer {body['data']['secret']}"}
+    tool = {"Authorization": f"Bearer {controller.run('add-token', 'tool', '--role', 'admin').stdout.strip()}"}
+    assert [request("POST", path, given, **one)[0] for one in (laptop, tool, {})] == [403, 403, 401]
+    for wrong in ({}, {"old": PASSWORD}, {**given, "new": 7}, {**given, "name": "ada"}):
+        assert request("POST", path, wrong, **asking)[0] == 400, wrong
+    for _ in range(5):
+        assert request("POST", path, {**given, "old": "wrong"}, **asking)[0] == 401
+    status, body, _ = request("POST", path, given, **asking)
+    assert (status, body["error"]["code"]) == (429, "too-many-tries")
+    ada = signed_in(controller).asking
+    assert controller.run("set-password", "ada").returncode == 0, "an admin was faster"
+    assert request("POST", path, given, **ada)[0] == 401
+    with opened(f"sqlite:///{controller.directory}/state/fleet.db") as store, store.database.write() as connection:
+        connection.exec_driver_sql("UPDATE person SET realm = 'oidc' WHERE name = 'eve'")
+    eve.open("/my")
+    assert (eve.status, "Your password" in eve.text) == (200, False)
+    eve.open("/my/password")
+    assert (eve.status, "Your directory has it" in eve.text) == (404, True)
+    status, body, _ = request("POST", path, given, **asking)
+    assert (status, "you sign in by oidc" in body["error"]["message"]) == (403, True)
+    with opened(f"sqlite:///{controller.directory}/state/fleet.db") as store, pytest.raises(NotAllowed, match="ended"):
+        store.people.set_password("ada", "x", "ada", session="another one's")
 
 
 def test_signing_in(controller: Controller) -> None:
@@ -252,14 +323,14 @@ def test_each_button_is_a_call() -> None:
     floating = portal_view([pool], [replace(running, kind="floating")], "token")
     page2 = html.fromstring(render_page(floating, Visitor(), None))
     assert {form.action for form in page.forms} == {
-        *(f"/my/{action}" for action in ACTIONS), "/my/password", "/my/restart", "/my/stop",
+        *(f"/my/{action}" for action in ACTIONS), "/my/new-password", "/my/restart", "/my/stop",
     }  # fmt: skip
     assert "The restart failed" not in page.text_content()
     failed = portal_view([pool], [replace(running, restart_failed=True)], "token")
     assert "The restart failed" in render_page(failed, Visitor(), None)
     assert "/my/release" in {form.action for form in page2.forms}
     asking = {form.action for form in (*page.forms, *page2.forms) if form.method == "GET"}
-    assert asking == {"/my/release", "/my/restart", "/my/stop", "/my/password"} <= CHANGES.keys()
+    assert asking == {"/my/release", "/my/restart", "/my/stop", "/my/new-password"} <= CHANGES.keys()
 
 
 @pytest.mark.parametrize("phase", list(PhaseWord))

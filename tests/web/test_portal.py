@@ -192,6 +192,65 @@ def test_a_person_makes_a_token(browser: Browser, tmp_path: Path) -> None:
         context.close()
 
 
+def test_a_person_changes_the_password(browser: Browser, tmp_path: Path) -> None:
+    with running_site(tmp_path) as site:
+        site.fleet.ensure_person(ADMIN, "ada")
+        site.fleet.set_password(ADMIN, "ada", PASSWORD)
+        context = browser.new_context(base_url=site.url)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.goto("/my")
+        page.get_by_label("Name").fill("ada")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="Your password").click()
+        for old in ("wrong", PASSWORD):
+            page.get_by_label("Old password").fill(old)
+            page.get_by_label("New password", exact=True).fill("another good one")
+            page.get_by_label("New password again").fill("another good one")
+            page.keyboard.press("Enter")
+            if old == "wrong":
+                expect(page.get_by_role("alert")).to_have_text("the old password is wrong")
+                looked_at(page, "password")
+        expect(page.locator("#done")).to_contain_text("Your password was changed.")
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Name").fill("ada")
+        page.get_by_label("Password").fill("another good one")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="My desktops")).to_be_visible()
+        context.close()
+
+
+def test_an_admins_menu_has_one_line_and_scrolls_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    with running_site(tmp_path) as site:
+        site.fleet.ensure_person(ADMIN, "ada.lovelace@example.org")
+        site.fleet.set_password(ADMIN, "ada.lovelace@example.org", PASSWORD)
+        site.fleet.entitle(ADMIN, "ada.lovelace@example.org", "admin")
+        context = browser.new_context(base_url=site.url, viewport={"width": 1280, "height": 800})
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.goto("/")
+        page.get_by_label("Name").fill("ada.lovelace@example.org")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        for width in (1280, 1440, 1600, 1024, 800, 360):
+            page.set_viewport_size({"width": width, "height": 800})
+            if "SHOTS" in os.environ:
+                page.screenshot(path=f"{os.environ['SHOTS']}/menu-{width}.png")
+            box = page.get_by_role("button", name="Sign out").bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= width, width
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            if width >= 1280:
+                assert page.evaluate("document.querySelector('.top').offsetHeight") < 60, width
+        nav = page.get_by_role("navigation", name="Main")
+        assert nav.evaluate("one => one.scrollWidth > one.clientWidth")
+        assert "gradient" in nav.evaluate("one => getComputedStyle(one).maskImage"), "it shows that there is more"
+        page.get_by_role("link", name="My desktops").click()
+        expect(page.get_by_role("heading", name="My desktops")).to_be_visible()
+        context.close()
+
+
 def test_a_page_ends_with_its_session(browser: Browser, tmp_path: Path) -> None:
     """Who is disabled sees on his open page, without reloading it, that he is no longer signed in."""
     with running_site(tmp_path, hosts=1, maximum=6, spare=2) as site:

@@ -74,6 +74,7 @@ class ControllerApi:
             self._route(f"{API}/openapi.json", self._openapi, None),
             self._route(f"{API}/session", self._sign_in, None, "POST"),
             self._route(f"{API}/session", self._sign_out, Access(None, myself=True), "DELETE"),
+            self._route(f"{API}/me/password", self._change_password, Access(None, myself=True), "POST"),
         ]
         for call in CALLS.values():
             routes.append(Route(API + call.path, self._answer(call), methods=[call.method], name=call.name))
@@ -141,6 +142,17 @@ class ControllerApi:
         response = _json({})
         set_cookie(request, response, None)
         return response
+
+    async def _change_password(self, request: Request) -> Response:
+        """Change the password of who asks: `old` and `new`; his other sessions end."""
+        given = await read_body(request)
+
+        def change() -> None:
+            self._fleet.refuse_unconfirmed("set-password")
+            self._callers.change_password(request, given)
+
+        await self._callers.threads.run(change)
+        return _json({})
 
     async def _openapi(self, _: Request) -> Response:
         return _json(openapi.document())

@@ -113,6 +113,22 @@ class Callers:
         except VgpuctlError as error:
             raise for_strangers(error) from error
 
+    def change_password(self, request: Request, given: Mapping[str, object], token: str | None = None) -> None:
+        """Change the password of who asks. `token`: as `find`.
+
+        Raises:
+            InvalidInput: `old` and `new` are not in the request. VgpuctlError: as `PasswordSignIn.change_password`.
+        """
+        caller, old, new = self.find(request, changes=True, token=token), given.get("old"), given.get("new")
+        if caller.kind is not CallerKind.PERSON or caller.token is not None:
+            raise NotAllowed(
+                "a token changes no password", hint="sign in on the controller's page: /my/password", rule="token"
+            )
+        if given.keys() != {"old", "new"} or not isinstance(old, str) or not isinstance(new, str):
+            raise InvalidInput("password: it takes old and new, two texts")
+        with self._store.changes.made_by(caller):
+            self.passwords.change_password(caller.name, old, new, address_of(request), caller.session or "")
+
     def sign_out(self, request: Request) -> None:
         """End the session of a request."""
         self.passwords.sign_out(session_secret(request) or "")

@@ -46,8 +46,10 @@ class PeopleCalls:
         """Return who asks, and what he may do."""
         role = None if caller.role is None else str(caller.role)
         rights = {pool: str(right) for pool, right in sorted(caller.rights.items())}
-        limits = self._limits(caller.name) if caller.kind is CallerKind.PERSON else ()
-        return QueryResult(MyselfResult(caller.name, str(caller.kind), role, rights, limits))
+        is_person = caller.kind is CallerKind.PERSON
+        limits = self._limits(caller.name) if is_person else ()
+        own_password = is_person and self._store.people.realm(caller.name) is Realm.LOCAL
+        return QueryResult(MyselfResult(caller.name, str(caller.kind), role, rights, limits, own_password))
 
     def list_people(
         self, caller: FleetCaller, after: str | None = None, limit: int = 1000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signing in with a password, and the sessions that follow.
+"""Signing in with a password, the sessions that follow, and a new password of one's own.
 
 A session's secret is in a cookie; the database has its digest. Tries are limited by address, and by account and
 address: who tries many passwords of somebody waits, and that somebody signs in meanwhile from where he is known.
@@ -133,6 +133,38 @@ class PasswordSignIn:
             NotAllowed: the account is disabled. SignInRefused: the server's answer about him cannot be used.
             Temporary: too many sign in at once, or the server does not answer.
         """
+        person, realm = self._checked(name, password, address)
+        return self.begin(person.name, realm, address, person.groups, person.shown, _account_of(name, password))
+
+    def change_password(self, name: str, old: str, new: str, address: str, session: str) -> None:
+        """Change the password of a local person who has signed in; his other sessions end. `session`: its digest.
+
+        Raises:
+            NotAllowed: his password is another server's, or his session has ended meanwhile.
+            InvalidInput: the new one is not good enough, or is the old one. WrongPassword, TooManyTries, Temporary: as
+            `sign_in`, about the old one.
+        """
+        realm = self._store.people.realm(name)
+        if realm is not Realm.LOCAL:
+            raise NotAllowed(
+                f"you sign in by {realm}: the controller has no password of yours",
+                hint="your directory has your password: change it there",
+                rule="realm",
+            )
+        if check_password(name, new) == old:
+            raise InvalidInput("the new password is the old one")
+        try:
+            self._checked(name, old, address)
+        except WrongPassword:
+            raise WrongPassword("the old password is wrong") from None
+        self._store.people.set_password(name, hash_password(new), name, session=session)
+
+    def _checked(self, name: str, password: str, address: str) -> tuple[_Checked, Realm]:
+        """Return whose password this is, and who says so; wrong ones are counted.
+
+        Raises:
+            VgpuctlError: as `sign_in`.
+        """
         network, account = network_of(address), _account_of(name, password)
         limits = [(self._of_both, f"{account} {network}")]
         if self._store.places.has(account, network):
@@ -148,7 +180,7 @@ class PasswordSignIn:
         counted = [limit.count(key) for limit, key in limits]  # before it is known: of many at once each counts
         is_wrong = False
         try:
-            person, realm = self._check(name.strip(), password) if account else _nobody()
+            return self._check(name.strip(), password) if account else _nobody()
         except WrongPassword:
             is_wrong = True
             log.info("a wrong password of %s from %s", self._known_name(account), network)
@@ -156,7 +188,6 @@ class PasswordSignIn:
         finally:
             for (limit, key), tries in zip(limits, counted, strict=True):
                 limit.count(key, 0.0 if is_wrong else -tries)
-        return self.begin(person.name, realm, address, person.groups, person.shown, account)
 
     def _known_name(self, account: str) -> str:
         """Return an account for the log. A name that nobody has may be a password, in the wrong field."""

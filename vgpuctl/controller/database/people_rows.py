@@ -113,11 +113,14 @@ class PeopleRows(Rows):
             self._note(connection, kind, text, actor, About(user=name), changed)
             return after, True
 
-    def set_password(self, name: str, digest: str, actor: str) -> Person:
+    def set_password(self, name: str, digest: str, actor: str, *, session: str | None = None) -> Person:
         """Give a local person a password, of which the database has a hash; he is signed out everywhere.
 
+        `session`: the digest of the one in which he does that himself; it goes on.
+
         Raises:
-            NotFound: there is none of this name. NotAllowed: his password is another server's.
+            NotFound: there is none of this name. NotAllowed: his password is another server's, or his session ended,
+            as when an admin has given him another password meanwhile.
         """
         with self._write() as connection:
             person = _lock(connection, name)
@@ -127,10 +130,14 @@ class PeopleRows(Rows):
                 raise NotAllowed(
                     f"{name} signs in by {person.realm}: the controller has no password of his", person=name
                 )
+            table = schema.web_session
+            own = (table.c.digest == session) & (table.c.person == name)
+            if session is not None and connection.execute(select(table.c.person).where(own)).first() is None:
+                raise NotAllowed("your session has ended", hint="sign in again", person=name)
             generation = person.generation + 1
             values = {"password": digest, "realm": Realm.LOCAL, "generation": generation}
             connection.execute(update(schema.person).where(schema.person.c.name == name).values(**values))
-            _end_sessions(connection, name)
+            _end_sessions(connection, name, but=session)
             self._note(connection, "password-set", f"a new password of {name}", actor, About(user=name))
             return replace(person, realm=Realm.LOCAL, has_password=True, generation=generation)
 
@@ -281,8 +288,10 @@ def _set_groups(connection: Connection, name: str, groups: Iterable[str]) -> Non
         connection.execute(insert(table), [{"person": name, "group_name": one} for one in sorted(wanted - present)])
 
 
-def _end_sessions(connection: Connection, name: str) -> None:
-    connection.execute(delete(schema.web_session).where(schema.web_session.c.person == name))
+def _end_sessions(connection: Connection, name: str, but: str | None = None) -> None:
+    table = schema.web_session
+    statement = delete(table).where(table.c.person == name)
+    connection.execute(statement if but is None else statement.where(table.c.digest != but))
 
 
 def _person_of(row: RowMapping, groups: tuple[str, ...]) -> Person:

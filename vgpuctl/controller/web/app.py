@@ -38,6 +38,7 @@ from vgpuctl.controller.web.forms import MINE, WebForms
 from vgpuctl.controller.web.live import Digests, LiveStreams, LiveTimes
 from vgpuctl.controller.web.pages import CSV, PAGES, Ask, PageKind, opens
 from vgpuctl.controller.web.parts import PageView, without_links
+from vgpuctl.controller.web.password_page import PasswordPage
 from vgpuctl.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class WebPages:
             *pages,
             *(Route(page.path + CSV, self._answer(page, is_file=True), methods=["GET"]) for page in PAGES if page.csv),
             *WebForms(self._fleet, self._callers, self._in_thread).routes(),
+            *PasswordPage(self._fleet, self._callers, self._in_thread).routes(),
             *WebChanges(self._fleet, self._callers, self._in_thread, self._store).routes(),
             Route(STREAM, self._errors.guarded(self._stream, "/"), methods=["GET"]),
             Route("/web/static/{digest}/{name:path}", _static, methods=["GET"]),

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from vgpuctl.controller.model import FleetCaller, Logon, Realm, Right, Role
 from vgpuctl.controller.planning.phase import RECORD_CODES, PhaseWord
 from vgpuctl.controller.planning.restarts import RESTARTABLE
-from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide
+from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide, sees_pool
 from vgpuctl.controller.routes import CALLS, FleetCall
 from vgpuctl.controller.web.cells import with_query
 from vgpuctl.controller.web.fields import ChangeField, FieldKind, RowsField, Typed
@@ -113,7 +113,13 @@ class WebChange(Value):
 def buttons(
     caller: FleetCaller, page: str, target: FleetTarget, name: str = "", shown: object = None
 ) -> tuple[PageButton, ...]:
-    """Return the buttons of a page. `name`: of what it is about; `shown`: that; `target`: to whom that belongs."""
+    """Return the buttons of a page. `name`: of what it is about; `shown`: that; `target`: to whom that belongs.
+
+    Who has a desktop and sees nothing else of its pool gets those of *My desktops*.
+    """
+    if target.is_desktop and target.pool is not None and not sees_pool(caller, target.pool):
+        own = [CHANGES[path] for path, operators in OWN.items() if CHANGES[operators].when(shown)]
+        return tuple(PageButton(one.button, one.href({"name": name}), one.style) for one in own)
     given = [
         PageButton(change.button, change.href({change.on[page]: name} if change.on[page] else {}), change.style)
         for change in CHANGES.values()
@@ -471,10 +477,15 @@ _ALL = (
         reads="show-desktop", done="restart",
     ),
     WebChange(
-        "/my/password", "new-password", "New password", "New password in {name}", (_NAME,),
+        "/my/new-password", "new-password", "New password", "New password in {name}", (_NAME,),
         "You get a new one-time password, which is shown this once. The former one is no longer good.", "/my",
         reads="show-desktop",
     ),
 )  # fmt: skip
+OWN = {
+    "/my/stop": "/change/stop-desktop", "/my/restart": "/change/restart-desktop",
+    "/my/new-password": "/change/new-password", "/my/release": "/change/release",
+}  # fmt: skip
+"""A change of one's own desktop -> that of its operators."""
 CHANGES: Mapping[str, WebChange] = {change.path: change for change in _ALL}
 """Every change by its path."""

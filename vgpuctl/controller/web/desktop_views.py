@@ -51,8 +51,13 @@ def desktops_view(
     )  # fmt: skip
 
 
-def desktop_view(one: DesktopResult, events: Sequence[FleetEventResult] | None, query: Query) -> PageView:
-    """Return the page of a desktop. `events`: None: who asks does not see the journal."""
+def desktop_view(
+    one: DesktopResult, events: Sequence[FleetEventResult] | None, query: Query, *, is_users: bool = False
+) -> PageView:
+    """Return the page of a desktop. `events`: None: who asks does not see the journal.
+
+    `is_users`: of its user, who operates nothing: what admins know it by is not for him.
+    """
     sections = []
     if one.restart_error:
         text = f"The restart that was asked for last failed: {one.restart_error}"
@@ -77,7 +82,8 @@ def desktop_view(one: DesktopResult, events: Sequence[FleetEventResult] | None, 
         Fact("MAC address", Cell(one.mac, style="code")),
         Fact("Id", Cell(one.id, style="code")),
     )
-    sections.append(Section("facts", "Facts", "facts", facts))
+    shown = tuple(fact for fact in facts if not is_users or fact.name in _USERS_FACTS)
+    sections.append(Section("facts", "Facts", "facts", shown))
     links = (Link("All of its journal", with_query("/journal", {"desktop": one.name})),)
     if events is not None:
         sections.append(Section("journal", "Journal", "table", events_table(events), links))
@@ -85,6 +91,7 @@ def desktop_view(one: DesktopResult, events: Sequence[FleetEventResult] | None, 
     return PageView(one.name, "desktops", summary, tuple(sections), (Link("Desktops", "/desktops"),))
 
 
+_USERS_FACTS = ("State", "Address", "Pool", "Assigned", "Lease until")
 JOURNAL_FILTERS = ("kind", "actor_kind", "person", "pool", "host", "desktop", "since", "until")
 PAGE_EVENTS = 100
 

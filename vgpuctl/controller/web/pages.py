@@ -9,7 +9,7 @@ from typing import Any
 
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.model import FleetCaller
-from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide, operates_pool
+from vgpuctl.controller.policy import FleetDecision, FleetTarget, decide, operates_pool, sees_pool
 from vgpuctl.controller.routes import CALLS
 from vgpuctl.controller.web import desktop_views, fleet_views, host_views, people_views, portal_views, progress_views
 from vgpuctl.controller.web.bars import TEXTS, state_of_phase
@@ -167,7 +167,8 @@ def _desktop(ask: Ask, query: Mapping[str, str]) -> PageView:
     one = ask("show-desktop", name=query["name"])
     events = ask("find-events", desktop=one.name, limit=20) if ask.may("find-events") else None
     target = FleetTarget(one.pool, one.user, is_desktop=True)
-    view = desktop_views.desktop_view(one, events, query)
+    is_users = not sees_pool(ask.caller, one.pool)
+    view = desktop_views.desktop_view(one, events, query, is_users=is_users)
     more = (PageButton("Console", console_path(one.name)),) if operates_pool(ask.caller, one.pool) else ()
     return _with_buttons(view, ask, "/desktops/{name}", target, one.name, one, more)
 
@@ -249,8 +250,10 @@ def _capacity(ask: Ask, query: Mapping[str, str]) -> PageView:
 
 
 def _mine(ask: Ask, query: Mapping[str, str]) -> PageView:
-    pools, desktops, limits = ask("list-my-pools"), ask("list-my-desktops"), ask("show-myself").limits
-    view = portal_views.portal_view(pools, desktops, ask.token, limits, ask.caller.name, ask.site)
+    pools, desktops, myself = ask("list-my-pools"), ask("list-my-desktops"), ask("show-myself")
+    view = portal_views.portal_view(
+        pools, desktops, ask.token, myself.limits, ask.caller.name, ask.site, own_password=myself.own_password
+    )
     done = portal_views.done_section(query.get("done", ""), query.get("name", ""))
     return view if done is None else replace(view, sections=(done, *view.sections))
 

@@ -20,6 +20,8 @@ from vgpuctl.value import Value, replace
 
 OPEN_PATH = "/my/open"
 """Where a desktop's RDP file is, by its `name`."""
+CHANGE_PATH = "/my/password"
+"""Where a local person changes his own password."""
 _TEXTS = {
     "assigned": "It is yours. Its address is being confirmed: it is shown here in a moment.",
     "connected": "You are logged on.",
@@ -45,8 +47,9 @@ DONE = {
     "stop": "{name} shuts down.",
     "restart": "{name} restarts.",
     "release": "{name} was given back.",
+    "password": "Your password was changed. Everywhere else you are signed out.",
 }
-"""What the page says once after a change of one's own desktop."""
+"""What the page says once after a change of one's own desktop or password."""
 _USABLE = RESTARTABLE | {"unknown", "failed"}
 """Phases in which a desktop may be open, or can be looked at; in others nothing is there to connect to."""
 _BY_ADDRESS = "It is ready: open its address with your remote desktop program."
@@ -104,10 +107,12 @@ def portal_view(
     limits: Sequence[LimitResult] = (),
     who: str = "",
     site: str = "",
+    *,
+    own_password: bool = False,
 ) -> PageView:
     """Return the page of somebody's desktops, and of the pools that he may take one from; `limits`: his quota.
 
-    `who`: his name; `site`: the URL of the controller, as his browser has it.
+    `who`: his name; `site`: the URL of the controller, as his browser has it. `own_password`: he can change it here.
     """
     colors = pool_colors([*(one.name for one in pools), *(one.pool for one in desktops)])
     own = tuple(_desktop_card(one, colors[one.pool], who, site) for one in desktops)
@@ -118,13 +123,14 @@ def portal_view(
     if others:
         sections.append(Section("pools", "Take a desktop", "portal", Portal(others, token)))
     last = sections.pop()
-    sections.append(replace(last, links=(Link("Your tokens for programs", "/my/tokens"),)))
+    password = (Link("Your password", CHANGE_PATH),) if own_password else ()
+    sections.append(replace(last, links=(Link("Your tokens for programs", "/my/tokens"), *password)))
     used = ", ".join(limit_text(one.name, one.used, one.most) for one in limits)
     return PageView("My desktops", "my", used or plural(len(own), "desktop"), tuple(sections))
 
 
-def done_path(action: str, name: str) -> str:
-    """Return where a browser goes after a change of one's own desktop."""
+def done_path(action: str, name: str = "") -> str:
+    """Return where a browser goes after a change of one's own desktop or password."""
     return with_query("/my", {"done": action, "name": name})
 
 
@@ -134,9 +140,9 @@ def done_section(action: str, name: str) -> Section | None:
     Raises:
         InvalidInput: the name is none that a desktop has.
     """
-    if action not in DONE or not name:
+    if action not in DONE or bool(name) is not ("{name}" in DONE[action]):
         return None
-    return Section("done", "", "done", DONE[action].format(name=checked_name(name)))
+    return Section("done", "", "done", DONE[action].format(name=checked_name(name) if name else ""))
 
 
 def _desktop_card(one: MyDesktopResult, color: int, who: str, site: str) -> PortalCard:
@@ -168,7 +174,7 @@ def _own_buttons(one: MyDesktopResult) -> tuple[PortalButton, ...]:
     if one.phase in RESTARTABLE:
         buttons.append(PortalButton("restart", "Restart", "name", one.name, asks=True))
     if one.logon == "local" and not is_off:
-        buttons.append(PortalButton("password", "New password", "name", one.name, asks=True))
+        buttons.append(PortalButton("new-password", "New password", "name", one.name, asks=True))
     if one.kind == "floating":
         buttons.append(PortalButton("release", "Give back", "name", one.name, asks=True))
     return tuple(buttons)

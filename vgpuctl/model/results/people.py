@@ -84,7 +84,8 @@ class EntitlementResult(Value):
 class MyselfResult(Value):
     """Who asks, and what he may do: a role in the fleet, and rights by pool. `kind`: local, token or person.
 
-    `limits`: what quotas limit of what he may have.
+    `limits`: what quotas limit of what he may have. `own_password`: the controller has his password, and he can change
+    it.
     """
 
     name: str
@@ -92,6 +93,7 @@ class MyselfResult(Value):
     role: str | None
     rights: Mapping[str, str]
     limits: tuple[LimitResult, ...] = ()
+    own_password: bool = False
 
 
 class MyPoolResult(Value):
