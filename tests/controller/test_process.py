@@ -180,6 +180,9 @@ def test_tokens(controller: Controller, tmp_path: Path) -> None:
     assert by_variable.stdout == shown.stdout
     no_tls = controller.run("show-fleet", "--controller", f"https{address[4:]}", "--token-file", str(file))
     assert "that port speaks no TLS, as https:// needs" in no_tls.stderr
+    missing = controller.run("show-fleet", "--controller", address, "--token-file", "/nowhere/token")
+    assert "there is no token file /nowhere/token" in missing.stderr
+    assert "file system" not in missing.stderr
     log = controller.directory / "state"
     assert not [path for path in log.rglob("*") if b"vgpuctl_" in path.read_bytes()], "no secret is stored"
 

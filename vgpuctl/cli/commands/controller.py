@@ -15,7 +15,7 @@ from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, make_command
 from vgpuctl.cli.command_table import COMMANDS, CONTROLLER_COMMANDS
 from vgpuctl.cli.global_options import Settings, global_options
 from vgpuctl.cli.shown import Column, Listing, Page, Pairs, value_text
-from vgpuctl.errors import FileFailed, InvalidInput
+from vgpuctl.errors import FileFailed, InvalidInput, NotFound
 from vgpuctl.model.controller_service import TOKEN_VARIABLE, URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def connect(
     if path:
         try:
             token = read_regular_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
+        except FileNotFoundError as error:
+            raise NotFound(f"there is no token file {path}", hint=f"--token-file FILE, or {TOKEN_VARIABLE}") from error
         except (OSError, ValueError) as error:
             raise FileFailed(f"the token's file {path} cannot be read: {error}", path=path) from error
     return client.connect(url, token, dry_run=dry_run)
