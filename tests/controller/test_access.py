@@ -188,6 +188,11 @@ def test_a_token_of_ones_own_lasts_as_its_person(
     assert request("POST", f"{API}/pools/office/pause", {"reason": "x"}, **laptop)[0] == 200, "it is no cookie"
     assert request("POST", f"{API}/pools/office/resume", {}, **laptop)[0] == 200
     events = controller.data("list-events")
+    about = controller.data("list-events", "--pool", "office", "--limit", "5")
+    assert about == [one for one in events if one["pool"] == "office"][-5:]
+    assert {one["kind"] for one in controller.data("list-events", "--kind", "entitled")} == {"entitled"}
+    assert controller.data("list-events", "--desktop", "none-001") == []
+    assert controller.run("list-events", "--after", "1", "--person", "ada").returncode == 2
     texts = [(one["actor"], one["actor_kind"], one["text"]) for one in events if one["kind"] == "pool-paused"]
     assert texts[-1][:2] == ("helper", "person")
     assert texts[-1][2].endswith("(by token laptop of helper)")

@@ -391,20 +391,25 @@ def test_a_server_that_dies_between_search_and_bind(settings: LdapSettings, serv
         Ldap(replace(settings, url=relay.url), seconds=2).sign_in("ada", PASSWORD)
 
 
-def test_doctor(settings: LdapSettings) -> None:
+def test_doctor(settings: LdapSettings, server: DirectoryServer) -> None:
     assert check_ldap(SignInSettings()) == ()
     assert check_ldap(SignInSettings(ldap=settings)) == ()
-    for broken, text in (
-        (replace(settings, url=f"ldap://127.0.0.1:{free_port()}"), "does not answer"),
-        (replace(settings, base_dn=f"ou=gone,{SUFFIX}"), "has no entry"),
-        (replace(settings, group_base=f"ou=gone,{SUFFIX}"), "has no entry"),
-        (replace(settings, bind_dn=f"cn=other,{SUFFIX}"), "refuses the account"),
-        (replace(settings, bind_password_file="/no/such/file"), "cannot be read"),
+    tls_port = server.tls_url.partition("://")[2]
+    for broken, text, fix in (
+        (replace(settings, url=f"ldap://127.0.0.1:{free_port()}"), "does not answer", "nc -zv 127.0.0.1 "),
+        (replace(settings, url=f"ldap://{tls_port}"), "ended the connection", "write ldaps://"),
+        (replace(settings, base_dn=f"ou=gone,{SUFFIX}"), "has no entry", "base_dn"),
+        (replace(settings, group_base=f"ou=gone,{SUFFIX}"), "has no entry", "group_base"),
+        (replace(settings, bind_dn=f"cn=other,{SUFFIX}"), "refuses the account", "bind_dn"),
+        (replace(settings, bind_password_file="/no/such/file"), "cannot be read", "ls -l"),
+        (replace(settings, user_filter="(uid={user}"), "a filter is wrong", "user_filter"),
+        (replace(settings, group_filter="(&(member={dn})"), "a filter is wrong", "group_filter"),
+        (replace(settings, name_attribute="carLicense"), "has the attribute carLicense", "name_attribute"),
     ):
         (problem,) = check_ldap(SignInSettings(ldap=broken))
         assert problem.section == "ldap"
         assert text in problem.text
-        assert problem.fix is not None or "answer" in text
+        assert fix in str(problem.fix), problem
 
 
 class _Relay:

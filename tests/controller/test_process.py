@@ -178,6 +178,11 @@ def test_tokens(controller: Controller, tmp_path: Path) -> None:
     assert "operator" in shown.stdout
     by_variable = controller.run("show-fleet", VGPUCTL_CONTROLLER=address, VGPUCTL_TOKEN_FILE=str(file))
     assert by_variable.stdout == shown.stdout
+    no_tls = controller.run("show-fleet", "--controller", f"https{address[4:]}", "--token-file", str(file))
+    assert "that port speaks no TLS, as https:// needs" in no_tls.stderr
+    missing = controller.run("show-fleet", "--controller", address, "--token-file", "/nowhere/token")
+    assert "there is no token file /nowhere/token" in missing.stderr
+    assert "file system" not in missing.stderr
     log = controller.directory / "state"
     assert not [path for path in log.rglob("*") if b"vgpuctl_" in path.read_bytes()], "no secret is stored"
 

@@ -21,8 +21,10 @@ from vgpuctl.controller.web import (
     progress_views,
     render,
 )
+from vgpuctl.controller.web.answers import error_page
 from vgpuctl.controller.web.changes import CHANGES, WebChange
 from vgpuctl.controller.web.parts import PageView, Visitor
+from vgpuctl.errors import Busy, NotFound
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.fleet import (
     DesktopResult,
@@ -231,3 +233,10 @@ def test_a_full_page_of_the_journal_leads_to_older_entries() -> None:
     assert [one.href for one in desktop_views.journal_view(events[1:], {}).sections[1].links] == ["/journal.csv"]
     assert cells.with_query("/a", {"b": "&c", "d": None, "e": ""}) == "/a?b=%26c"
     assert cells.path_of("pools", "../x y") == "/pools/..%2Fx%20y"
+
+
+def test_errors_show_commands_only_to_who_has_a_role() -> None:
+    error = NotFound("there is no desktop x", hint="vgpuctl controller list-desktops")
+    assert b"list-desktops" not in error_page(error, Visitor("ada")).body
+    assert b"list-desktops" in error_page(error, Visitor("ada", has_role=True)).body
+    assert b"try again" in error_page(Busy("not yet", hint="try again in a minute"), Visitor("ada")).body

@@ -161,6 +161,8 @@ class FleetClient:
 
     def _unreachable(self, error: Exception) -> Unreachable:
         reason = getattr(error, "strerror", None) or error
+        if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+            reason = "that port speaks no TLS, as https:// needs"
         hint = f"systemctl status {SERVICE_UNIT}" if self.address.startswith("/") else f"curl {self.address}/healthz"
         return Unreachable(f"the controller does not answer at {self.address}: {reason}", hint=hint)
 

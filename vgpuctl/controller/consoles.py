@@ -146,7 +146,8 @@ def _refuse_user(desktop: Desktop, pool: Pool) -> None:
     if not pool.spec.console:
         raise Refused(
             f"the pool {pool.name} gives its users no console",
-            hint=f"an operator sets console: true in its spec: vgpuctl controller ensure-pool {pool.name} -f FILE",
+            hint=f"an operator of the fleet sets console: true in its spec: vgpuctl controller "
+            f"ensure-pool {pool.name} -f FILE",
             desktop=desktop.name,
         )
     if not desktop.handed_out:

@@ -74,7 +74,8 @@ class DesktopPortCalls:
             ports = ", ".join(map(str, pool.spec.connect))
             raise NotAllowed(
                 f"the pool {pool.name} connects its users to the ports {ports}, not to {port}",
-                hint=f"an operator changes connect: in its spec: vgpuctl controller ensure-pool {pool.name} -f FILE",
+                hint=f"an operator of the fleet changes connect: in its spec: vgpuctl controller "
+                f"ensure-pool {pool.name} -f FILE",
                 rule="connect",
             )
         host = next((one for one in self._store.hosts.list() if one.id == desktop.host_id), None)

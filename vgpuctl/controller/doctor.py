@@ -298,7 +298,7 @@ def _check_sign_in(one: Installation) -> Finding:
     if one.sign_in is None:
         return not_applicable("--sign-in FILE names the one of controller run")
     if one.sign_in.problems:
-        fix = next((fix for _, fix in one.sign_in.problems if fix), f"ls -l {shlex.quote(one.sign_in.path)}")
+        fix = next((fix for _, fix in one.sign_in.problems if fix), f"correct {one.sign_in.path}")
         return fail(*(text for text, _ in one.sign_in.problems), fix=fix)
     return ok(f"{' and '.join(one.sign_in.asked)} let people sign in")
 

@@ -54,7 +54,9 @@ class UseCalls:
         end = self._store.now() if until is None else day_start("until", until)
         begin = end - DEFAULT_DAYS * DAY_SECONDS if since is None else day_start("since", since)
         if not begin < end <= begin + MOST_DAYS * DAY_SECONDS:
-            raise InvalidInput(f"since, until: {since} to {until or 'now'} are not 1 to {MOST_DAYS} days")
+            raise InvalidInput(
+                f"since, until: {since} to {until or 'now'} are not 1 to {MOST_DAYS} days; the day until does not count"
+            )
         pools = None
         if caller.role is None:
             pools = [name for name in caller.rights if has_right(caller, Right.MANAGE, name)]

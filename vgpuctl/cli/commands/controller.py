@@ -15,7 +15,7 @@ from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, make_command
 from vgpuctl.cli.command_table import COMMANDS, CONTROLLER_COMMANDS
 from vgpuctl.cli.global_options import Settings, global_options
 from vgpuctl.cli.shown import Column, Listing, Page, Pairs, value_text
-from vgpuctl.errors import FileFailed, InvalidInput
+from vgpuctl.errors import FileFailed, InvalidInput, NotFound
 from vgpuctl.model.controller_service import TOKEN_VARIABLE, URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _MAX_TOKEN_BYTES = 4096
 _MAX_SPEC_BYTES = 1 << 20
+_EVENTS = 200
 _Command = Callable[..., int]
 
 
@@ -102,6 +103,8 @@ def connect(
     if path:
         try:
             token = read_regular_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
+        except FileNotFoundError as error:
+            raise NotFound(f"there is no token file {path}", hint=f"--token-file FILE, or {TOKEN_VARIABLE}") from error
         except (OSError, ValueError) as error:
             raise FileFailed(f"the token's file {path} cannot be read: {error}", path=path) from error
     return client.connect(url, token, dry_run=dry_run)
@@ -276,16 +279,33 @@ def show_fleet(settings: Settings, where: Where) -> int:
     "list-events", table=CONTROLLER_COMMANDS, listing=EVENTS,
     examples=(
         ("vgpuctl controller list-events", "the last 200: who did what, and what failed"),
+        ("vgpuctl controller list-events --desktop office-001", "the last 200 about it"),
         ("vgpuctl controller list-events -o wide", "with what was changed: before and after"),
     ),
 )  # fmt: skip
 @click.option("--after", metavar="ID", type=click.IntRange(0), help="Only those after this one.")
 @click.option("--limit", metavar="N", type=click.IntRange(1, 1000), help="So many at most. [200]")
+@click.option("--desktop", metavar="DESKTOP", help="Only those about this desktop.")
+@click.option("--pool", metavar="POOL", help="Only those about this pool.")
+@click.option("--on", "host", metavar="HOST", help="Only those about this host.")
+@click.option("--kind", metavar="KIND", help="Only those of this kind, such as assigned.")
+@click.option("--person", metavar="PERSON", help="Only those by or about this person.")
 @at_controller
 @click.pass_obj
-def list_events(settings: Settings, after: int | None, limit: int | None, where: Where) -> int:
-    """Show the fleet's journal: who did what, and what failed."""
-    return make_call(settings, where, "list-events", after=after, limit=limit)
+def list_events(settings: Settings, /, after: int | None, limit: int | None, where: Where, **chosen: str | None) -> int:
+    """Show the fleet's journal, the newest last: who did what, and what failed."""
+    if not any(chosen.values()):
+        return make_call(settings, where, "list-events", after=after, limit=limit)
+    if after is not None:
+        raise click.UsageError("--after shows all new events: leave out the other options, or --after")
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        from vgpuctl.model.outcome import QueryResult
+
+        rows = connect(settings, *where).call("find-events", limit=limit or _EVENTS, **chosen).data
+        return run.CommandOutput(QueryResult(tuple(reversed(rows))))
+
+    return run.perform(settings, "controller-list-events", work)
 
 
 _COMMANDS: dict[str, click.Command] = {

@@ -128,7 +128,7 @@ def _choose_port(client: FleetClient, name: str, wanted: int | str | None) -> in
     if port not in ports:
         raise NotAllowed(
             f"{name} can be reached at {', '.join(map(str, ports))}, not at {port}",
-            hint="an operator changes connect: in the pool's spec",
+            hint="an operator of the fleet changes connect: in the pool's spec",
             rule="connect",
         )
     return int(port)

@@ -48,7 +48,7 @@ USE = Listing(
     "--by", type=click.Choice(("pool", "person", "group")), default="pool", help="What each row is of. [pool]"
 )
 @click.option("--since", metavar="DAY", help="From this day on (UTC), like 2026-11-01. [30 days before --until]")
-@click.option("--until", metavar="DAY", help="Up to the begin of this day. [now]")
+@click.option("--until", metavar="DAY", help="Up to the begin of this day, which does not count. [now]")
 @click.option("--pool", metavar="POOL", help="Only of this pool.")
 @at_controller
 @click.pass_obj

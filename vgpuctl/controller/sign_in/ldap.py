@@ -95,6 +95,21 @@ class Ldap:
             bases = [self._settings.base_dn, self._settings.group_base or self._settings.base_dn]
             for base in dict.fromkeys(bases):
                 self._ask(partial(self._search, connection, base, "(objectClass=*)", ["1.1"], ldap.SCOPE_BASE))
+            self._find_user(connection, "?")
+            if self._settings.group_filter is not None:
+                self._find_groups(connection, self._settings.base_dn, "?", {})
+            self._check_name_attribute(connection)
+
+    def _check_name_attribute(self, connection: Any) -> None:
+        settings = self._settings
+        text = f"({settings.name_attribute}=*)"
+        with suppress(ldap.SIZELIMIT_EXCEEDED):
+            search = partial(self._search, connection, settings.base_dn, text, ["1.1"], limit=1)
+            if not self._ask(search, ldap.SIZELIMIT_EXCEEDED):
+                raise SignInUnavailable(
+                    f"no entry of {settings.base_dn} has the attribute {settings.name_attribute}, or is shown",
+                    hint="compare name_attribute in sign-in.yaml with the attributes of a user's entry",
+                )
 
     @contextmanager
     def _searching(self) -> Iterator[Any]:
@@ -217,6 +232,10 @@ class Ldap:
             text = f"{url} did not answer within {self._seconds:g} s"
         elif isinstance(error, ldap.SERVER_DOWN | ldap.CONNECT_ERROR):
             text = f"{url} ended the connection: {says}"
+            if not settings.url.startswith("ldaps:") and not settings.start_tls:
+                hint = "if that port speaks TLS at once, such as 636, write ldaps:// in sign-in.yaml"
+        elif isinstance(error, ldap.FILTER_ERROR):
+            text, hint = f"a filter is wrong: {says}", "correct user_filter and group_filter in sign-in.yaml"
         elif isinstance(error, ldap.REFERRAL | ldap.PARTIAL_RESULTS):
             text = f"{url} refers to another server, which is not followed: {says}"
             hint = "write a base_dn and a group_base in sign-in.yaml that this server has, or the url of the other"

@@ -10,17 +10,19 @@ the other end and the server.
 from __future__ import annotations
 
 import select
+import shlex
 import socket
 import ssl
 import threading
 from contextlib import suppress
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from vgpuctl.controller.sign_in.settings import LdapSettings
 from vgpuctl.controller.sign_in.signed_in import SignInUnavailable, server_text
 
 PORTS = {"ldap": 389, "ldaps": 636}
 _CHUNK = 65536
+_NO_TLS = "the port may speak no TLS: write ldap:// in sign-in.yaml, and start_tls: true"
 _START_TLS = b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037"
 """An extended request with message id 1 (RFC 4511, section 4.14)."""
 _MAX_START_TLS_ANSWER = 4096
@@ -52,15 +54,20 @@ def open_channel(settings: LdapSettings, seconds: float) -> socket.socket:
         ) from None
     except TimeoutError:
         _close(server)
-        raise SignInUnavailable(f"{url} did not answer within {seconds:g} s") from None
+        raise SignInUnavailable(f"{url} did not answer within {seconds:g} s", hint=_reach(parts)) from None
     except (OSError, UnicodeError) as error:
         _close(server)
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise SignInUnavailable(f"{url} does not answer: {server_text(reason)}") from None
+        hint = _NO_TLS if isinstance(error, ssl.SSLError) else _reach(parts)
+        raise SignInUnavailable(f"{url} does not answer: {server_text(reason)}", hint=hint) from None
     except BaseException:
         _close(server)
         raise
     return _joined(tls, seconds)
+
+
+def _reach(url: SplitResult) -> str:
+    return f"nc -zv {shlex.quote(url.hostname or '')} {url.port or PORTS[url.scheme]}"
 
 
 def _context(ca_file: str | None) -> ssl.SSLContext:

@@ -57,7 +57,7 @@ def visitor_of(caller: FleetCaller, token: str) -> Visitor:
         for entry in render.NAV
         if all(decide(caller, CALLS[name].access, FleetTarget()) is FleetDecision.ALLOW for name in calls[entry[2]])
     )
-    return Visitor(caller.name, nav, token if caller.kind is CallerKind.PERSON else "")
+    return Visitor(caller.name, nav, token if caller.kind is CallerKind.PERSON else "", caller.role is not None)
 
 
 def own_path(request: Request) -> str:
@@ -95,12 +95,17 @@ def error_page(error: VgpuctlError, visitor: Visitor = NOBODY, path: str = "/", 
     title = _TITLES.get(status, "This failed")
     if error.code == "not-signed-in":
         return html(render.render_sign_in("", path, None, issuer), 401)
-    response = html(render.render_error(title, error.message, error.hint, visitor), status)
+    response = html(render.render_error(title, error.message, hint_for(error, visitor.has_role), visitor), status)
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     if status == 503:
         response.headers["Retry-After"] = "5"
     return response
+
+
+def hint_for(error: VgpuctlError, has_role: bool) -> str | None:
+    """Return what helps against an error; commands are for who has a role in the fleet."""
+    return error.hint if has_role or "vgpuctl " not in (error.hint or "") else None
 
 
 def status_of(error: VgpuctlError) -> int:

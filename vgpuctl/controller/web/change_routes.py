@@ -24,6 +24,7 @@ from vgpuctl.controller.web import change_views, render
 from vgpuctl.controller.web.answers import (
     ErrorPages,
     InThread,
+    hint_for,
     html,
     own_path,
     read_form,
@@ -141,7 +142,7 @@ class _FormAnswer:
         except (NotAllowed, NotFound) as error:
             if not is_plan(change, typed) or not self._may_choose_pool():
                 raise
-            text = error.message if error.hint is None else f"{error.message}\n{error.hint}"
+            text = "\n".join(filter(None, (error.message, hint_for(error, self._caller.role is not None))))
             return self._form(typed, None, {change.fleet_call.pool_argument: text}), status_of(error)
         if not is_plan(change, typed):
             if PLAN not in typed and now is not None:
@@ -268,9 +269,9 @@ class _FormAnswer:
             return self._form(newer, now, problems, None, others), 412
         shown = place_problems(error, typed) if change.has_spec and not isinstance(error, WrongFields) else error
         problems = problems_of(shown, names)
-        hint = error.hint if "" in problems or error.hint is None else None
-        if error.hint is not None and hint is None:
-            problems = {name: f"{text}\n{error.hint}" for name, text in problems.items()}
+        hint = hint_for(error, self._caller.role is not None)
+        if hint is not None and "" not in problems:
+            problems, hint = {name: f"{text}\n{hint}" for name, text in problems.items()}, None
         return self._form(typed, now, problems, hint), status_of(error)
 
     def _form(

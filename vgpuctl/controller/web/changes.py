@@ -149,7 +149,7 @@ _QUOTA_WORDS = "What is left empty is not limited. Nobody loses what he has."
 _QUOTA_FIELDS = (
     ChangeField("desktops", "Desktops", FieldKind.NUMBER, "in all pools together"),
     ChangeField("running", "Running desktops", FieldKind.NUMBER),
-    ChangeField("gpu_mib", "GPU memory in MiB", FieldKind.NUMBER, "of the vGPUs of all his desktops"),
+    ChangeField("gpu_mib", "GPU memory", FieldKind.MEMORY, "of the vGPUs of all his desktops; 8GiB, or MiB"),
 )
 _GIVEN = ("who", "right", "pool", "people")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from vgpuctl.controller.web.parts import FieldGroup, FieldView
 from vgpuctl.errors import NotFound, VgpuctlError
+from vgpuctl.model.numbers import parse_memory_size
 from vgpuctl.value import Value
 
 Typed = Mapping[str, str]
@@ -27,6 +28,7 @@ class FieldKind(StrEnum):
     HIDDEN = "hidden"
     TEXT = "text"
     NUMBER = "number"
+    MEMORY = "memory"
     FLAG = "flag"
     CHOICE = "choice"
     LINES = "lines"
@@ -89,6 +91,8 @@ def _read(kind: FieldKind, text: str) -> object:
             if not _NUMBER.fullmatch(text.strip()):
                 raise ValueError(f"{text.strip()[:60]} is not a number")
             return int(text)
+        case FieldKind.MEMORY if text.strip():
+            return int(text) if _NUMBER.fullmatch(text.strip()) else parse_memory_size(text.strip())
         case _:
             return text.strip() or None
 

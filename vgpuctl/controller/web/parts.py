@@ -145,12 +145,13 @@ class Section(Value):
 class Visitor(Value):
     """Who looks at a page. `nav`: key, text and path of each entry of his menu. `token`: for forms; empty: he has none.
 
-    Without a name nobody has signed in.
+    Without a name nobody has signed in. `has_role`: in the fleet, so that commands are of use to him.
     """
 
     name: str = ""
     nav: tuple[tuple[str, str, str], ...] = ()
     token: str = ""
+    has_role: bool = False
 
 
 class PageView(Value):
