@@ -147,6 +147,8 @@ def test_a_local_account_has_a_password_that_is_shown_once(
                 with pytest.raises(InvalidInput):
                     service.assign(ADMIN, "office", user)
             assert desktop(store).user is None
+            for user in ("ada", "root"):
+                service.ensure_person(ADMIN, user)
             given = service.assign(ADMIN, "office", "ada")
             guest, password = guests.of(store, "office-001"), given.data.password
             assert password is not None

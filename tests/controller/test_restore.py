@@ -172,7 +172,7 @@ def test_a_restore_replaces_tables_of_an_older_version(url: str, backup: Path) -
     with database.write() as connection:
         migrate(connection, "0006")
     database.close()
-    restore_backup(url, backup, replace=True)
+    restore_backup(url, backup, "test", replace=True)
     with opened(url) as restored:
         assert [image.name for image in restored.images.list()] == ["office"]
 

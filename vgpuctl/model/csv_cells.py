@@ -6,10 +6,10 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Iterable
 
-_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""With the wide forms, which spreadsheets read as the others."""
+_FORMULA = ("=", "+", "-", "@")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -18,7 +18,8 @@ def text_cell(text: str) -> str:
 
     A number stays, also with a minus.
     """
-    is_formula = text.startswith(("\t", "\r")) or text.lstrip().startswith(_FORMULA)
+    first = unicodedata.normalize("NFKC", text.lstrip()[:1])  # spreadsheets read wide forms as the others
+    is_formula = text.startswith(("\t", "\r")) or first in _FORMULA
     return f"'{text}" if is_formula and not _NUMBER.fullmatch(text) else text
 
 
