@@ -233,7 +233,7 @@ def test_people_rights_and_tokens(browser: Browser, fleet: Site) -> None:
         press(page, PLAN, "Set a quota")
         quota = page.locator("#quotas tr", has_text="lin")
         quota.get_by_role("link", name="Change").click()
-        page.get_by_label("GPU memory in MiB").fill("8192")
+        page.get_by_label("GPU memory").fill("8GiB")
         press(page, PLAN, "Set a quota")
         expect(quota).to_contain_text("8192")
         quota.get_by_role("link", name="Delete").click()
