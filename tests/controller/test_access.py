@@ -229,6 +229,9 @@ def test_answers_have_what_a_caller_sees(controller: Controller, callers: dict[s
         assert names(who, "/pools") == ["office"]
         assert names(who, "/desktops") == ["office-001"]
         assert names(who, "/desktops?user=somebody") == []
+    for pool in ("lab", "none"):  # one that he may not know of is none
+        _, body, _ = controller.request("GET", f"{API}/desktops?pool={pool}", **callers["helper"])
+        assert body["error"]["message"] == f"there is no pool {pool}"
     assert names("viewer", "/desktops") == ["lab-001", "office-001"]
     assert names("user", "/me/desktops") == ["office-001"]
     assert names("user", "/me/pools") == ["office"]

@@ -50,7 +50,7 @@ from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phas
 from vgpuctl.controller.planning.pool_change import desktop_changes
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
 from vgpuctl.controller.planning.restarts import restart_problem
-from vgpuctl.controller.policy import FleetTarget, has_role, no_desktop, refuse_of_manager, sees_pool
+from vgpuctl.controller.policy import FleetTarget, has_role, no_desktop, no_pool, refuse_of_manager, sees_pool
 from vgpuctl.controller.quotas import QuotaCalls
 from vgpuctl.controller.recovery import RecoveryCalls
 from vgpuctl.controller.times import time_text as _time_text
@@ -202,6 +202,8 @@ class FleetService(
         if not 1 <= limit <= 1000:
             raise InvalidInput(f"limit: {limit} is not a number from 1 to 1000")
         if pool is not None:
+            if not sees_pool(caller, pool):
+                raise no_pool(pool)  # whether it exists or not
             self._store.pools.find(pool)
         if host is not None and caller.role is not None:
             self._store.hosts.find(host)

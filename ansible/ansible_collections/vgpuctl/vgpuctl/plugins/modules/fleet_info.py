@@ -22,10 +22,10 @@ options:
     description: What to ask for.
   host:
     type: str
-    description: Only this host, and the desktops on it.
+    description: Only this host, and the desktops on it; of one that is not there, desktops are an error.
   pool:
     type: str
-    description: Only this pool, and its desktops.
+    description: Only this pool, and its desktops; of one that is not there, desktops are an error.
   user:
     type: str
     description: Only desktops of this user.
