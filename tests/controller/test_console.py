@@ -18,6 +18,7 @@ from tests.controller.test_portal import PASSWORD, Browser, signed_in
 from vgpuctl.agent.byte_streams import SUBPROTOCOL, ConnectionStream
 from vgpuctl.agent.stream_client import ClientStream, open_stream
 from vgpuctl.controller.consoles import TICKET
+from vgpuctl.controller.desktop_streams import is_input
 from vgpuctl.controller.routes import API
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.sim.screen import BANNER
@@ -261,10 +262,8 @@ def test_the_command(console: Console) -> None:
 
 def test_what_a_page_asks_by_itself_keeps_no_session(console: Console) -> None:
     """Only keys, the pointer and the clipboard are a use of the session."""
-    from vgpuctl.controller.desktop_streams import _is_input
-
-    assert [_is_input(bytes([kind, 0])) for kind in (*range(7), 255)] == [False] * 4 + [True] * 4
-    assert not _is_input(b"")
+    assert [is_input(bytes([kind, 0])) for kind in (*range(7), 255)] == [False] * 4 + [True] * 4
+    assert not is_input(b"")
 
 
 def test_a_person_who_may_not_has_no_page(console: Console) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 
@@ -45,3 +45,10 @@ def running_browser(directory: Path) -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def sign_in(page: Page, name: str, password: str) -> None:
+    """Fill in the page of signing in, and send it."""
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Sign in").click()

@@ -10,6 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from tests.web.browser import sign_in
 from tests.web.site import ADMIN, Site, running_site
 from tests.web.test_browser import RULES
 from tests.web.test_portal import PASSWORD, looked_at
@@ -35,9 +36,7 @@ def signed_in(browser: Browser, site: Site, name: str = "grace", *, scripts: boo
     page = context.new_page()
     page.set_default_timeout(20_000)
     page.goto("/sign-in")
-    page.get_by_label("Name").fill(name)
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Sign in").click()
+    sign_in(page, name, PASSWORD)
     expect(page.get_by_text(name, exact=True)).to_be_visible()
     try:
         yield page

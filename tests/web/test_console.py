@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.controller.conftest import wait_until
 from tests.controller.test_connect import Site, site_in
 from tests.controller.test_portal import PASSWORD
+from tests.web.browser import sign_in
 from tests.web.test_portal import looked_at
 from vgpuctl.sim.screen import COLOUR, KEY_COLOUR
 
@@ -37,9 +38,7 @@ def signed_in(browser: Browser, site: Site, name: str) -> Page:
     page = context.new_page()
     page.set_default_timeout(20_000)
     page.goto("/my")
-    page.get_by_label("Name").fill(name)
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Sign in").click()
+    sign_in(page, name, PASSWORD)
     expect(page.get_by_role("heading", name="My desktops")).to_be_visible()
     return page
 

@@ -11,6 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from tests.web.browser import sign_in
 from tests.web.site import ADMIN, Site, running_site
 from tests.web.test_browser import ONLY_COLORS, RULES, SIZES
 from vgpuctl.value import replace
@@ -121,9 +122,7 @@ def test_the_keyboard_stays_where_it_is_when_a_section_is_replaced(browser: Brow
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.goto("/")
-        page.get_by_label("Name").fill("ada")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
+        sign_in(page, "ada", PASSWORD)
         expect(page.locator("#live")).to_have_text("live")
         for name, other in (names, names[::-1]):
             back = page.get_by_role("button", name=f"Give back {name}")
@@ -155,9 +154,7 @@ def test_a_person_makes_a_token(browser: Browser, tmp_path: Path) -> None:
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.goto("/my")
-        page.get_by_label("Name").fill("ada")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
+        sign_in(page, "ada", PASSWORD)
         page.get_by_text("Connect from your computer").click()
         command = page.locator("details pre code").first
         expect(command).to_have_text(
@@ -200,9 +197,7 @@ def test_a_person_changes_the_password(browser: Browser, tmp_path: Path) -> None
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.goto("/my")
-        page.get_by_label("Name").fill("ada")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
+        sign_in(page, "ada", PASSWORD)
         page.get_by_role("link", name="Your password").click()
         for old in ("wrong", PASSWORD):
             page.get_by_label("Old password").fill(old)
@@ -214,9 +209,7 @@ def test_a_person_changes_the_password(browser: Browser, tmp_path: Path) -> None
                 looked_at(page, "password")
         expect(page.locator("#done")).to_contain_text("Your password was changed.")
         page.get_by_role("button", name="Sign out").click()
-        page.get_by_label("Name").fill("ada")
-        page.get_by_label("Password").fill("another good one")
-        page.get_by_role("button", name="Sign in").click()
+        sign_in(page, "ada", "another good one")
         expect(page.get_by_role("heading", name="My desktops")).to_be_visible()
         context.close()
 
@@ -230,9 +223,7 @@ def test_an_admins_menu_has_one_line_and_scrolls_on_a_phone(browser: Browser, tm
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.goto("/")
-        page.get_by_label("Name").fill("ada.lovelace@example.org")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
+        sign_in(page, "ada.lovelace@example.org", PASSWORD)
         for width in (1280, 1440, 1600, 1024, 800, 360):
             page.set_viewport_size({"width": width, "height": 800})
             if "SHOTS" in os.environ:
@@ -261,9 +252,7 @@ def test_a_page_ends_with_its_session(browser: Browser, tmp_path: Path) -> None:
         page = context.new_page()
         page.set_default_timeout(30_000)
         page.goto("/hosts")
-        page.get_by_label("Name").fill("ada")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
+        sign_in(page, "ada", PASSWORD)
         expect(page.locator("#live")).to_have_text("live")
         expect(page.get_by_role("link", name="gpu01")).to_be_visible()
         site.fleet.ensure_person(ADMIN, "ada", disabled=True)

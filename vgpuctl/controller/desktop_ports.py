@@ -31,11 +31,6 @@ class DesktopStream(Value):
     port: int | None
     sees_host: bool
 
-    @property
-    def what(self) -> str:
-        """What it is, in words."""
-        return "screen" if self.port is None else f"port {self.port}"
-
     def path(self, person: str) -> str:
         """Return the path at the host's agent. `person`: for whom."""
         values = {"generation": self.desktop.generation, "address": self.address, "on_behalf_of": person}

@@ -91,7 +91,7 @@ class DesktopStreams:
         caller = await self._in_thread(lambda: self._find_caller(connection, touches=True))
         screen = await self._in_thread(lambda: self._find_screen(caller, connection))
         await self._in_thread(lambda: self._fleet.take_ticket(caller, screen.desktop, _ticket_of(connection)))
-        stream.is_use = _is_input
+        stream.is_use = is_input
         async with self._opened(caller, screen) as desktop:
             first = await desktop.read()  # or why there is none: somebody else has it
             opened_at = await self._in_thread(lambda: self._fleet.begin_console(caller, screen))
@@ -178,7 +178,7 @@ class DesktopStreams:
     def _note(self, caller: FleetCaller, stream: DesktopStream) -> None:
         about = About(pool=stream.pool, desktop=stream.desktop.name, user=stream.desktop.user)
         with self._store.changes.made_by(caller):
-            self._store.journal.add("connected", f"{stream.desktop.name}: {stream.what}", caller.name, about)
+            self._store.journal.add("connected", f"{stream.desktop.name}: port {stream.port}", caller.name, about)
 
     async def _watch(
         self, connection: HTTPConnection, stream: ServerStream, before: DesktopStream, find: Find,
@@ -220,6 +220,6 @@ def _ticket_of(connection: HTTPConnection) -> str:
     return next(offered, "").removeprefix(TICKET)
 
 
-def _is_input(data: bytes) -> bool:
+def is_input(data: bytes) -> bool:
     """Return whether a user caused a message of RFB: his screen asks for the next picture by itself."""
     return data[:1] != b"" and data[0] in _INPUT

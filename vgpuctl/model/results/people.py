@@ -149,7 +149,7 @@ class DesktopPortsResult(Value):
 
 
 class DesktopConsoleResult(Value):
-    """A desktop whose console can be opened. `is_watched`: `user` is somebody else, who is told who sees his screen."""
+    """A desktop whose console can be opened. `is_watched`: `user` is somebody else, who sees who opens it."""
 
     name: str
     pool: str

@@ -13,7 +13,7 @@ NAME = sa.String(length=255)
 
 
 def upgrade() -> None:
-    """Add the columns, and the table in the place of the former one, whose rows were good for ten minutes."""
+    """Add the columns and tables. Of the table that goes no row was valid for more than ten minutes."""
     op.add_column("desktop", sa.Column("restart_at", sa.Float()))
     op.add_column("desktop", sa.Column("restart_at_once", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.add_column("desktop", sa.Column("restart_error", sa.Text()))
