@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 from vgpuctl.errors import InvalidInput
 
-VM_MODES = ("vgpu", "sriov", "passthrough")
-GPU_MODES = (*VM_MODES, "unmanaged")
+GPU_MODES = ("vgpu", "sriov", "passthrough", "unmanaged")
+VM_MODES = ("vgpu", "sriov", "passthrough", RENDERING_MODE := "virtio-gpu")
 OS_KINDS = ("linux", "generic", WINDOWS_11 := "windows11")
 RESERVE_MODES = ("always", "running")
 PLACEMENT_POLICIES = ("least-waste", "depth", "breadth", "first-fit")

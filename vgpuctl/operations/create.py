@@ -41,6 +41,7 @@ from vgpuctl.operations.plans.facts import (
 )
 from vgpuctl.operations.plans.guest_devices import default_nic_model, needs_opengl, resolve_pins
 from vgpuctl.operations.plans.pci_window import gpu_bars_mib, supports_maxphysaddr, window_mib, window_warnings
+from vgpuctl.operations.plans.rendering import new_render_node
 from vgpuctl.operations.plans.reserve import tentative_placement
 from vgpuctl.operations.plans.results import field_sources, planned_vgpu
 from vgpuctl.operations.plans.vm_diff import ADDRESSES_FIELD, request_fields_json
@@ -134,6 +135,7 @@ def design_domain(
         os=request.os,
         pci_window_mib=window,
         host_width=window is not None and facts.capabilities.kvm and supports_maxphysaddr(snapshot),
+        render_node=new_render_node(snapshot, request, vm_name(request, uuid), uuid, facts.render_links),
     )
 
 
@@ -360,7 +362,7 @@ def create_vm(
 
     def prepare(tx: Transaction) -> PreparedVm:
         prepared = prepare_vm(host, tx.look, request, start=start)
-        if not prepared.owner.reserves:
+        if not prepared.owner.reserves or not prepared.design.record.vgpus:
             tx.note(prepared.owner.name, prepared.uuid)
         return prepared
 

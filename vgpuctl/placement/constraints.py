@@ -131,6 +131,16 @@ def _scheduler_policies(gpu: Gpu) -> set[str | None]:
     return {state.policy for state in states}
 
 
+def allowed_addresses(snapshot: Snapshot, constraints: GpuConstraints) -> set[str]:
+    """Return the addresses of the GPUs that constraints name, without the excluded ones.
+
+    Raises:
+        NotFound: they match no GPU of this host.
+    """
+    allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, constraints)}
+    return allowed - {gpu.address for name in constraints.not_gpus for gpu in match_gpus(snapshot.gpus, name)}
+
+
 def why_unschedulable(snapshot: Snapshot, gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
     """Return why nothing new is placed on a GPU now.
 

@@ -18,7 +18,7 @@ from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
-from vgpuctl.sim import vgpu_scheduler
+from vgpuctl.sim import drm, vgpu_scheduler
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.domain_events import SimDomainEvents
 from vgpuctl.sim.domain_xml import host_arch
@@ -120,6 +120,7 @@ class SimHost:
             DeviceUser(running.pid, f"{EMULATOR_PREFIX}{host_arch(state.machine.scenario)} -name guest={running.name}")
             for running in state.running.values()
             if requested.intersection(node for c in running.carriers for node in _device_nodes(state, c))
+            or requested.intersection(drm.nodes_of_domain(state, running.xml))
         ]
         for number, gpu in enumerate(state.machine.gpus.values()):
             if (

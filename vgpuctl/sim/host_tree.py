@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from vgpuctl.sim import binding, guest_host, mdev, sriov, vendor_vf, vgpu_scheduler
+from vgpuctl.sim import binding, drm, guest_host, mdev, sriov, vendor_vf, vgpu_scheduler
 from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node, fixed_directory, text_file
@@ -250,11 +250,8 @@ def _driver_files(state: State, gpu: SimGpu, function: SimFunction) -> dict[str,
     files: dict[str, Node] = {}
     if function.kind != "pf" or driver is None:
         return files
-    if gpu.console and driver == function.driver:
-        number = list(state.machine.gpus).index(gpu.address)
-        files["drm"] = fixed_directory(
-            {f"card{number}": fixed_directory({}), f"renderD{128 + number}": fixed_directory({})}
-        )
+    if drm.has_nodes(state, gpu):
+        files["drm"] = fixed_directory({name: fixed_directory({}) for name in drm.names(state, gpu)})
     if driver == "gim":
         files["reset_gpu"] = FileNode(show=_forbid_reset_read)
     return files
@@ -340,6 +337,8 @@ def _dev_nodes(state: State) -> Mapping[str, Node]:
     groups.update({str(device.group): FileNode() for device in state.mdevs.values()})
     groups["devices"] = fixed_directory(devices)
     children: dict[str, Node] = {"vfio": fixed_directory(groups)}
+    if drm.list_render_nodes(state):
+        children["dri"] = drm.dri_directory(state)
     if state.machine.scenario["libvirt"]["kvm"]:
         children["kvm"] = FileNode()
     for gpu in state.machine.gpus.values():
