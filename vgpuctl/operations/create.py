@@ -41,7 +41,7 @@ from vgpuctl.operations.plans.facts import (
 )
 from vgpuctl.operations.plans.guest_devices import default_nic_model, needs_opengl, resolve_pins
 from vgpuctl.operations.plans.pci_window import gpu_bars_mib, supports_maxphysaddr, window_mib, window_warnings
-from vgpuctl.operations.plans.rendering import new_render_node
+from vgpuctl.operations.plans.rendering import drawing_warnings, new_render_node
 from vgpuctl.operations.plans.reserve import tentative_placement
 from vgpuctl.operations.plans.results import field_sources, planned_vgpu
 from vgpuctl.operations.plans.vm_diff import ADDRESSES_FIELD, request_fields_json
@@ -323,6 +323,7 @@ def prepare_vm(host: Host, look: Callable[[ReadScope], Snapshot], request: VmReq
     facts = gather_host_facts(host, snapshot, request, vgpus)
     warnings = (*check_facts(snapshot, request, vgpus, facts), *check_network_configs(snapshot, [request]))
     design = design_domain(snapshot, request, facts, uuid, vgpus)
+    warnings += drawing_warnings(snapshot, design.render_node)
     blob = blob_for_new_vm(host, request, design.name, uuid)
     return PreparedVm(snapshot, request, uuid, facts, design, warnings, start, blob)
 

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from vgpuctl.config.arguments import RENDERING_MODE, WINDOWS_11
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity
+from vgpuctl.makers import maker_of
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.port_values import HypervisorCapabilities
 from vgpuctl.model.snapshot import Snapshot
@@ -23,6 +24,8 @@ from vgpuctl.placement.constraints import why_restricted
 def choose_render_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str) -> Gpu:
     """Return the GPU on which QEMU draws for a new VM: of those allowed, the one that draws for the fewest VMs.
 
+    One whose driver may refuse comes last.
+
     Raises:
         NoCapacity, NotFound: no GPU, or none that the request allows.
         HostCannot: none of them has a render node; the message has the reason for each.
@@ -31,7 +34,7 @@ def choose_render_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str
     reasons = {gpu.address: why for gpu in gpus if (why := _why_not(gpu, vm)) is not None}
     usable = [gpu for gpu in gpus if gpu.address not in reasons]
     if usable:
-        return min(usable, key=lambda gpu: len(snapshot.vms_drawn_by(gpu)))
+        return min(usable, key=lambda gpu: (_why_doubtful(gpu) is not None, len(snapshot.vms_drawn_by(gpu))))
     if not gpus:
         raise NoCapacity("this host has no GPU to draw on", hint="vgpuctl list-gpus --all")
     raise HostCannot(
@@ -46,6 +49,17 @@ def _why_not(gpu: Gpu, vm: str) -> str | None:
     if gpu.render_node is None:
         return f"its driver ({gpu.driver or 'none'}) has no render node"
     return why_restricted(gpu, RENDERING_MODE, vm)
+
+
+def _why_doubtful(gpu: Gpu) -> str | None:
+    return maker_of(gpu).drawing_problem if gpu.driver == maker_of(gpu).vgpu_driver else None
+
+
+def drawing_warnings(snapshot: Snapshot, node: str | None) -> tuple[str, ...]:
+    """Return why QEMU may not be able to draw through a render node; empty for none."""
+    gpu = None if node is None else next((gpu for gpu in snapshot.gpus if node in gpu.render_paths), None)
+    why = None if gpu is None else _why_doubtful(gpu)
+    return () if gpu is None or why is None else (f"{gpu.address} ({gpu.model}): {why}",)
 
 
 def new_render_node(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str, links: Collection[str]) -> str | None:
@@ -82,7 +96,7 @@ def check_rendering(request: VmRequest, capabilities: HypervisorCapabilities) ->
     if capabilities.has_opengl is False:
         raise HostCannot(
             "QEMU cannot draw on a GPU here: libvirt reports no egl-headless",
-            hint="apt-get install qemu-system-modules-opengl (RHEL: dnf install qemu-kvm-ui-opengl), then restart "
+            hint="apt-get install qemu-system-modules-opengl (on Debian 12 qemu-system-gui), then systemctl restart "
             "libvirtd, which asks QEMU again",
             check="opengl",
         )
