@@ -100,7 +100,8 @@ SYMPTOMS = (
         r"egl: (?:eglInitialize|eglGetDisplay) failed|render node init failed|no drm render node available",
         "`egl: eglInitialize failed`; `egl: render node init failed`",
         "QEMU cannot draw on the GPU: Mesa has no driver for it, or NVIDIA's driver needs more device nodes",
-        "[drawing on the host's GPU](howto/virtio-gpu.md#when-it-does-not-start)",
+        "`vgpuctl list-gpus --columns address,driver,render-node`; another GPU by `set-vm --gpu` "
+        "([drawing](howto/virtio-gpu.md#when-it-does-not-start))",
         (
             "internal error: process exited while connecting to monitor: qemu-system-x86_64: egl: eglInitialize failed",
             "qemu-system-x86_64: egl: render node init failed",
