@@ -17,7 +17,7 @@ from vgpuctl.makers.kernel_samples import KernelSamples
 from vgpuctl.makers.maker import Maker
 from vgpuctl.makers.nvidia import Nvidia
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.usage import NVML_SOURCE, SYSFS_SOURCE
+from vgpuctl.model.usage import NVML_SOURCE
 
 MAKERS: tuple[Maker, ...] = (Nvidia(), Amd(), Intel(), Ascend(), KernelSamples())
 _UNKNOWN = Maker()
@@ -91,7 +91,9 @@ def usage_source(gpu: Gpu) -> str | None:
     """Return who reports how much of a GPU is used; None while its own driver does not have it, as in passthrough."""
     if uses_nvml(gpu):
         return NVML_SOURCE
-    return SYSFS_SOURCE if gpu.driver is not None and gpu.driver == maker_of(gpu).vgpu_driver else None
+    if gpu.driver is None or "vfio" in gpu.driver:
+        return None
+    return maker_of(gpu).usage_source(gpu.driver)
 
 
 def uses_nvml(gpu: Gpu) -> bool:

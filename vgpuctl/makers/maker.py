@@ -17,8 +17,9 @@ class Maker:
     where `vgpu_driver` accepts it from nobody else. `mdev_technique`: what people call its mdevs. `no_room_errnos`:
     what its driver returns for an mdev without room, beside what is usual. `has_displays`: its vGPUs have screens that
     QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL. `pool_rule`: how a parent of its mdevs is
-    divided, for people. `has_network_cards`: it makes more of these than GPUs. `drawing_problem`: why QEMU
-    may not be able to draw for guests with `vgpu_driver`, None for no reason.
+    divided, for people. `has_network_cards`: it makes more of these than GPUs. `usage_tool`: the maker's program that
+    tells the use of its cards (`host.usage.maker_tools`), from where no other source has it. `drawing_problem`: why
+    QEMU may not be able to draw for guests with `vgpu_driver`, None for no reason.
     """
 
     name = "another maker"
@@ -37,6 +38,11 @@ class Maker:
     pool_rule = "its types share one pool"
     has_network_cards = False
     drawing_problem: str | None = None
+    usage_tool: str | None = None
+
+    def usage_source(self, driver: str) -> str | None:
+        """Return who tells the use of a card with this driver; None if nothing does."""
+        return self.usage_tool
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Return an mdev type from the name of its directory and the texts of its files `name` and `description`."""

@@ -13,6 +13,7 @@ from vgpuctl.makers import (
     maker_of,
     maker_of_type,
     own_vf_setting,
+    usage_source,
     uses_nvml,
     vfs_are_for_vgpus,
 )
@@ -61,3 +62,22 @@ def test_the_hints_about_vfs_fit_the_driver(vendor, driver, on, off):
 )
 def test_nvml_is_asked_only_for_its_makers_gpus_with_its_driver(vendor, driver, expected):
     assert uses_nvml(a100(vendor_id=vendor, driver=driver)) is expected
+
+
+@pytest.mark.parametrize(
+    ("vendor", "driver", "source"),
+    [
+        ("10de", "nvidia", "nvml"),
+        ("10de", "nouveau", None),
+        ("1002", "gim", "amd-smi"),
+        ("1002", "amdgpu", "sysfs"),
+        ("8086", "xe", "intel-xpu-smi"),
+        ("8086", "vfio-pci", None),
+        ("8086", None, None),
+        ("8086", "xe-vfio-pci", None),
+        ("19e5", "devdrv_device_driver", "npu-smi"),
+        ("1a03", "ast", None),
+    ],
+)
+def test_who_reports_the_use_of_a_card(vendor, driver, source):
+    assert usage_source(a100(vendor_id=vendor, driver=driver)) == source
