@@ -204,7 +204,8 @@ class Gpu(Value):
     /sys/devices; empty where the kernel does not show them. `nvlink_peers`: the GPUs at the other ends of its NVLinks,
     None where that is not known: NVML reports them only while NVIDIA's driver has the GPU. `is_lost`: NVML answers, but
     not for this GPU, as when it has fallen off the bus. `uuid`: NVIDIA's name for this very board, such as
-    GPU-5a1b…, None where NVML does not have the GPU now.
+    GPU-5a1b…, None where NVML does not have the GPU now. `compute_partition`, `memory_partition`: the partition modes
+    of an AMD GPU, like SPX and NPS1, None where it has none or they are not known; the desired ones are host.yaml's.
     """
 
     address: str
@@ -244,6 +245,10 @@ class Gpu(Value):
     is_lost: bool = False
     uuid: str | None = None
     reason: str | None = None
+    compute_partition: str | None = None
+    memory_partition: str | None = None
+    desired_compute_partition: str | None = None
+    desired_memory_partition: str | None = None
 
     @property
     def whole_function(self) -> GpuFunction:
