@@ -49,7 +49,7 @@ class SetGimVfs(Step):
 
     def describe(self) -> str:
         before, after = dict(self.previous_counts)[self.gpu], dict(self.counts)[self.gpu]
-        dropped = "; its saved partition modes are dropped" if self.drops_modes else ""
+        dropped = "; the saved partition modes of its GPUs are dropped" if self.drops_modes else ""
         return (
             f"turn {count_text(after, 'VF')} of {self.gpu} on instead of {before}: unload gim, write "
             f"{self.text.splitlines()[0]} to {gim.CONFIG_PATH}, load gim{dropped}"

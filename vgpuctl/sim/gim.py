@@ -44,7 +44,8 @@ _PROFILES = {
 def initial_config(gpus: Sequence[SimGpu]) -> str:
     """Return what the file has on a host whose driver was loaded with the scenario's numbers of VFs."""
     ordered = _in_order(gpus)
-    return _text([gpu.vfs_enabled or 1 for gpu in ordered], 0, 0) if ordered else ""
+    modes = [initial_modes(gpu) for gpu in ordered if gpu.xcc]
+    return _text([gpu.vfs_enabled or 1 for gpu in ordered], *(modes or [(0, 0)])[-1]) if ordered else ""
 
 
 def initial_modes(gpu: SimGpu) -> tuple[int, int]:
@@ -83,6 +84,7 @@ def load_records(state: State, config: str, modprobe_files: Sequence[str]) -> li
         changed = any(value != _value(counts, index) for index, value in enumerate(given))
         counts, compute, memory = (given, 0, 0) if changed else (given, compute, memory)
     records: list[JournalRecord] = []
+    saved = (compute, memory)
     for index, gpu in enumerate(_in_order(tuple(state.machine.gpus.values()))):
         if state.driver(gpu.own_function) not in (None, "gim"):
             continue
@@ -92,8 +94,8 @@ def load_records(state: State, config: str, modprobe_files: Sequence[str]) -> li
         records += [["driver", gpu.address, "gim"], ["vfs", gpu.address, number if works else 0]]
         records.append(["gim_modes", gpu.address, *modes])
         if gpu.xcc and works:
-            compute, memory = modes
-    new = _text(counts, compute, memory)
+            saved = modes
+    new = _text(counts, *saved)
     return [*records, ["gim_config", new + config[len(new) :]]]
 
 

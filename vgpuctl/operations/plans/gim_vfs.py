@@ -176,8 +176,14 @@ def _load_step(
         text=text,
         previous_text=settings.text,
         autoprobe=tuple(address for address in order if takes_new_vfs(by_address[address])),
-        drops_modes=written is None and bool(settings.config.compute or settings.config.memory),
+        drops_modes=written is None and any(_has_chosen_modes(g) for g in gpus),
     )
+
+
+def _has_chosen_modes(gpu: Gpu) -> bool:
+    """Return whether a GPU has other partition modes than gim sets by itself."""
+    modes = (gpu.compute_partition, gpu.memory_partition)
+    return modes not in ((None, None), *maker_of(gpu).partition_choices(gpu.device_id).get(gpu.vfs_enabled, ())[:1])
 
 
 def _numbers(modes: Modes, dies: int) -> tuple[int, int]:
