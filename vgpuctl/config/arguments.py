@@ -26,6 +26,8 @@ PLACEMENT_WORDS = {
 depth-first and breadth-first, ESXi consolidation and performance, Kubernetes' schedulers binpack and spread."""
 PLACEMENT_CHOICES = (*PLACEMENT_POLICIES, "binpack", "spread")
 """What `placement` offers; it takes the other words, too."""
+COMPUTE_PARTITIONS = ("SPX", "DPX", "QPX", "CPX")
+MEMORY_PARTITIONS = ("NPS1", "NPS2", "NPS4", "NPS8")
 SCHEDULER_POLICIES = ("best_effort", "equal_share", "fixed_share")
 WORKLOADS = ("office", "cad", "training", "inference", "notebooks", "transcode", "kubernetes")
 """What VMs do, for `advise --workload`; `monitoring/techniques.py` describes them."""

@@ -212,6 +212,8 @@ class Gpu(Value):
     not for this GPU, as when it has fallen off the bus. `uuid`: NVIDIA's name for this very board, such as
     GPU-5a1b…, None where NVML does not have the GPU now. `render_node`: the device node through which programs of the
     host draw and compute on it, such as /dev/dri/renderD128; None where its driver has none.
+    `compute_partition`, `memory_partition`: the partition modes of an AMD GPU, like SPX and NPS1, None where it has
+    none or they are not known; the desired ones are host.yaml's.
     """
 
     address: str
@@ -252,6 +254,10 @@ class Gpu(Value):
     uuid: str | None = None
     reason: str | None = None
     render_node: str | None = None
+    compute_partition: str | None = None
+    memory_partition: str | None = None
+    desired_compute_partition: str | None = None
+    desired_memory_partition: str | None = None
 
     @property
     def render_paths(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from vgpuctl.backends import backend_for
 from vgpuctl.config.arguments import RENDERING_MODE
-from vgpuctl.makers import disable_vfs_hint, enable_vfs_hint, maker_of, own_vf_setting, uses_nvml, vfs_are_for_vgpus
+from vgpuctl.makers import disable_vfs_hint, maker_of, sets_vfs_at_load, uses_nvml, vfs_are_for_vgpus
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
 from vgpuctl.model.names import parse_profile_name
 from vgpuctl.model.numbers import count_text
@@ -180,18 +180,15 @@ def _lacks_shared_instance(gpu: Gpu, technique: Technique) -> str:
 
 
 def _lacks_plain_vfs(gpu: Gpu, technique: Technique) -> str:
-    if not gpu.vfs_total or vfs_are_for_vgpus(gpu):
-        return "it has no plain VFs"
-    own_setting = own_vf_setting(gpu.driver) is not None and not gpu.vfs_enabled
-    return f"its VFs are off: {enable_vfs_hint(gpu)}" if own_setting else ""
+    return "it has no plain VFs" if not gpu.vfs_total or vfs_are_for_vgpus(gpu) else ""
 
 
 def _lacks_way_out(gpu: Gpu, technique: Technique) -> str:
     """Return why a VM cannot be given the whole GPU."""
     if gpu.iommu_group is None:
         return "it has no IOMMU group"
-    driver_turns_off = own_vf_setting(gpu.driver) is not None and gpu.vfs_enabled
-    return f"its VFs are on: {disable_vfs_hint(gpu)}" if driver_turns_off else ""
+    keeps_vfs = sets_vfs_at_load(gpu) and gpu.vfs_enabled
+    return f"its VFs stay on: {disable_vfs_hint(gpu)}" if keeps_vfs else ""
 
 
 def _lacks_nvidia_guest(gpu: Gpu, technique: Technique) -> str:

@@ -19,7 +19,7 @@ from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMo
 from vgpuctl.model.names import address_sort_key, is_pci_address, normalize_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlStatus
-from vgpuctl.observe import mdev, nvml_facts, render_nodes, vendor_vf
+from vgpuctl.observe import gim, mdev, nvml_facts, render_nodes, vendor_vf
 from vgpuctl.observe.vendor_vf import add_placements
 from vgpuctl.ports.host import Host
 from vgpuctl.value import Value, replace
@@ -218,6 +218,7 @@ def _build_gpu(
         pci_path=_read_pci_path(sysfs, path),
         render_node=render_nodes.read_node(sysfs, path) if "drm" in entries else None,
     )
+    gpu = gim.add_partition_modes(sysfs, gpu, entries)
     return _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, scope)
 
 

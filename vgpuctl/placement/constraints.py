@@ -216,6 +216,12 @@ def _differences(gpu: Gpu, *, lost_vgpus: bool) -> list[str]:
         differences.append(f"MIG is {_on_or_off(gpu.mig.enabled)}, not {_on_or_off(gpu.desired_mig.is_requested)}")
     if None not in (gpu.mixed_size, gpu.desired_mixed_size) and gpu.mixed_size is not gpu.desired_mixed_size:
         differences.append(f"mixed sizes are {_on_or_off(gpu.mixed_size)}, not {_on_or_off(gpu.desired_mixed_size)}")
+    for mode, configured in (
+        (gpu.compute_partition, gpu.desired_compute_partition),
+        (gpu.memory_partition, gpu.desired_memory_partition),
+    ):
+        if None not in (mode, configured) and mode != configured:
+            differences.append(f"its partition mode is {mode}, not {configured}")
     desired, state = gpu.desired_scheduler, running_scheduler(gpu)
     if not lost_vgpus or desired is None or state is None:
         return differences

@@ -35,7 +35,7 @@ from vgpuctl.sim.state import FIRST_PID, State
 from vgpuctl.sim.storage import SimStorage
 from vgpuctl.sim.sysfs import SimSysfs
 from vgpuctl.sim.usage import SimUsage
-from vgpuctl.sim.vendor_commands import SimVendorCommands
+from vgpuctl.sim.vendor_commands import SimVendorCommands, load_gim, modprobe_files
 from vgpuctl.sim.volume_bin import SimVolumeBin
 
 SCENARIOS = (
@@ -46,6 +46,7 @@ SCENARIOS = (
     "h100-mig",
     "rtx-pro-6000",
     "ascend",
+    "mi300x",
     "hgx-h100",
     "h100-pcie-x8",
     "mixed",
@@ -150,7 +151,9 @@ class SimHost:
         """Power cycle the host: VMs stop, mdevs disappear, VFs are as the scenario boots them, /run is empty."""
         with self._core.operation("reboot", self.name) as change:
             change.add("boot")
-            change.records += vgpu_scheduler.module_records(self._modprobe_files())
+            change.records += vgpu_scheduler.module_records(modprobe_files(self._core.directory))
+            if self._core.state.gim_config:
+                change.records += load_gim(self._core)
             self._empty_run_directory()
 
     def reset(self) -> None:
@@ -161,14 +164,11 @@ class SimHost:
             self.audit.clear()
             self._empty_run_directory()
             _remove(self._core.directory / "etc/modprobe.d")
+            (self._core.directory / "etc/gim_config").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the journal's files."""
         self._core.journal.close()
-
-    def _modprobe_files(self) -> list[str]:
-        """Return the files that modprobe reads below /etc, in its order."""
-        return [path.read_text() for path in sorted((self._core.directory / "etc" / "modprobe.d").glob("*.conf"))]
 
     def _empty_run_directory(self) -> None:
         for path in self.run_dir.iterdir():

@@ -186,9 +186,10 @@ def _gpu(data: GpuDetailsResult) -> Page:
 
 
 def _partition_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
-    """Return the lines of show-gpu; none for a GPU without MIG."""
+    """Return the lines of show-gpu; none for a GPU without MIG and partition modes."""
     mig = gpu.mig
-    lines: list[tuple[str, str]] = []
+    modes = (("compute partition", gpu.compute_partition), ("memory partition", gpu.memory_partition))
+    lines = [(name, mode) for name, mode in modes if mode is not None]
     if mig is not None and (mig.enabled or mig.pending):
         pending_note = "" if mig.enabled == mig.pending else f", {_on_or_off(mig.pending)} after a reset of the GPU"
         lines.append(("mig", _on_or_off(mig.enabled) + pending_note))

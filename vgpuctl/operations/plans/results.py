@@ -296,6 +296,8 @@ def gpu_result(snapshot: Snapshot, gpu: Gpu) -> GpuResult:
         allowed_profiles=gpu.allowed_profiles,
         reserved_for=gpu.reserved_for,
         mixed_size=gpu.mixed_size,
+        compute_partition=gpu.compute_partition,
+        memory_partition=gpu.memory_partition,
         scheduler=scheduler_summary(gpu),
         render_node=gpu.render_node,
         draws_for=tuple(sorted(vm.name for vm in snapshot.vms_drawn_by(gpu))),
