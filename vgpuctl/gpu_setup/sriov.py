@@ -20,15 +20,26 @@ stackhpc/ansible-collection-linux#37 reports the same race.
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_error
-from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, InvalidInput, VerifyFailed, VgpuctlError
+from vgpuctl.errors import (
+    Busy,
+    DeviceFailed,
+    HostCannot,
+    InUse,
+    InvalidInput,
+    NoCapacity,
+    VerifyFailed,
+    VgpuctlError,
+)
 from vgpuctl.makers import own_vf_setting
-from vgpuctl.model.numbers import count_text, parse_integer
+from vgpuctl.model.numbers import count_text, format_size, parse_integer
 from vgpuctl.observe.claims import report_unreadable
 from vgpuctl.placement.vm_placement import stuck_write_error
 from vgpuctl.ports.step import Step
+from vgpuctl.scheduler.xe import MEMORY_QUOTA, profile_directory
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -217,18 +228,26 @@ def refuse_while_stuck(host: Host, address: str) -> None:
 
 
 class SetVfs(Step):
-    """Turn on this many VFs, or none. Undo restores `previous_count` and `autoprobe`."""
+    """Turn on this many VFs, or none. Undo restores `previous_count`, `previous_memory_mib` and `autoprobe`.
+
+    `memory_mib`: the GPU memory of each VF, which xe takes before VFs are on; None: the driver divides it.
+    `restore_steps`: undo restores with them what the GPU loses with its VFs (the scheduler).
+    """
 
     gpu: str
     vf_count: int
     previous_count: int
     autoprobe: bool
     driver: str | None = None
+    memory_mib: int | None = None
+    previous_memory_mib: int | None = None
+    restore_steps: tuple[Step, ...] = ()
 
     def describe(self) -> str:
         if self.vf_count == 0:
             return f"turn the {count_text(self.previous_count, 'VF')} of {self.gpu} off"
-        return f"turn {count_text(self.vf_count, 'VF')} of {self.gpu} on" + (
+        memory = f", each with {format_size(self.memory_mib)}" if self.memory_mib is not None else ""
+        return f"turn {count_text(self.vf_count, 'VF')} of {self.gpu} on{memory}" + (
             f" instead of {self.previous_count}" if self.previous_count else ""
         )
 
@@ -239,11 +258,12 @@ class SetVfs(Step):
             InUse: a process holds one of the VFs to remove.
             Stuck: the write that removes the VFs has not returned from the kernel.
         """
-        self._switch(host, self.vf_count, autoprobe=False if self.vf_count else self.autoprobe)
+        autoprobe = False if self.vf_count else self.autoprobe
+        self._switch(host, self.vf_count, self.memory_mib, autoprobe=autoprobe)
 
-    def _switch(self, host: Host, vf_count: int, *, autoprobe: bool) -> None:
+    def _switch(self, host: Host, vf_count: int, memory_mib: int | None, *, autoprobe: bool) -> None:
         current = count_vfs(host, self.gpu)
-        if current == vf_count:
+        if current == vf_count and self.memory_mib is None:
             return
         if current:
             for vf in list_vfs(host, self.gpu):
@@ -251,7 +271,27 @@ class SetVfs(Step):
             self._write_numvfs(host, 0)
         if vf_count:
             self._set_autoprobe(host, autoprobe)
+            self._write_memory(host, vf_count, memory_mib)
             self._write_numvfs(host, vf_count)
+
+    def _write_memory(self, host: Host, vf_count: int, memory_mib: int | None) -> None:
+        """Write the memory of each VF that is turned on; the bulk file would give it to every possible VF.
+
+        After a refusal the memory is released: what is left would stop the driver from dividing it by itself.
+        """
+        for vf in range(vf_count if memory_mib is not None else 0):
+            path = f"{PCI_DEVICES}/{self.gpu}/{profile_directory(vf)}/{MEMORY_QUOTA}"
+            try:
+                host.sysfs.write(path, f"{(memory_mib or 0) << 20}\n")
+            except OSError as error:
+                self._release_memory(host, vf)
+                text = f"{format_size(memory_mib or 0)} of GPU memory for each of {count_text(vf_count, 'VF')}"
+                raise profile_error(error, self.gpu, text, path) from error
+
+    def _release_memory(self, host: Host, vf_count: int) -> None:
+        for vf in range(vf_count):
+            with suppress(OSError):  # the next write of a number of VFs, or a boot, releases it too
+                host.sysfs.write(f"{PCI_DEVICES}/{self.gpu}/{profile_directory(vf)}/{MEMORY_QUOTA}", "0\n")
 
     def _set_autoprobe(self, host: Host, enable: bool) -> None:
         path = f"{PCI_DEVICES}/{self.gpu}/sriov_drivers_autoprobe"
@@ -292,10 +332,43 @@ class SetVfs(Step):
         """
         refuse_while_stuck(host, self.gpu)
         current = count_vfs(host, self.gpu)
-        if current != self.previous_count and current in (0, self.vf_count):
-            self._switch(host, self.previous_count, autoprobe=self.autoprobe)
+        if self.memory_mib is not None and not current:
+            self._release_memory(host, self.vf_count)
+        is_changed = current != self.previous_count or self.memory_mib is not None
+        if is_changed and current in (0, self.vf_count):
+            self._switch(host, self.previous_count, self.previous_memory_mib, autoprobe=self.autoprobe)
+            for step in self.restore_steps if self.previous_count else ():
+                step.perform(host)
+                step.verify(host)
         if not self.previous_count:
             self._set_autoprobe(host, self.autoprobe)
+
+
+def profile_error(error: OSError, gpu: str, what: str, path: str) -> VgpuctlError:
+    """Return what a refused write in xe's `sriov_admin` means. `what`: the setting, for people."""
+    facts = {"gpu": gpu, "errno": error.errno, "path": path}
+    if error.errno in (errno.EINVAL, errno.ERANGE, errno.EOVERFLOW):
+        return InvalidInput(
+            f"the driver of {gpu} does not accept {what}", hint=f"vgpuctl show-gpu {gpu} shows what it accepts", **facts
+        )
+    if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOENT):
+        return HostCannot(
+            f"{gpu} cannot have {what}: its driver, kernel or firmware has no such setting",
+            hint=f"vgpuctl show-gpu {gpu}; xe has it from Linux 6.19 on, memory of VFs from 7.0 on",
+            check="scheduler",
+            **facts,
+        )
+    if error.errno in (errno.ENOSPC, errno.ENOMEM):
+        return NoCapacity(
+            f"{gpu} has no room for {what}",
+            hint=f"use less memory for each VF, or fewer VFs; vgpuctl show-gpu {gpu}",
+            **facts,
+        )
+    if error.errno == errno.EIO:
+        return DeviceFailed(
+            f"the firmware of {gpu} refused {what}", hint="journalctl -k -n 20; stop its VMs and try again", **facts
+        )
+    return write_error(error, f"setting {what} on {gpu}", path)
 
 
 def numvfs_error(error: OSError, gpu: str, vf_count: int, path: str, driver: str | None) -> VgpuctlError:

@@ -17,7 +17,8 @@ class Maker:
     where `vgpu_driver` accepts it from nobody else. `mdev_technique`: what people call its mdevs. `no_room_errnos`:
     what its driver returns for an mdev without room, beside what is usual. `has_displays`: its vGPUs have screens that
     QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL. `pool_rule`: how a parent of its mdevs is
-    divided, for people. `has_network_cards`: it makes more of these than GPUs.
+    divided, for people. `has_network_cards`: it makes more of these than GPUs. `scheduler_hint`: with what drivers
+    vgpuctl can set how its GPUs' time is divided; None: its vGPU driver.
     """
 
     name = "another maker"
@@ -35,6 +36,7 @@ class Maker:
     display_needs_gl = False
     pool_rule = "its types share one pool"
     has_network_cards = False
+    scheduler_hint: str | None = "vgpuctl sets it on NVIDIA's GPUs, and on Intel's with the driver xe"
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Return an mdev type from the name of its directory and the texts of its files `name` and `description`."""

@@ -27,6 +27,7 @@ class Nvidia(Maker):
     has_nvml = True
     has_vgpu_params = True
     vfs_are_for_vgpus = True
+    scheduler_hint = None
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Name the profile by the last word of the type's name."""

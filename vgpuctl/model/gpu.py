@@ -169,7 +169,8 @@ class GpuFunction(Value):
 
     `available_instances` maps type ids to how many vGPUs the driver can create here now (mdev: available_instances;
     vendor-vf: 1 for each listed type). None: the types were not read. `placement_id` and `gi_id` belong to the vGPU on
-    a vendor-vf; None where the driver has no file for them, or the file shows no value now.
+    a vendor-vf; None where the driver has no file for them, or the file shows no value now. `framebuffer_mib`: the
+    GPU memory of a plain VF, where the driver reports it.
     """
 
     address: str
@@ -183,6 +184,7 @@ class GpuFunction(Value):
     problem: str | None = None
     placement_id: int | None = None
     gi_id: int | None = None
+    framebuffer_mib: int | None = None
 
 
 class Gpu(Value):
@@ -192,7 +194,7 @@ class Gpu(Value):
     mdev-vf, vendor-vf and sriov-vf, every endpoint of the slot for passthrough. `console_reasons`: why the host's
     console may be on it. `group_members`: the other endpoints of its IOMMU group with their drivers.
     `desired_mode`: its mode in host.yaml, None when host.yaml has none. `cordoned`: nothing new is placed on it.
-    `has_single_type`: its driver is known to accept vGPUs of one type at a time. `scheduler`: what NVML reports;
+    `has_single_type`: its driver is known to accept vGPUs of one type at a time. `scheduler`: what its driver reports;
     `desired_scheduler`: what host.yaml configures. `allowed_profiles`: the only profiles that host.yaml allows on it,
     None: all. `reserved_for`: the patterns of the VM names that it is reserved for. `reason`: what host.yaml says to
     people about it.
@@ -204,7 +206,8 @@ class Gpu(Value):
     /sys/devices; empty where the kernel does not show them. `nvlink_peers`: the GPUs at the other ends of its NVLinks,
     None where that is not known: NVML reports them only while NVIDIA's driver has the GPU. `is_lost`: NVML answers, but
     not for this GPU, as when it has fallen off the bus. `uuid`: NVIDIA's name for this very board, such as
-    GPU-5a1b…, None where NVML does not have the GPU now.
+    GPU-5a1b…, None where NVML does not have the GPU now. `has_vf_memory`: the memory of its plain VFs can be set;
+    `desired_vf_memory_mib`: what host.yaml configures for each.
     """
 
     address: str
@@ -244,6 +247,8 @@ class Gpu(Value):
     is_lost: bool = False
     uuid: str | None = None
     reason: str | None = None
+    has_vf_memory: bool = False
+    desired_vf_memory_mib: int | None = None
 
     @property
     def whole_function(self) -> GpuFunction:

@@ -46,6 +46,7 @@ SCENARIOS = (
     "h100-mig",
     "rtx-pro-6000",
     "ascend",
+    "b60",
     "hgx-h100",
     "h100-pcie-x8",
     "mixed",

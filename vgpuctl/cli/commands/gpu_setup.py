@@ -30,6 +30,7 @@ if TYPE_CHECKING:
             "vgpuctl --host sim:mixed set-mode 0000:86:00.0 sriov --vfs 4 --dry-run",
             "what would be done for 4 plain VFs",
         ),
+        ("vgpuctl --host sim:b60 set-mode 0000:3b:00.0 sriov --vfs 4 --vf-memory 4GiB", "4 VFs of 4 GiB"),
         (
             "vgpuctl --host sim:a100-40 set-mode 0000:3b:00.0 passthrough",
             "turns VFs off and keeps all of it for one VM",
@@ -40,12 +41,15 @@ if TYPE_CHECKING:
 @targets.gpus_before(*GPU_MODES)
 @click.argument("mode", type=click.Choice(GPU_MODES))
 @click.option("--vfs", type=click.IntRange(min=1), metavar="N", help="How many plain virtual functions. [all]")
+@click.option("--vf-memory", metavar="SIZE", help="GPU memory of each plain virtual function. [an equal part]")
 @click.option(
     "--drain", is_flag=True, help="Shut running VMs down first, at most --wait seconds, and start them again."
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def set_mode(settings: Settings, targets: Targets, mode: str, vfs: int | None, drain: bool, dry_run: bool) -> int:
+def set_mode(
+    settings: Settings, targets: Targets, mode: str, vfs: int | None, vf_memory: str | None, drain: bool, dry_run: bool
+) -> int:
     """Set GPUs up for vGPUs, for plain virtual functions (sriov), for one VM (passthrough), or for nothing.
 
     vgpuctl turns the virtual functions on or off for the mode, and writes the mode to /etc/vgpuctl/host.yaml. After a
@@ -57,7 +61,7 @@ def set_mode(settings: Settings, targets: Targets, mode: str, vfs: int | None, d
         settings,
         "set-mode",
         targets,
-        lambda host, gpu: host.set_mode(gpu, mode, vfs=vfs, drain=drain, dry_run=dry_run),
+        lambda host, gpu: host.set_mode(gpu, mode, vfs=vfs, vf_memory=vf_memory, drain=drain, dry_run=dry_run),
         question=_stop_question if drain else None,
         dry_run=dry_run,
     )
@@ -194,6 +198,10 @@ def _scheduler_change(data: ChangedGpuResult) -> str:
             "vgpuctl --host sim:a100-40 set-scheduler 0000:3b:00.0 --policy equal_share --frequency 480 --drain",
             "shuts the VMs on it down first, and starts them again",
         ),
+        (
+            "vgpuctl --host sim:b60 set-scheduler 0000:5e:00.0 --policy fixed_share --time-slice 8",
+            "plain VFs of an Intel card, while VMs run",
+        ),
     ),
 )
 @targets.gpus
@@ -216,6 +224,13 @@ def _scheduler_change(data: ChangedGpuResult) -> str:
     help="Adaptive round robin: the number of time slices over which a VM's time is averaged.",
 )
 @click.option(
+    "--preempt-timeout",
+    "preempt_timeout",
+    type=click.IntRange(min=1),
+    metavar="US",
+    help="How many microseconds a VM may keep the GPU after its slice (Intel).",
+)
+@click.option(
     "--drain",
     is_flag=True,
     help="Shut running VMs down first, at most --wait seconds, remove all vGPUs, and restore them afterwards.",
@@ -229,16 +244,18 @@ def set_scheduler(
     time_slice: int | None,
     frequency: int | None,
     averaging_factor: int | None,
+    preempt_timeout: int | None,
     drain: bool,
     dry_run: bool,
 ) -> int:
-    """Set how NVIDIA's driver divides a GPU's time among its vGPUs, and write that to /etc/vgpuctl/host.yaml.
+    """Set how the driver divides a GPU's time among its vGPUs or VFs, and write that to /etc/vgpuctl/host.yaml.
 
     best_effort guarantees nothing. equal_share gives each running vGPU the same share. fixed_share gives each vGPU the
-    same share, whether the others run or not. The driver changes this only on a GPU without vGPUs; --drain removes the
-    vGPUs temporarily and restores them. What NVML sets is lost when the driver is loaded again; restore-host sets it
-    again after a boot. Where NVML cannot set it, the command writes host.yaml, shows the line for a file in
-    /etc/modprobe.d, and ends with exit status 6.
+    same share, whether the others run or not. NVIDIA's driver changes this only on a GPU without vGPUs; --drain removes
+    the vGPUs temporarily and restores them. Intel's driver xe changes it for plain VFs while VMs run. What was set is
+    lost when the driver is loaded again, or VFs are turned off; restore-host sets it again after a boot. Where the
+    loaded driver cannot set it, the command writes host.yaml, shows the line for a file in /etc/modprobe.d, and ends
+    with exit status 6.
     """
     return change(
         settings,
@@ -250,6 +267,7 @@ def set_scheduler(
             time_slice_ms=time_slice,
             frequency_hz=frequency,
             averaging_factor=averaging_factor,
+            preempt_timeout_us=preempt_timeout,
             drain=drain,
             dry_run=dry_run,
         ),

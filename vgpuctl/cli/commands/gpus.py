@@ -179,6 +179,7 @@ def _gpu(data: GpuDetailsResult) -> Page:
             ("iommu group", or_dash(data.iommu_group)),
             *((("pcie switch", data.pcie_switch),) if data.pcie_switch is not None else ()),
             ("vfs", vf_count(data)),
+            *_vf_memory_lines(data),
             ("vgpus", vgpu_count(data.vgpus)),
             *_partition_lines(data),
             *_scheduler_lines(data),
@@ -188,6 +189,12 @@ def _gpu(data: GpuDetailsResult) -> Page:
     )
     blocks: list[Block] = [pairs, *_vgpu_table(data.vgpus), *_share_table(data)]
     return Page([*blocks, *_type_table(data)])
+
+
+def _vf_memory_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
+    """Return the GPU memory of plain VFs; none where the driver does not report it."""
+    sizes = sorted({f.framebuffer_mib for f in gpu.functions if f.framebuffer_mib is not None})
+    return (("vf memory", ", ".join(mib(size) for size in sizes)),) if sizes else ()
 
 
 def _partition_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
@@ -235,14 +242,17 @@ def _isolation_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
 def running_text(state: RunningSchedulerResult | None) -> str:
     """Return the running scheduler: `fixed_share, slices of 2 ms`."""
     if state is None or state.policy is None:
-        return "?"
+        return "?" if state is None or state.problem is None else f"? ({state.problem})"
     parts: list[str] = [state.policy]
     if state.time_slice_us is not None:
         average = " on the average" if state.adaptive else ""
         parts.append(f"slices of {_ms(state.time_slice_us)}{average}")
     if state.averaging_factor is not None:
         parts.append(f"averaging factor {state.averaging_factor}")
-    source = "" if state.source == "NVML" else f" (by the {state.source})"
+    if state.preempt_timeout_us is not None:
+        parts.append(f"preemption timeout {state.preempt_timeout_us} us")
+    log = " (by the kernel log)" if state.source == "kernel log" else f" ({state.source})"
+    source = "" if state.source == "NVML" else log
     return f"{', '.join(parts)}{source}"
 
 
@@ -254,6 +264,7 @@ def configured_text(spec: SchedulerSpec | None) -> str:
         (spec.time_slice_ms, "time slice {} ms"),
         (spec.frequency_hz, "{} Hz"),
         (spec.averaging_factor, "averaging factor {}"),
+        (spec.preempt_timeout_us, "preemption timeout {} us"),
     )
     return ", ".join([spec.policy, *(text.format(value) for value, text in texts if value is not None)])
 

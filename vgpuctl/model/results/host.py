@@ -145,6 +145,7 @@ class HostGpuResult(Value):
     mig: Literal["off"] | tuple[str, ...] | Mapping[str, int] | None
     mixed_size: bool | None
     reason: str | None
+    vf_memory: str | None = None
 
 
 class DifferenceResult(Value):
