@@ -66,6 +66,8 @@ PCI_MODELS = {
     "19e5:d500": ("Huawei Ascend 310P", 24),
     "8086:3e92": ("Intel UHD Graphics 630", None),
     "8086:56c0": ("Intel Data Center GPU Flex 170", 16),
+    "8086:e211": ("Intel Arc Pro B60", 24),
+    "8086:e212": ("Intel Arc Pro B50", 16),
 }
 """`VENDOR:DEVICE` -> the model's name, and its memory in GiB; None: it uses the host's memory."""
 

@@ -24,7 +24,8 @@ class Maker:
     QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL. `pool_rule`: how a parent of its mdevs is
     divided, for people. `has_network_cards`: it makes more of these than GPUs. `usage_tool`: the maker's program that
     tells the use of its cards (`host.usage.maker_tools`), from where no other source has it. `drawing_problem`: why
-    QEMU may not be able to draw for guests with `vgpu_driver`, None for no reason.
+    QEMU may not be able to draw for guests with `vgpu_driver`, None for no reason. `scheduler_hint`:
+    with what drivers vgpuctl can set how its GPUs' time is divided; None: its vGPU driver.
     """
 
     name = "another maker"
@@ -45,6 +46,7 @@ class Maker:
     pool_rule = "its types share one pool"
     has_network_cards = False
     drawing_problem: str | None = None
+    scheduler_hint: str | None = "vgpuctl sets it on NVIDIA's GPUs, and on Intel's with the driver xe"
     usage_tool: str | None = None
 
     def usage_source(self, driver: str) -> str | None:

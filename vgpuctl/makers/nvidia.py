@@ -27,6 +27,7 @@ class Nvidia(Maker):
     has_nvml = True
     has_vgpu_params = True
     vfs_are_for_vgpus = True
+    scheduler_hint = None
     drawing_problem = (
         "NVIDIA's driver also needs /dev/nvidiactl and /dev/nvidia0, which libvirt does not give to QEMU: the start "
         "mostly fails (eglInitialize failed) until cgroup_device_acl in /etc/libvirt/qemu.conf has them"

@@ -19,9 +19,10 @@ from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMo
 from vgpuctl.model.names import address_sort_key, is_pci_address, normalize_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlStatus
-from vgpuctl.observe import gim, mdev, nvml_facts, render_nodes, vendor_vf
+from vgpuctl.observe import gim, mdev, nvml_facts, render_nodes, vendor_vf, xe_profiles
 from vgpuctl.observe.vendor_vf import add_placements
 from vgpuctl.ports.host import Host
+from vgpuctl.scheduler.xe import ADMIN_DIRECTORY
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -219,7 +220,8 @@ def _build_gpu(
         render_node=render_nodes.read_node(sysfs, path) if "drm" in entries else None,
     )
     gpu = gim.add_partition_modes(sysfs, gpu, entries)
-    return _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, scope)
+    gpu = _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, scope)
+    return xe_profiles.add_profiles(sysfs, gpu) if ADMIN_DIRECTORY in entries else gpu
 
 
 def _with_backend(

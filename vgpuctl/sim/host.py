@@ -47,6 +47,7 @@ SCENARIOS = (
     "rtx-pro-6000",
     "ascend",
     "mi300x",
+    "b60",
     "hgx-h100",
     "h100-pcie-x8",
     "mixed",

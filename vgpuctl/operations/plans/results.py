@@ -316,7 +316,9 @@ def gpu_warnings(gpus: Iterable[Gpu]) -> tuple[str, ...]:
 
 def gpu_details(snapshot: Snapshot, gpu: Gpu, scheduler: SchedulerDetails) -> GpuDetailsResult:
     """Return one GPU's result for show-gpu: with its types, functions, group and scheduler."""
-    functions = (FunctionResult(f.address, f.driver, f.iommu_group, f.problem) for f in gpu.functions)
+    functions = (
+        FunctionResult(f.address, f.driver, f.iommu_group, f.problem, f.framebuffer_mib) for f in gpu.functions
+    )
     return extend(
         GpuDetailsResult,
         gpu_result(snapshot, gpu),
