@@ -252,6 +252,10 @@ options:
     type: bool
     description:
       - 'Pass through a GPU even if it is the host''s console.'
+  force_reset:
+    type: bool
+    description:
+      - 'Pass through a GPU even if its reset breaks it until the host boots.'
 """
 
     VGPU = r"""
@@ -330,6 +334,16 @@ options:
     type: int
     description:
       - 'How many plain virtual functions.'
+  compute_partition:
+    type: str
+    choices: [SPX, DPX, QPX, CPX]
+    description:
+      - 'The compute partition mode of an AMD GPU.'
+  memory_partition:
+    type: str
+    choices: [NPS1, NPS2, NPS4, NPS8]
+    description:
+      - 'The memory partition mode of an AMD GPU.'
   drain:
     type: bool
     default: false
