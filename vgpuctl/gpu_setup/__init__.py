@@ -7,7 +7,7 @@ Each method of switching VFs has its own module; `vf_steps` chooses one for a GP
 from __future__ import annotations
 
 from vgpuctl.gpu_setup.sriov import ManageVfs, SetVfs
-from vgpuctl.makers import vfs_are_for_vgpus
+from vgpuctl.makers import vfs_are_for_vgpus, vgpus_take_vfs
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.ports.step import Step
 
@@ -22,4 +22,5 @@ def vf_steps(gpu: Gpu, vf_count: int, *, autoprobe: bool, restore_steps: tuple[S
         return ()
     if vfs_are_for_vgpus(gpu):
         return (ManageVfs(gpu.address, vf_count > 0, gpu.vfs_total, restore_steps),)
-    return (SetVfs(gpu.address, vf_count, gpu.vfs_enabled, autoprobe, gpu.driver),)
+    keeps_autoprobe = vgpus_take_vfs(gpu)
+    return (SetVfs(gpu.address, vf_count, gpu.vfs_enabled, autoprobe, gpu.driver, keeps_autoprobe),)

@@ -217,13 +217,17 @@ def refuse_while_stuck(host: Host, address: str) -> None:
 
 
 class SetVfs(Step):
-    """Turn on this many VFs, or none. Undo restores `previous_count` and `autoprobe`."""
+    """Turn on this many VFs, or none. Undo restores `previous_count` and `autoprobe`.
+
+    `keeps_autoprobe`: host drivers bind new VFs as they did, because no VM gets such a VF itself.
+    """
 
     gpu: str
     vf_count: int
     previous_count: int
     autoprobe: bool
     driver: str | None = None
+    keeps_autoprobe: bool = False
 
     def describe(self) -> str:
         if self.vf_count == 0:
@@ -239,7 +243,8 @@ class SetVfs(Step):
             InUse: a process holds one of the VFs to remove.
             Stuck: the write that removes the VFs has not returned from the kernel.
         """
-        self._switch(host, self.vf_count, autoprobe=False if self.vf_count else self.autoprobe)
+        keeps = self.keeps_autoprobe or not self.vf_count
+        self._switch(host, self.vf_count, autoprobe=self.autoprobe if keeps else False)
 
     def _switch(self, host: Host, vf_count: int, *, autoprobe: bool) -> None:
         current = count_vfs(host, self.gpu)

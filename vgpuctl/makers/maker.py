@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.gpu import Gpu, VgpuType
 
 
 class Maker:
@@ -17,7 +17,10 @@ class Maker:
     where `vgpu_driver` accepts it from nobody else. `mdev_technique`: what people call its mdevs. `no_room_errnos`:
     what its driver returns for an mdev without room, beside what is usual. `has_displays`: its vGPUs have screens that
     QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL. `pool_rule`: how a parent of its mdevs is
-    divided, for people. `has_network_cards`: it makes more of these than GPUs.
+    divided, for people. `has_network_cards`: it makes more of these than GPUs. `slicing`: why its cards have no
+    profiles for VMs, as a sentence without its end; None where they may have some. `vgpus_take_vfs`: each mdev on the
+    card's own function takes one of its VFs, and `sriov_numvfs` turns on as many as an administrator likes while there
+    is no mdev.
     """
 
     name = "another maker"
@@ -35,7 +38,21 @@ class Maker:
     display_needs_gl = False
     pool_rule = "its types share one pool"
     has_network_cards = False
+    slicing: str | None = None
+    vgpus_take_vfs = False
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Return an mdev type from the name of its directory and the texts of its files `name` and `description`."""
         return VgpuType(type_id=type_id, name=name, profile=type_id)
+
+    def offers_nothing_fix(self, gpu: Gpu) -> str | None:
+        """Return what makes a GPU with its own driver offer vGPUs, while it has none and offers none; None: nothing."""
+        return None
+
+    def support_warning(self, gpu: Gpu) -> str | None:
+        """Return what people must know before they use the vGPUs of this GPU, as a sentence without its end."""
+        return None
+
+    def type_warning(self, type_id: str) -> str | None:
+        """Return what people must know before a VM gets an mdev of this type, as a sentence without its end."""
+        return None

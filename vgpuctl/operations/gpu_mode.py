@@ -51,7 +51,13 @@ from vgpuctl.operations.plans.host_diff import (
     merged_gpu_spec,
     partition_result,
 )
-from vgpuctl.operations.plans.layout import refuse_mode_conflicts, refuse_running_vms, target_vf_count, vms_to_drain
+from vgpuctl.operations.plans.layout import (
+    chooses_vf_count,
+    refuse_mode_conflicts,
+    refuse_running_vms,
+    target_vf_count,
+    vms_to_drain,
+)
 from vgpuctl.operations.plans.partition_plan import (
     PartitionRequest,
     apply_request,
@@ -147,7 +153,7 @@ def set_mode(host: Host, context: Context, request: ModeRequest) -> Outcome[SetU
 def _spec_after(gpu: Gpu, request: ModeRequest, plan: TransactionPlan) -> GpuSpec:
     """Return a GPU's settings after the setup, including those of host.yaml that are set along with it."""
     spec = replace(current_gpu_spec(gpu), mode=request.mode, vfs=None, mig=None, mixed_size=None)
-    if request.mode == GpuMode.SRIOV:
+    if request.mode is not None and chooses_vf_count(gpu, request.mode):
         spec = replace(spec, vfs=target_vf_count(gpu, request.mode, request.vfs))
     if request.mode in (GpuMode.SRIOV, GpuMode.PASSTHROUGH):
         spec = replace(spec, scheduler=None)
@@ -332,9 +338,9 @@ def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> T
 
 
 def _host_file_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:
-    """Return the keys to write to host.yaml; with the number of plain VFs, so that a boot creates as many."""
+    """Return the keys to write to host.yaml; with the number of VFs that is chosen, so that a boot creates as many."""
     keys: dict[str, object] = {"mode": request.mode, "vfs": None}
-    if request.mode == GpuMode.SRIOV:
+    if request.mode is not None and chooses_vf_count(gpu, request.mode):
         keys["vfs"] = target_vf_count(gpu, request.mode, request.vfs)
     if request.mig is not None:
         keys["mig"] = dump_value(request.mig)
