@@ -38,10 +38,12 @@ class Ascend(Maker):
     type_prefix = "vnpu-"
     has_displays = False
     vgpus_take_vfs = True
+    max_plain_vfs = 12  # VDAVINCI_VF_MAX in dvt.h
     pool_rule = (
         "its types share AI cores, AI CPUs, JPEG decoders and memory, at most 16 on a die; if nothing fits on an "
         "empty card: npu-smi set -t vnpu-mode -d 1"
     )
+    usage_tool = "npu-smi"
     no_room_errnos = (errno.EINVAL,)  # vfio_ops.c: whatever the reason is
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:

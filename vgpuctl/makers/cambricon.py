@@ -15,5 +15,5 @@ class Cambricon(Maker):
 
     name = "Cambricon"
     vendor_id = "cabc"
-    has_displays = False
+    usage_tool = "cnmon"
     slicing = "Cambricon's cards have VFs without profiles (--mode sriov), and sMLU divides a card for containers only"

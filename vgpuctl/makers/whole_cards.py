@@ -19,11 +19,14 @@ from vgpuctl.makers.maker import Maker
 class WholeCardMaker(Maker):
     """A maker whose cards have no vGPU types for VMs, as far as is known."""
 
-    def __init__(self, name: str, vendor_id: str, slicing: str, *, has_network_cards: bool = False) -> None:
-        """Take its facts; `slicing` as in `Maker`."""
+    def __init__(
+        self, name: str, vendor_id: str, slicing: str, usage_tool: str | None, *, has_network_cards: bool = False
+    ) -> None:
+        """Take its facts, as in `Maker`."""
         self.name = name
         self.vendor_id = vendor_id
         self.slicing = slicing
+        self.usage_tool = usage_tool
         self.has_network_cards = has_network_cards
 
 
@@ -32,13 +35,14 @@ def _for_containers(name: str) -> str:
 
 
 _BIREN = "Biren's driver BEV_HYPER_DRIVER divides a card into VFs without profiles; with VFs on, use --mode sriov"
+_VASTAI = "how a VM gets a part of a Vastai card is not published; it gets the whole card"
 WHOLE_CARD_MAKERS = (
-    WholeCardMaker("MetaX", "9999", _for_containers("MetaX's sGPU")),
-    WholeCardMaker("Hygon", "1d94", _for_containers("Hygon's vDCU"), has_network_cards=True),
-    WholeCardMaker("Biren", "1ee0", _BIREN),
-    WholeCardMaker("Iluvatar", "1e3e", _for_containers("Iluvatar's vGPU")),
-    WholeCardMaker("Enflame", "1e36", _for_containers("Enflame's DRS")),
-    WholeCardMaker("Kunlunxin", "1d22", _for_containers("Kunlunxin's vXPU")),
-    WholeCardMaker("Vastai", "1ec6", "how a VM gets a part of a Vastai card is not published; it gets the whole card"),
+    WholeCardMaker("MetaX", "9999", _for_containers("MetaX's sGPU"), "mx-smi"),
+    WholeCardMaker("Hygon", "1d94", _for_containers("Hygon's vDCU"), "hy-smi", has_network_cards=True),
+    WholeCardMaker("Biren", "1ee0", _BIREN, None),
+    WholeCardMaker("Iluvatar", "1e3e", _for_containers("Iluvatar's vGPU"), "ixsmi"),
+    WholeCardMaker("Enflame", "1e36", _for_containers("Enflame's DRS"), "efsmi"),
+    WholeCardMaker("Kunlunxin", "1d22", _for_containers("Kunlunxin's vXPU"), "kunlun-xpu-smi"),
+    WholeCardMaker("Vastai", "1ec6", _VASTAI, None),
 )
 """Each of them, for `MAKERS`."""

@@ -7,6 +7,7 @@ Nothing here comes from a shipped table: names, sizes and limits are what the ru
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -92,6 +93,11 @@ def parse_driver_id(text: str) -> int | None:
     return number if number is not None and 0 <= number < _NO_PLACEMENT else None
 
 
+DRI = "/dev/dri"
+DRI_BY_PATH = f"{DRI}/by-path"
+"""Where udev links the nodes of GPUs by their addresses (systemd, 60-drm.rules)."""
+_RENDER_LINK = re.compile(rf"{DRI_BY_PATH}/(?:pci|platform)-([^/]+)-render")
+
 NVIDIA_VENDOR_ID = "10de"
 """NVIDIA's PCI vendor id."""
 
@@ -169,7 +175,8 @@ class GpuFunction(Value):
 
     `available_instances` maps type ids to how many vGPUs the driver can create here now (mdev: available_instances;
     vendor-vf: 1 for each listed type). None: the types were not read. `placement_id` and `gi_id` belong to the vGPU on
-    a vendor-vf; None where the driver has no file for them, or the file shows no value now.
+    a vendor-vf; None where the driver has no file for them, or the file shows no value now. `framebuffer_mib`: the
+    GPU memory of a plain VF, where the driver reports it.
     """
 
     address: str
@@ -183,6 +190,7 @@ class GpuFunction(Value):
     problem: str | None = None
     placement_id: int | None = None
     gi_id: int | None = None
+    framebuffer_mib: int | None = None
 
 
 class Gpu(Value):
@@ -192,7 +200,7 @@ class Gpu(Value):
     mdev-vf, vendor-vf and sriov-vf, every endpoint of the slot for passthrough. `console_reasons`: why the host's
     console may be on it. `group_members`: the other endpoints of its IOMMU group with their drivers.
     `desired_mode`: its mode in host.yaml, None when host.yaml has none. `cordoned`: nothing new is placed on it.
-    `has_single_type`: its driver is known to accept vGPUs of one type at a time. `scheduler`: what NVML reports;
+    `has_single_type`: its driver is known to accept vGPUs of one type at a time. `scheduler`: what its driver reports;
     `desired_scheduler`: what host.yaml configures. `allowed_profiles`: the only profiles that host.yaml allows on it,
     None: all. `reserved_for`: the patterns of the VM names that it is reserved for. `reason`: what host.yaml says to
     people about it.
@@ -204,7 +212,11 @@ class Gpu(Value):
     /sys/devices; empty where the kernel does not show them. `nvlink_peers`: the GPUs at the other ends of its NVLinks,
     None where that is not known: NVML reports them only while NVIDIA's driver has the GPU. `is_lost`: NVML answers, but
     not for this GPU, as when it has fallen off the bus. `uuid`: NVIDIA's name for this very board, such as
-    GPU-5a1b…, None where NVML does not have the GPU now.
+    GPU-5a1b…, None where NVML does not have the GPU now. `render_node`: the device node through which programs of the
+    host draw and compute on it, such as /dev/dri/renderD128; None where its driver has none.
+    `compute_partition`, `memory_partition`: the partition modes of an AMD GPU, like SPX and NPS1, None where it has
+    none or they are not known; the desired ones are host.yaml's. `has_vf_memory`: the memory of its plain VFs can
+    be set; `desired_vf_memory_mib`: what host.yaml configures for each.
     """
 
     address: str
@@ -244,6 +256,19 @@ class Gpu(Value):
     is_lost: bool = False
     uuid: str | None = None
     reason: str | None = None
+    render_node: str | None = None
+    compute_partition: str | None = None
+    memory_partition: str | None = None
+    desired_compute_partition: str | None = None
+    desired_memory_partition: str | None = None
+    has_vf_memory: bool = False
+    desired_vf_memory_mib: int | None = None
+
+    @property
+    def render_paths(self) -> tuple[str, ...]:
+        """The names of its render node: first udev's link, which stays over boots."""
+        bus = "pci" if self.vendor_id else "platform"
+        return () if self.render_node is None else (f"{DRI_BY_PATH}/{bus}-{self.address}-render", self.render_node)
 
     @property
     def whole_function(self) -> GpuFunction:
@@ -296,6 +321,12 @@ class Gpu(Value):
     def find_function(self, address: str) -> GpuFunction | None:
         """Return this GPU's function with that address."""
         return next((f for f in self.functions if f.address == address), None)
+
+
+def address_of_render_link(path: str | None) -> str | None:
+    """Return the address of the GPU that udev's link to a render node names; None for another path."""
+    match = _RENDER_LINK.fullmatch(path or "")
+    return match and match[1]
 
 
 def is_model_name(name: str, model: str, pci_id: str | None) -> bool:

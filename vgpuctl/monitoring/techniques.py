@@ -53,7 +53,7 @@ class Need(StrEnum):
     PLAIN_VFS = "plain-vfs"
     WHOLE_GPU = "whole-gpu"
     NVIDIA_GUEST = "nvidia-guest"
-    OTHER_PROGRAM = "other-program"
+    RENDER_NODE = "render-node"
 
 
 class Technique(Value):
@@ -195,10 +195,13 @@ _TABLE = (
         (Need.PLAIN_VFS,),
         IsolationResult(
             _is(Degree.FULL, "each VF has its own part of the memory, behind the IOMMU"),
-            _is(Degree.PARTIAL, "the host driver's time slices; vgpuctl does not change them"),
+            _is(Degree.PARTIAL, "the host driver's time slices; vgpuctl sets them where the driver is Intel's xe"),
             _is(Degree.PARTIAL, "the host driver resets the VF that hangs; an error of the card ends all VMs on it"),
         ),
-        ("all VFs have one size, which follows from their number", "the host driver decides how many there can be"),
+        (
+            "all VFs have one size, which follows from their number, or is set (xe)",
+            "the host driver decides how many there can be",
+        ),
         (GIM, VFIO),
     ),
     Technique(
@@ -259,15 +262,15 @@ _TABLE = (
     Technique(
         VIRTIO,
         "virtio-gpu: QEMU draws for the guest",
-        (Need.OTHER_PROGRAM,),
+        (Need.RENDER_NODE,),
         IsolationResult(
             _is(Degree.NONE, "QEMU allocates on the host's GPU, without a limit"),
             _is(Degree.NONE, "QEMU's processes compete with all others"),
             _is(Degree.NONE, "the guest's commands run in QEMU on the host's driver: no boundary like an IOMMU"),
         ),
         (
-            "OpenGL, and Vulkan with Linux 6.13 and QEMU 9.2; no CUDA, no video encoding",
-            "vgpuctl does not set it up: <acceleration accel3d='yes'/> in libvirt's <video>",
+            "OpenGL only (Vulkan needs what libvirt has no words for yet); no CUDA, no video encoding, not on Windows",
+            "virgl runs the guest's commands in QEMU on the host: only for guests that you trust",
         ),
         (VIRTIO_GPU, VENUS),
     ),

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.host_spec import GpuSpec, dump_value, merge_gpu_entries
 from vgpuctl.errors import Interrupted, NotFound, Refused, VerifyFailed, VgpuctlError
-from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
-from vgpuctl.makers import uses_nvml
+from vgpuctl.gpu_setup import has_vf_memory
+from vgpuctl.gpu_setup.set_scheduler import SCHEDULER_STEPS
+from vgpuctl.makers import sets_vfs_at_load, uses_nvml
 from vgpuctl.model.gpu import Gpu, GpuMode, MigSpec
 from vgpuctl.model.names import is_pci_address
+from vgpuctl.model.numbers import format_size
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.gpus import GpuResult, PartitionResult, SetUpGpuResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import observe, observe_devices
+from vgpuctl.observe.gim import read_gim_settings
 from vgpuctl.observe.host_file import HOST_FILE_PATH
 from vgpuctl.observe.nvml_facts import driver_version
 from vgpuctl.observe.pci import find_absent
@@ -44,6 +47,7 @@ from vgpuctl.operations.guards import (
 )
 from vgpuctl.operations.nvml_types import read_vgpu_types, resolve_mig_spec, with_nvml_placements
 from vgpuctl.operations.plans.evict import Eviction
+from vgpuctl.operations.plans.gim_vfs import GimRequest, other_gpus, plan_gim, target_modes
 from vgpuctl.operations.plans.host_diff import (
     current_gpu_spec,
     describe_unapplied_settings,
@@ -55,6 +59,7 @@ from vgpuctl.operations.plans.layout import (
     chooses_vf_count,
     refuse_mode_conflicts,
     refuse_running_vms,
+    refuse_vf_memory,
     target_vf_count,
     vms_to_drain,
 )
@@ -69,7 +74,7 @@ from vgpuctl.operations.plans.partition_plan import (
     vf_recreation_steps,
 )
 from vgpuctl.operations.plans.results import gpu_result
-from vgpuctl.operations.plans.schedulers import refuse_unsupported_scheduler
+from vgpuctl.operations.plans.schedulers import can_set_scheduler, has_scheduler, refuse_unsupported_scheduler
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, extend, replace
 
@@ -89,8 +94,10 @@ class ModeRequest(Value):
     `update_host_file`: write the setup to host.yaml when it is done; `drain`: running VMs may be stopped.
 
     `scheduler`, `mig`, `mixed_size`: the setting afterwards, None for what host.yaml asks for; the last two are written
-    to host.yaml if they are given. `final_steps`: further steps at the end. `after_boot`: MIG and mixed sizes need not
-    be verified to be off, because a boot turns neither on, and VMs wait for the GPU's VFs.
+    to host.yaml if they are given. `compute_partition`, `memory_partition`: the modes of an AMD GPU with plain VFs,
+    written to host.yaml if they are given. `final_steps`: further steps at the end. `after_boot`: MIG and mixed sizes
+    need not be verified to be off, because a boot turns neither on, and VMs wait for the GPU's VFs.
+    `vf_memory_mib`: the GPU memory of each plain VF, None for what host.yaml asks for.
     """
 
     gpu_address: str
@@ -102,7 +109,10 @@ class ModeRequest(Value):
     final_steps: tuple[Step, ...] = ()
     mig: MigSpec | None = None
     mixed_size: bool | None = None
+    compute_partition: str | None = None
+    memory_partition: str | None = None
     after_boot: bool = False
+    vf_memory_mib: int | None = None
 
 
 class RestoredGpu(Value):
@@ -153,7 +163,13 @@ def set_mode(host: Host, context: Context, request: ModeRequest) -> Outcome[SetU
 def _spec_after(gpu: Gpu, request: ModeRequest, plan: TransactionPlan) -> GpuSpec:
     """Return a GPU's settings after the setup, including those of host.yaml that are set along with it."""
     spec = replace(current_gpu_spec(gpu), mode=request.mode, vfs=None, mig=None, mixed_size=None)
-    if request.mode is not None and chooses_vf_count(gpu, request.mode):
+    if request.mode == GpuMode.SRIOV:
+        vf_count = target_vf_count(gpu, request.mode, request.vfs)
+        modes = target_modes(gpu, _gim_request(request, vf_count)) or (None, None)
+        spec = replace(spec, vfs=vf_count, compute_partition=modes[0], memory_partition=modes[1])
+        memory_mib = _requested_vf_memory(gpu, request)
+        spec = replace(spec, vf_memory=None if memory_mib is None else format_size(memory_mib))
+    elif request.mode is not None and chooses_vf_count(gpu, request.mode):
         spec = replace(spec, vfs=target_vf_count(gpu, request.mode, request.vfs))
     if request.mode in (GpuMode.SRIOV, GpuMode.PASSTHROUGH):
         spec = replace(spec, scheduler=None)
@@ -161,7 +177,7 @@ def _spec_after(gpu: Gpu, request: ModeRequest, plan: TransactionPlan) -> GpuSpe
         mig = gpu.desired_mig if request.mig is None else request.mig
         mixed_size = gpu.desired_mixed_size if request.mixed_size is None else request.mixed_size
         spec = replace(spec, mig=mig, mixed_size=mixed_size)
-    if any(isinstance(step, (SetScheduler, SetInstanceSchedulers)) for step in plan.gpu_steps):
+    if any(isinstance(step, SCHEDULER_STEPS) for step in plan.gpu_steps):
         spec = replace(spec, scheduler=gpu.desired_scheduler)
     return merged_gpu_spec(gpu, spec)
 
@@ -184,7 +200,14 @@ def _verify_after(
         warning = f"the change is done, but the host could not be checked again: {error}"
         return gpu_result(before, gpu), None, (warning,)
     differences = describe_unapplied_settings(
-        gpu, GpuSpec(request.mode, mig=partition.mig, mixed_size=partition.mixed_size)
+        gpu,
+        GpuSpec(
+            request.mode,
+            mig=partition.mig,
+            mixed_size=partition.mixed_size,
+            compute_partition=request.compute_partition,
+            memory_partition=request.memory_partition,
+        ),
     )
     if differences:
         raise VerifyFailed(
@@ -317,8 +340,10 @@ def _restore_transactions(
     if spec.mode is not None:
         request = ModeRequest(address, spec.mode, spec.vfs, update_host_file=False, scheduler=spec.scheduler)
         request = replace(request, mig=spec.mig, mixed_size=spec.mixed_size, after_boot=True)
+        modes = {"compute_partition": spec.compute_partition, "memory_partition": spec.memory_partition}
+        request = replace(request, **modes)
         yield mode_transaction(host, request, observe_gpus)
-    if spec.scheduler is not None and spec.mode in (None, GpuMode.VGPU):
+    if spec.scheduler is not None and has_scheduler(select_one_gpu(observe_gpus(), address), spec.mode):
         scheduler_request = restore_request(host, address, spec.scheduler, observe_gpus)
         if scheduler_request is not None:
             yield scheduler_transaction(host, scheduler_request, observe_gpus)
@@ -334,19 +359,42 @@ def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> T
         else ()
     )
     vms_to_start = find_vms_to_start(host, snapshot, gpu, eviction.vms_to_stop)
-    return TransactionPlan(gpu, eviction.vms_to_stop, eviction.steps, (*file_steps, *request.final_steps), vms_to_start)
+    final_steps = (*file_steps, *request.final_steps)
+    others = tuple(g.address for g in other_gpus(snapshot, gpu)) if eviction.steps else ()
+    refuse_gpus_in_setup(snapshot, others)
+    return TransactionPlan(gpu, eviction.vms_to_stop, eviction.steps, final_steps, vms_to_start, others)
 
 
 def _host_file_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:
     """Return the keys to write to host.yaml; with the number of VFs that is chosen, so that a boot creates as many."""
-    keys: dict[str, object] = {"mode": request.mode, "vfs": None}
+    keys: dict[str, object] = {"mode": request.mode, "vfs": None, "vf_memory": None}
+    if request.mode == GpuMode.SRIOV:
+        memory_mib = _requested_vf_memory(gpu, request)
+        keys["vf_memory"] = None if memory_mib is None else format_size(memory_mib)
     if request.mode is not None and chooses_vf_count(gpu, request.mode):
         keys["vfs"] = target_vf_count(gpu, request.mode, request.vfs)
     if request.mig is not None:
         keys["mig"] = dump_value(request.mig)
     if request.mixed_size is not None:
         keys["mixed_size"] = request.mixed_size
-    return keys
+    return keys | _partition_mode_keys(gpu, request)
+
+
+def _partition_mode_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:
+    """Return the partition modes to write to host.yaml; those there go with another number of VFs, or another mode."""
+    vf_count = target_vf_count(gpu, str(request.mode), request.vfs)
+    gim_request = _gim_request(request, vf_count)
+    if gim_request.names_mode:
+        modes = target_modes(gpu, gim_request) or (None, None)
+        return {"compute_partition": modes[0], "memory_partition": modes[1]}
+    keeps = request.mode == GpuMode.SRIOV and vf_count == gpu.vfs_enabled
+    if keeps or (gpu.desired_compute_partition, gpu.desired_memory_partition) == (None, None):
+        return {}
+    return {"compute_partition": None, "memory_partition": None}
+
+
+def _gim_request(request: ModeRequest, vf_count: int) -> GimRequest:
+    return GimRequest(vf_count, request.compute_partition, request.memory_partition, request.drain, request.after_boot)
 
 
 def _plan_steps(host: Host, snapshot: Snapshot, gpu: Gpu, request: ModeRequest) -> Eviction:
@@ -357,6 +405,15 @@ def _plan_steps(host: Host, snapshot: Snapshot, gpu: Gpu, request: ModeRequest) 
     """
     refuse_mode_conflicts(snapshot, gpu, request.mode or GpuMode.VGPU)
     vf_count = gpu.vfs_enabled if request.mode is None else target_vf_count(gpu, request.mode, request.vfs)
+    gim_request = _gim_request(request, vf_count)
+    if request.mode == GpuMode.SRIOV and (sets_vfs_at_load(gpu) or gim_request.names_mode):
+        return plan_gim(
+            snapshot,
+            gpu,
+            gim_request,
+            lambda: read_gim_settings(host),
+            lambda other: _autoprobe(host, other),
+        )
     partition = _requested_partition(host, gpu, request)
     if request.after_boot and unverifiable_off_reason(snapshot, gpu, partition) is not None:
         partition = PartitionRequest()
@@ -365,15 +422,32 @@ def _plan_steps(host: Host, snapshot: Snapshot, gpu: Gpu, request: ModeRequest) 
     if partition.mixed_size and not gpu.mixed_size:
         types = with_nvml_placements(host, gpu, types)
     change = compute_partition_change(snapshot, gpu, vf_count, partition, types)
+    memory_mib = _requested_vf_memory(gpu, request)
+    refuse_vf_memory(gpu, request.mode, vf_count, memory_mib)
+    if gpu.vfs_enabled and vf_count and not has_vf_memory(gpu, memory_mib):
+        change = replace(change, recreates_vfs=True)
     if not change.recreates_vfs and change.mig_mode is None:
         return plan_in_place_change(snapshot, gpu, change, scheduler, drain=request.drain)
-    running = vms_to_drain(snapshot, gpu, vf_count)
+    running = vms_to_drain(snapshot, gpu, vf_count, recreates_vfs=change.recreates_vfs)
     if not request.drain:
         refuse_running_vms(gpu, running)
     steps = vf_recreation_steps(
-        gpu, vf_count, change, scheduler, autoprobe=_autoprobe(host, gpu), kernel=_kernel_release(host)
+        gpu,
+        vf_count,
+        change,
+        scheduler,
+        autoprobe=_autoprobe(host, gpu),
+        kernel=_kernel_release(host),
+        vf_memory_mib=memory_mib,
     )
     return Eviction(running, steps)
+
+
+def _requested_vf_memory(gpu: Gpu, request: ModeRequest) -> int | None:
+    """Return the GPU memory of each plain VF: the requested one, or that of host.yaml; None: the driver divides it."""
+    if request.mode != GpuMode.SRIOV or request.vf_memory_mib is not None:
+        return request.vf_memory_mib
+    return gpu.desired_vf_memory_mib
 
 
 def _requested_partition(host: Host, gpu: Gpu, request: ModeRequest) -> PartitionRequest:
@@ -392,18 +466,17 @@ def _requested_scheduler(
         HostCannot: this scheduler cannot be combined with the requested MIG or mixed sizes.
     """
     scheduler = request.scheduler or gpu.desired_scheduler
-    if scheduler is None or request.mode != GpuMode.VGPU:
+    if scheduler is None or request.mode is None or not has_scheduler(gpu, request.mode):
         return None
     expected_gpu = replace(apply_request(gpu, partition), types=read_vgpu_types(host, gpu))
     mig = expected_gpu.mig is not None and expected_gpu.mig.enabled
-    if (partition != PartitionRequest() or mig) and uses_nvml(gpu):
+    with_vfs = request.mode == GpuMode.SRIOV
+    if with_vfs or ((partition != PartitionRequest() or mig) and uses_nvml(gpu)):
         drop_hint = f"host.yaml configures it; vgpuctl apply --set 'gpus[{gpu.address}].scheduler=null' removes that"
         hint = drop_hint if scheduler == gpu.desired_scheduler else None
-        refuse_unsupported_scheduler(
-            replace(expected_gpu, desired_mode=None), scheduler, driver_version(host, snapshot), hint
-        )
-    settable = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
-    return scheduler if settable else None
+        expected_gpu = replace(expected_gpu, desired_mode=None, vfs_enabled=gpu.vfs_total)
+        refuse_unsupported_scheduler(expected_gpu, scheduler, driver_version(host, snapshot), hint)
+    return scheduler if can_set_scheduler(gpu) else None
 
 
 def _autoprobe(host: Host, gpu: Gpu) -> bool:

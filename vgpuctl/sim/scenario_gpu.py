@@ -127,6 +127,7 @@ def _read_gpu(
         "framebuffer_mib": table.number("framebuffer_mib", model.get("framebuffer_mib", 0)),
         "bar_mib": int(model.get("bar_mib", 0)),
         "mdevs_take_vfs": bool(model.get("mdevs_take_vfs", False)),
+        "xcc": int(model.get("xcc", 0)),
         "units": units,
         "units_refusal": _read_refusal(table, model),
         "console": table.flag("console", False),
