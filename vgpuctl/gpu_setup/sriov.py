@@ -240,7 +240,8 @@ class SetVfs(Step):
     """Turn on this many VFs, or none. Undo restores `previous_count`, `previous_memory_mib` and `autoprobe`.
 
     `memory_mib`: the GPU memory of each VF, which xe takes before VFs are on; None: the driver divides it.
-    `restore_steps`: undo restores with them what the GPU loses with its VFs (the scheduler).
+    `restore_steps`: undo restores with them what the GPU loses with its VFs (the scheduler). `keeps_autoprobe`: host
+    drivers bind new VFs as they did, because no VM gets such a VF itself.
     """
 
     gpu: str
@@ -251,6 +252,7 @@ class SetVfs(Step):
     memory_mib: int | None = None
     previous_memory_mib: int | None = None
     restore_steps: tuple[Step, ...] = ()
+    keeps_autoprobe: bool = False
 
     def describe(self) -> str:
         if self.vf_count == 0:
@@ -267,8 +269,8 @@ class SetVfs(Step):
             InUse: a process holds one of the VFs to remove.
             Stuck: the write that removes the VFs has not returned from the kernel.
         """
-        autoprobe = False if self.vf_count else self.autoprobe
-        self._switch(host, self.vf_count, self.memory_mib, autoprobe=autoprobe)
+        keeps = self.keeps_autoprobe or not self.vf_count
+        self._switch(host, self.vf_count, self.memory_mib, autoprobe=self.autoprobe if keeps else False)
 
     def _switch(self, host: Host, vf_count: int, memory_mib: int | None, *, autoprobe: bool) -> None:
         current = count_vfs(host, self.gpu)

@@ -56,6 +56,7 @@ from vgpuctl.operations.plans.host_diff import (
     partition_result,
 )
 from vgpuctl.operations.plans.layout import (
+    chooses_vf_count,
     refuse_mode_conflicts,
     refuse_running_vms,
     refuse_vf_memory,
@@ -168,6 +169,8 @@ def _spec_after(gpu: Gpu, request: ModeRequest, plan: TransactionPlan) -> GpuSpe
         spec = replace(spec, vfs=vf_count, compute_partition=modes[0], memory_partition=modes[1])
         memory_mib = _requested_vf_memory(gpu, request)
         spec = replace(spec, vf_memory=None if memory_mib is None else format_size(memory_mib))
+    elif request.mode is not None and chooses_vf_count(gpu, request.mode):
+        spec = replace(spec, vfs=target_vf_count(gpu, request.mode, request.vfs))
     if request.mode in (GpuMode.SRIOV, GpuMode.PASSTHROUGH):
         spec = replace(spec, scheduler=None)
     if request.mode == GpuMode.VGPU:
@@ -363,11 +366,12 @@ def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> T
 
 
 def _host_file_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:
-    """Return the keys to write to host.yaml; with the number of plain VFs, so that a boot creates as many."""
+    """Return the keys to write to host.yaml; with the number of VFs that is chosen, so that a boot creates as many."""
     keys: dict[str, object] = {"mode": request.mode, "vfs": None, "vf_memory": None}
     if request.mode == GpuMode.SRIOV:
         memory_mib = _requested_vf_memory(gpu, request)
         keys["vf_memory"] = None if memory_mib is None else format_size(memory_mib)
+    if request.mode is not None and chooses_vf_count(gpu, request.mode):
         keys["vfs"] = target_vf_count(gpu, request.mode, request.vfs)
     if request.mig is not None:
         keys["mig"] = dump_value(request.mig)

@@ -46,6 +46,8 @@ SCENARIOS = (
     "h100-mig",
     "rtx-pro-6000",
     "ascend",
+    "mtt-s3000",
+    "makers",
     "mi300x",
     "b60",
     "hgx-h100",

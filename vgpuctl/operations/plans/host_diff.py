@@ -30,7 +30,7 @@ from vgpuctl.model.numbers import format_size
 from vgpuctl.model.results.gpus import PartitionResult
 from vgpuctl.model.results.host import DifferenceResult, HostGpuResult, RemovedResult
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
-from vgpuctl.operations.plans.layout import target_vf_count
+from vgpuctl.operations.plans.layout import chooses_vf_count, target_vf_count
 from vgpuctl.operations.plans.schedulers import can_set_scheduler, has_scheduler, needs_scheduler_change
 from vgpuctl.scheduler.limits import running_scheduler, satisfies, spec_from_state
 from vgpuctl.value import Value, as_dict, replace
@@ -50,7 +50,7 @@ def current_gpu_spec(gpu: Gpu) -> GpuSpec:
     mode = next((m for m in (gpu.desired_mode, observed_mode) if m is not None and _is_mode_applied(gpu, m)), None)
     return GpuSpec(
         mode=None if mode is None else str(mode),
-        vfs=gpu.vfs_enabled if mode is GpuMode.SRIOV else None,
+        vfs=gpu.vfs_enabled if mode is not None and chooses_vf_count(gpu, mode) else None,
         vf_memory=_current_vf_memory(gpu) if mode is GpuMode.SRIOV else None,
         cordoned=gpu.cordoned or None,
         scheduler=_current_scheduler(gpu),

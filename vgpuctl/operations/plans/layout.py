@@ -9,7 +9,14 @@ from collections.abc import Iterable
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.makers import disable_vfs_hint, maker_of, sets_vfs_at_load, vfs_are_for_vgpus, vgpu_driver_hint
+from vgpuctl.makers import (
+    disable_vfs_hint,
+    maker_of,
+    sets_vfs_at_load,
+    vfs_are_for_vgpus,
+    vgpu_driver_hint,
+    vgpus_take_vfs,
+)
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.hint_commands import detach_command, off_command, stop_command
 from vgpuctl.model.numbers import count_text, format_size
@@ -39,7 +46,14 @@ def target_vf_count(gpu: Gpu, mode: str, vfs: int | None) -> int:
     return vf_count
 
 
+def chooses_vf_count(gpu: Gpu, mode: str) -> bool:
+    """Return whether an administrator chooses the number of VFs that a GPU has in a mode."""
+    return mode == "sriov" or (mode == "vgpu" and vgpus_take_vfs(gpu))
+
+
 def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
+    if vgpus_take_vfs(gpu):
+        return vfs or gpu.vfs_enabled or min(gpu.vfs_total, maker_of(gpu).max_plain_vfs)
     if backend_for(gpu.backend).creates_devices:
         vf_count = gpu.vfs_enabled
     elif vfs_are_for_vgpus(gpu) and gpu.backend is None:
@@ -165,6 +179,9 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int, *, recreates_vfs: 
         return ()
     _refuse_host_use(gpu)
     remaining_functions = {f.address for f in gpu.functions[:vf_count]}
+    present = [v for v in taken if v.present and v.function == gpu.address]
+    if present and vgpus_take_vfs(gpu):
+        raise _in_use_error(snapshot, gpu, present, "and its driver changes the number of VFs only without a vNPU")
     host_vgpus = [v for v in taken if v.name is not None and v.present]
     if host_vgpus:
         raise _in_use_error(snapshot, gpu, host_vgpus, "which host.yaml has")
