@@ -14,7 +14,7 @@ from vgpuctl.makers import disable_vfs_hint
 from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode, IommuGroupMember
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.model.vm import NOT_RUNNING_STATES, AssignedVgpu
 
 HARMLESS_DRIVERS = (None, "vfio-pci", "pci-stub")
 
@@ -140,6 +140,7 @@ class PassthroughBackend(GpuBackend):
                 gpu=gpu.address,
                 vfs=gpu.vfs_enabled,
             )
+        _refuse_drawing(snapshot, gpu)
         if gpu.console_reasons and not force_console:
             raise Refused(
                 f"{gpu.address} is this host's console: {'; '.join(gpu.console_reasons)}",
@@ -178,6 +179,18 @@ class PassthroughBackend(GpuBackend):
                     member=member.address,
                     driver=member.driver,
                 )
+
+
+def _refuse_drawing(snapshot: Snapshot, gpu: Gpu) -> None:
+    """Refuse a GPU on which QEMU draws for running VMs: it would be taken from under them."""
+    drawn = [vm.name for vm in snapshot.vms_drawn_by(gpu) if vm.state not in NOT_RUNNING_STATES]
+    if drawn:
+        raise InUse(
+            f"QEMU draws on {gpu.address} for {', '.join(drawn)} (mode virtio-gpu)",
+            hint=f"vgpuctl stop-vm {' '.join(drawn)}",
+            gpu=gpu.address,
+            vms=drawn,
+        )
 
 
 def _is_same_vm(snapshot: Snapshot, gpu: Gpu, member: IommuGroupMember) -> bool:

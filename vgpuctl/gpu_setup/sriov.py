@@ -3,7 +3,7 @@
 
 Sources: sriov_numvfs_store in the kernel's drivers/pci/pci-sysfs.c and iov.c. Writing the current number does nothing.
 Another number while VFs are on gives EBUSY (write 0 first), more than sriov_totalvfs gives ERANGE. Without a driver, or
-without its callback, it gives ENOENT. AMD's GIM is such a driver: its module parameter vf_num sets the number. vgpuctl
+without its callback, it gives ENOENT. AMD's gim is such a driver (`vgpuctl.gpu_setup.gim_vfs`). vgpuctl
 keeps host drivers off new VFs (`sriov_drivers_autoprobe`), because a VF in use by the host cannot be given to a VM.
 
 The number is counted from the `virtfnN` links and never read from sriov_numvfs: sriov_numvfs_show takes the device's
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_error
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, InvalidInput, VerifyFailed, VgpuctlError
-from vgpuctl.makers import own_vf_setting
 from vgpuctl.model.numbers import count_text, parse_integer
 from vgpuctl.observe.claims import report_unreadable
 from vgpuctl.placement.vm_placement import stuck_write_error
@@ -216,6 +215,22 @@ def refuse_while_stuck(host: Host, address: str) -> None:
             raise stuck_write_error(write)
 
 
+def set_autoprobe(host: Host, gpu: str, enable: bool) -> None:
+    """Let host drivers take new VFs of a GPU, or keep them off.
+
+    Raises:
+        VgpuctlError: the kernel refused the write.
+    """
+    path = f"{PCI_DEVICES}/{gpu}/sriov_drivers_autoprobe"
+    try:
+        if bool(parse_integer(host.sysfs.read(path))) is not enable:
+            host.sysfs.write(path, f"{int(enable)}\n")
+    except FileNotFoundError:
+        return  # kernels before 4.12 have no such file; libvirt still detaches a VF from its driver at start
+    except OSError as error:
+        raise write_error(error, f"keeping host drivers off the VFs of {gpu}", path) from error
+
+
 class SetVfs(Step):
     """Turn on this many VFs, or none. Undo restores `previous_count` and `autoprobe`."""
 
@@ -250,18 +265,8 @@ class SetVfs(Step):
                 refuse_if_held(host, vf, f"{PCI_DEVICES}/{vf}")
             self._write_numvfs(host, 0)
         if vf_count:
-            self._set_autoprobe(host, autoprobe)
+            set_autoprobe(host, self.gpu, autoprobe)
             self._write_numvfs(host, vf_count)
-
-    def _set_autoprobe(self, host: Host, enable: bool) -> None:
-        path = f"{PCI_DEVICES}/{self.gpu}/sriov_drivers_autoprobe"
-        try:
-            if bool(parse_integer(host.sysfs.read(path))) is not enable:
-                host.sysfs.write(path, f"{int(enable)}\n")
-        except FileNotFoundError:
-            return  # kernels before 4.12 have no such file; libvirt still detaches a VF from its driver at start
-        except OSError as error:
-            raise write_error(error, f"keeping host drivers off the VFs of {self.gpu}", path) from error
 
     def _write_numvfs(self, host: Host, vf_count: int) -> None:
         path = f"{PCI_DEVICES}/{self.gpu}/sriov_numvfs"
@@ -279,7 +284,7 @@ class SetVfs(Step):
         if actual != self.vf_count:
             raise VerifyFailed(
                 f"{self.gpu} was set to {count_text(self.vf_count, 'VF')} but has {actual}",
-                hint=own_vf_setting(self.driver) or "journalctl -k -n 20",
+                hint="journalctl -k -n 20",
                 wanted=self.vf_count,
                 actual=actual,
             )
@@ -295,7 +300,7 @@ class SetVfs(Step):
         if current != self.previous_count and current in (0, self.vf_count):
             self._switch(host, self.previous_count, autoprobe=self.autoprobe)
         if not self.previous_count:
-            self._set_autoprobe(host, self.autoprobe)
+            set_autoprobe(host, self.gpu, self.autoprobe)
 
 
 def numvfs_error(error: OSError, gpu: str, vf_count: int, path: str, driver: str | None) -> VgpuctlError:
@@ -303,7 +308,7 @@ def numvfs_error(error: OSError, gpu: str, vf_count: int, path: str, driver: str
     facts = {"gpu": gpu, "vfs": vf_count, "errno": error.errno, "path": path}
     if error.errno == errno.ENOENT:
         why = f"its driver {driver} sets it" if driver else "it has no driver"
-        hint = own_vf_setting(driver) or (f"modinfo {driver}" if driver else f"lspci -ks {gpu}")
+        hint = f"modinfo {driver}" if driver else f"lspci -ks {gpu}"
         return HostCannot(f"the number of VFs of {gpu} cannot be set: {why}", hint=hint, check="vfs-fixed", **facts)
     if error.errno == errno.ERANGE:
         return InvalidInput(

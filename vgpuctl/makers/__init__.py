@@ -54,7 +54,15 @@ PCI_MODELS = {
     "10de:2b85": ("NVIDIA GeForce RTX 5090", 32),
     "10de:2bb1": ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 96),
     "10de:2bb5": ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 96),
+    "1002:73a1": ("AMD Radeon PRO V620", 32),
     "1002:7460": ("AMD Radeon PRO V710", 28),
+    "1002:74a1": ("AMD Instinct MI300X", 192),
+    "1002:74a2": ("AMD Instinct MI308X", 192),
+    "1002:74a5": ("AMD Instinct MI325X", 256),
+    "1002:74a8": ("AMD Instinct MI308X", 192),
+    "1002:74a9": ("AMD Instinct MI300X HF", 192),
+    "1002:75a0": ("AMD Instinct MI350X", 288),
+    "1002:75a3": ("AMD Instinct MI355X", 288),
     "19e5:d500": ("Huawei Ascend 310P", 24),
     "8086:3e92": ("Intel UHD Graphics 630", None),
     "8086:56c0": ("Intel Data Center GPU Flex 170", 16),
@@ -108,15 +116,21 @@ def vfs_are_for_vgpus(gpu: Gpu) -> bool:
     return maker.vfs_are_for_vgpus and gpu.driver == maker.vgpu_driver
 
 
-def own_vf_setting(driver: str | None) -> str | None:
-    """Return how an administrator sets the number of VFs if this driver takes it from nobody else, else None."""
-    return next((m.own_vf_setting for m in MAKERS if m.vgpu_driver is not None and m.vgpu_driver == driver), None)
+def sets_vfs_at_load(gpu: Gpu) -> bool:
+    """Return whether a GPU's driver reads the number of VFs from a file of its own, only when it is loaded."""
+    maker = maker_of(gpu)
+    return maker.sets_vfs_at_load and gpu.driver == maker.vgpu_driver
+
+
+def breaks_at_reset(gpu: Gpu) -> bool:
+    """Return whether a GPU is lost until the host boots, once a VM had all of it."""
+    return gpu.device_id in maker_of(gpu).breaks_at_reset
 
 
 def enable_vfs_hint(gpu: Gpu) -> str:
     """Return the command that turns a GPU's VFs on."""
     mode = "vgpu" if vfs_are_for_vgpus(gpu) else "sriov"
-    return own_vf_setting(gpu.driver) or f"vgpuctl set-mode {gpu.address} {mode}"
+    return f"vgpuctl set-mode {gpu.address} {mode}"
 
 
 def vgpu_driver_hint(gpu: Gpu) -> str:
@@ -133,5 +147,7 @@ def vgpu_driver_hint(gpu: Gpu) -> str:
 
 
 def disable_vfs_hint(gpu: Gpu) -> str:
-    """Return the command that turns a GPU's VFs off."""
-    return own_vf_setting(gpu.driver) or f"vgpuctl set-mode {gpu.address} passthrough"
+    """Return the command that turns a GPU's VFs off, or makes one VF of all of it where the driver keeps one."""
+    if sets_vfs_at_load(gpu):
+        return f"vgpuctl set-mode {gpu.address} sriov --vfs 1; then that VF is the whole GPU"
+    return f"vgpuctl set-mode {gpu.address} passthrough"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from vgpuctl.model.gpu import VgpuType
 
 
@@ -13,12 +15,16 @@ class Maker:
     numbers follow, which people do not use. `vgpu_driver`: its host driver for vGPUs. `has_nvml`: NVML knows its GPUs;
     then they may have MIG, mixed sizes and a scheduler, and doctor looks at the services and logs of NVIDIA's driver.
     `has_vgpu_params`: a vGPU takes the parameters of NVIDIA's plugin. `vfs_are_for_vgpus`: a command of its driver
-    turns all VFs on, and they carry nothing but vGPUs. `own_vf_setting`: how an administrator sets the number of VFs
-    where `vgpu_driver` accepts it from nobody else. `mdev_technique`: what people call its mdevs. `no_room_errnos`:
-    what its driver returns for an mdev without room, beside what is usual. `has_displays`: its vGPUs have screens that
+    turns all VFs on, and they carry nothing but vGPUs. `sets_vfs_at_load`: `vgpu_driver` reads the numbers of VFs of
+    all its GPUs from a file of its own when it is loaded, accepts them from nobody else, and turns on at least one;
+    `max_plain_vfs`: at most so many, whatever the GPU could have. `breaks_at_reset`: the device ids of GPUs that are
+    lost until the host boots once a VM had the whole GPU, which VFIO then resets. `mdev_technique`: what people call
+    its mdevs. `no_room_errnos`: what its driver returns for an mdev without room, beside what is usual.
+    `has_displays`: its vGPUs have screens that
     QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL. `pool_rule`: how a parent of its mdevs is
     divided, for people. `has_network_cards`: it makes more of these than GPUs. `usage_tool`: the maker's program that
-    tells the use of its cards (`host.usage.maker_tools`), from where no other source has it.
+    tells the use of its cards (`host.usage.maker_tools`), from where no other source has it. `drawing_problem`: why
+    QEMU may not be able to draw for guests with `vgpu_driver`, None for no reason.
     """
 
     name = "another maker"
@@ -29,13 +35,16 @@ class Maker:
     has_nvml = False
     has_vgpu_params = False
     vfs_are_for_vgpus = False
-    own_vf_setting: str | None = None
+    sets_vfs_at_load = False
+    max_plain_vfs = 256
+    breaks_at_reset: tuple[str, ...] = ()
     mdev_technique = "vGPU"
     no_room_errnos: tuple[int, ...] = ()
     has_displays = True
     display_needs_gl = False
     pool_rule = "its types share one pool"
     has_network_cards = False
+    drawing_problem: str | None = None
     usage_tool: str | None = None
 
     def usage_source(self, driver: str) -> str | None:
@@ -45,3 +54,10 @@ class Maker:
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Return an mdev type from the name of its directory and the texts of its files `name` and `description`."""
         return VgpuType(type_id=type_id, name=name, profile=type_id)
+
+    def partition_choices(self, device_id: str | None) -> Mapping[int, tuple[tuple[str, str], ...]]:
+        """Return, for each number of VFs that a GPU can have, its possible compute and memory partition modes.
+
+        Empty: GPUs with this device id have no such modes, and any number of VFs.
+        """
+        return {}

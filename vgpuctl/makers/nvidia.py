@@ -27,6 +27,10 @@ class Nvidia(Maker):
     has_nvml = True
     has_vgpu_params = True
     vfs_are_for_vgpus = True
+    drawing_problem = (
+        "NVIDIA's driver also needs /dev/nvidiactl and /dev/nvidia0, which libvirt does not give to QEMU: the start "
+        "mostly fails (eglInitialize failed) until cgroup_device_acl in /etc/libvirt/qemu.conf has them"
+    )
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Name the profile by the last word of the type's name."""

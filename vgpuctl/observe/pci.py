@@ -19,7 +19,7 @@ from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMo
 from vgpuctl.model.names import address_sort_key, is_pci_address, normalize_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlStatus
-from vgpuctl.observe import mdev, nvml_facts, vendor_vf
+from vgpuctl.observe import gim, mdev, nvml_facts, render_nodes, vendor_vf
 from vgpuctl.observe.vendor_vf import add_placements
 from vgpuctl.ports.host import Host
 from vgpuctl.value import Value, replace
@@ -68,6 +68,8 @@ def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
         if gpu is not None:
             gpus.append(gpu)
     gpus += _other_parents(sysfs, scope, parents, warnings)
+    if scope.every_function:
+        gpus += render_nodes.read_other_gpus(sysfs)
     with_facts, status = nvml_facts.add_nvml_facts(host, tuple(gpus), scope)
     with_placements = [add_placements(sysfs, gpu) for gpu in with_facts]
     by_address = tuple(sorted(with_placements, key=lambda g: address_sort_key(g.address)))
@@ -214,7 +216,9 @@ def _build_gpu(
         group_members=_group_members(sysfs, address, group) if not vfs else (),
         problems=problems,
         pci_path=_read_pci_path(sysfs, path),
+        render_node=render_nodes.read_node(sysfs, path) if "drm" in entries else None,
     )
+    gpu = gim.add_partition_modes(sysfs, gpu, entries)
     return _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, scope)
 
 

@@ -123,6 +123,7 @@ def _read_gpu(
         **_read_links(table, position),
         "framebuffer_mib": table.number("framebuffer_mib", model.get("framebuffer_mib", 0)),
         "bar_mib": int(model.get("bar_mib", 0)),
+        "xcc": int(model.get("xcc", 0)),
         "units": units,
         "units_refusal": _read_refusal(table, model),
         "console": table.flag("console", False),

@@ -46,6 +46,8 @@ class State:
     pools: dict[str, SimPool] = field(default_factory=dict)
     files: dict[str, SimFile] = field(default_factory=dict)
     fault_hits: dict[int, int] = field(default_factory=dict)
+    gim_config: str = ""
+    gim_modes: dict[str, tuple[int, int]] = field(default_factory=dict)
     boots: int = 0
     next_pid: int = FIRST_PID
     next_iommu_group: int = FIRST_IOMMU_GROUP
@@ -215,6 +217,14 @@ class State:
         """Load nvidia.ko with these registry values (RegistryDwords)."""
         self.module_options = (dwords, per_device)
 
+    def _on_gim_config(self, text: str) -> None:
+        """AMD's driver gim writes its file of settings; a boot keeps it."""
+        self.gim_config = text
+
+    def _on_gim_modes(self, address: str, compute: int, memory: int) -> None:
+        """Set how many compute and memory partitions an AMD GPU has."""
+        self.gim_modes[address] = (compute, memory)
+
     def _on_domain(self, uuid: str, name: str, xml: str) -> None:
         former = self.domains.get(uuid)
         self.domains[uuid] = SimDomain(uuid, name, xml, stop_reason=former.stop_reason if former else None)
@@ -340,6 +350,8 @@ class State:
         journal += [record for record in bound if record[1] not in self.vfs]
         journal += [["override", *item] for item in self.driver_overrides.items()]
         journal += [["module", *self.module_options]] if any(self.module_options) else []
+        journal += [["gim_config", self.gim_config]] if self.gim_config else []
+        journal += [["gim_modes", address, *modes] for address, modes in self.gim_modes.items()]
         journal += [["scheduler", address, *values] for address, values in self.schedulers.items()]
         for mdev in self.mdevs.values():
             journal.append(["mdev", mdev.uuid, mdev.parent, mdev.type_key, mdev.group])

@@ -253,7 +253,7 @@ def test_contradictions(text: str, line: str) -> None:
         ),
         ({"placement": "deep"}, "--placement: 'deep' is not least-waste, depth, breadth, first-fit, binpack or spread"),
         ({"placement": "depth", "mode": "passthrough"}, "--placement: mode passthrough has no vGPUs, and a placement"),
-        ({"mode": "vgp"}, "--mode: 'vgp' is not vgpu, sriov or passthrough (did you mean 'vgpu'?)"),
+        ({"mode": "vgp"}, "--mode: 'vgp' is not vgpu, sriov, passthrough or virtio-gpu (did you mean 'vgpu'?)"),
         ({"memory": "8GB"}, "--memory: '8GB' has the unit GB"),
         ({"vcpus": "x"}, "--vcpus: 'x' is not a whole number"),
         ({"image": "a"}, "--image: 'a' is not an absolute path"),

@@ -119,7 +119,7 @@ def test_a_number_that_does_not_read_back_is_noticed(ports):
 @pytest.mark.parametrize(
     ("number", "driver", "kind", "text", "hint"),
     [
-        (errno.ENOENT, "gim", HostCannot, "its driver gim sets it", "vf_num"),
+        (errno.ENOENT, "gim", HostCannot, "its driver gim sets it", "modinfo gim"),
         (errno.ENOENT, "i915", HostCannot, "its driver i915 sets it", "modinfo i915"),
         (errno.ENOENT, None, HostCannot, "it has no driver", "lspci"),
         (errno.ERANGE, "xe", InvalidInput, "cannot have 3 VFs", "sriov_totalvfs"),

@@ -26,6 +26,7 @@ from vgpuctl.cli.shown import (
     or_dash,
     or_unknown,
     shorten_names,
+    vgpu_count,
     vm_label,
 )
 from vgpuctl.cli.targets import Targets, change, query
@@ -92,14 +93,6 @@ def _running_policy(gpu: GpuResult) -> str | None:
     return str(running.policy) if running is not None and running.policy is not None else None
 
 
-def vgpu_count(vgpus: Sequence[VgpuResult]) -> str:
-    """Return how many vGPUs there are, and how many are missing or not vgpuctl's: `2 (1 missing, 1 unmanaged)`."""
-    missing = sum(not v.present for v in vgpus)
-    notes = [f"{missing} missing"] if missing else []
-    notes += [f"{n} {owner}" for owner in ("unmanaged", "leaked") if (n := sum(v.ownership == owner for v in vgpus))]
-    return f"{len(vgpus)} ({', '.join(notes)})" if notes else str(len(vgpus))
-
-
 GPUS = Listing(
     "GPUs",
     (
@@ -126,6 +119,7 @@ GPUS = Listing(
         Column("scheduler", "SCHEDULER", _running_policy, scheduler_text, level="wide"),
         Column("mixed-size", "MIXED SIZE", lambda gpu: gpu.mixed_size, level="named"),
         Column("cordoned", "CORDONED", lambda gpu: gpu.cordoned, level="named"),
+        Column("render-node", "RENDER NODE", lambda gpu: gpu.render_node, level="named"),
         Column("problems", "PROBLEMS", lambda gpu: gpu.problems, level="named", free_text=True),
     ),
     lambda gpu: str(gpu.address),
@@ -180,6 +174,7 @@ def _gpu(data: GpuDetailsResult) -> Page:
             *((("pcie switch", data.pcie_switch),) if data.pcie_switch is not None else ()),
             ("vfs", vf_count(data)),
             ("vgpus", vgpu_count(data.vgpus)),
+            *((("draws for", ", ".join(data.draws_for)),) if data.draws_for else ()),
             *_partition_lines(data),
             *_scheduler_lines(data),
             *_isolation_lines(data),
@@ -191,9 +186,10 @@ def _gpu(data: GpuDetailsResult) -> Page:
 
 
 def _partition_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
-    """Return the lines of show-gpu; none for a GPU without MIG."""
+    """Return the lines of show-gpu; none for a GPU without MIG and partition modes."""
     mig = gpu.mig
-    lines: list[tuple[str, str]] = []
+    modes = (("compute partition", gpu.compute_partition), ("memory partition", gpu.memory_partition))
+    lines = [(name, mode) for name, mode in modes if mode is not None]
     if mig is not None and (mig.enabled or mig.pending):
         pending_note = "" if mig.enabled == mig.pending else f", {_on_or_off(mig.pending)} after a reset of the GPU"
         lines.append(("mig", _on_or_off(mig.enabled) + pending_note))

@@ -31,6 +31,7 @@ from vgpuctl.operations.plans.guest_devices import (
 )
 from vgpuctl.operations.plans.guest_driver import check_guest_driver
 from vgpuctl.operations.plans.guest_setup import check_guest_setup
+from vgpuctl.operations.plans.rendering import check_rendering
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class HostFacts(Value):
     each function.
     `chains`: who already uses which file. `image_hints`: for a path without an image, the hint that names images.
     `file_system_bytes`: the size of the file system that holds the pool, or would hold it. `guest`: what the network
-    cards, CPUs and huge pages of the request need. `driver`: the one that the guest is to get.
+    cards, CPUs and huge pages of the request need. `driver`: the one that the guest is to get. `render_links`: the
+    names that udev gives the GPUs' nodes, for a request that needs one.
     """
 
     capabilities: HypervisorCapabilities
@@ -87,6 +89,7 @@ class HostFacts(Value):
     file_system_bytes: int | None = None
     guest: GuestHost = GuestHost()
     driver: GuestDriver | None = None
+    render_links: frozenset[str] = frozenset()
 
 
 def check_facts(
@@ -98,6 +101,7 @@ def check_facts(
         HostCannot, InvalidInput, NotFound, NoSpace, InUse: as the message says.
     """
     check_windows(request, facts.capabilities)
+    check_rendering(request, facts.capabilities)
     refuse_excess_memory(request.memory_mib, facts.host_memory_mib)
     check_guest_devices(snapshot, request, vgpus, facts.guest, vms)
     _check_cloud_init(request)

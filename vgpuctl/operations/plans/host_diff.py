@@ -32,7 +32,8 @@ from vgpuctl.operations.plans.schedulers import needs_scheduler_change
 from vgpuctl.scheduler.limits import running_scheduler, satisfies, spec_from_state
 from vgpuctl.value import Value, as_dict, replace
 
-_DEVICE_KEYS = ("mode", "vfs", "mig", "mixed_size", "scheduler")
+_MODE_KEYS = ("compute_partition", "memory_partition")
+_DEVICE_KEYS = ("mode", "vfs", "mig", "mixed_size", "scheduler", *_MODE_KEYS)
 _MODES = (GpuMode.VGPU, GpuMode.SRIOV, GpuMode.PASSTHROUGH)
 
 
@@ -53,6 +54,8 @@ def current_gpu_spec(gpu: Gpu) -> GpuSpec:
         reserved_for=gpu.reserved_for or None,
         mig=_current_mig(gpu) if mode is GpuMode.VGPU else None,
         mixed_size=gpu.mixed_size or None if mode is GpuMode.VGPU else None,
+        compute_partition=gpu.compute_partition if mode is GpuMode.SRIOV else None,
+        memory_partition=gpu.memory_partition if mode is GpuMode.SRIOV else None,
         reason=gpu.reason,
     )
 
@@ -116,6 +119,11 @@ def diff_gpu(gpu: Gpu, configured: GpuSpec) -> tuple[DifferenceResult, ...]:
         *_diff_mode(gpu, configured, current),
         *_diff_partition(gpu, configured, current),
         *_diff_scheduler(gpu, configured, current),
+        *(
+            DifferenceResult(key, desired, getattr(gpu, key))
+            for key in _MODE_KEYS
+            if (desired := getattr(configured, key)) is not None and desired != getattr(gpu, key)
+        ),
     ]
     for key in ("cordoned", "profiles", "reserved_for", "reason"):
         desired, observed = (dump_value(getattr(spec, key)) or None for spec in (configured, current))
@@ -248,6 +256,8 @@ def merged_gpu_spec(gpu: Gpu, configured: GpuSpec) -> GpuSpec:
     if values["mode"] == GpuMode.VGPU:
         values["mig"] = current.mig if configured.mig is None else configured.mig
         values["mixed_size"] = (current.mixed_size if configured.mixed_size is None else configured.mixed_size) or None
+    if values["mode"] == GpuMode.SRIOV and values["vfs"] == current.vfs:
+        values |= {key: getattr(configured, key) or getattr(current, key) for key in _MODE_KEYS}
     has_no_vgpus = values["mode"] in (GpuMode.SRIOV, GpuMode.PASSTHROUGH)  # a GPU without vGPUs has no scheduler
     scheduler = configured.scheduler or (None if has_no_vgpus else current.scheduler)
     return replace(configured, **values, cordoned=configured.cordoned or None, scheduler=scheduler)
@@ -264,6 +274,8 @@ def gpu_settings(spec: GpuSpec) -> HostGpuResult:
         reserved_for=spec.reserved_for or None,
         mig=None if spec.mig is None else dict(spec.mig.vgpus) or spec.mig.instances or "off",
         mixed_size=spec.mixed_size,
+        compute_partition=spec.compute_partition,
+        memory_partition=spec.memory_partition,
         reason=spec.reason,
     )
 

@@ -139,6 +139,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         desktop=vm.record.desktop if vm.record else None,
         prepared=None if vm.record is None else vm.record.prepared_disk is not None,
         stop_reason=vm.stop_reason,
+        render_gpu=snapshot.render_gpu(vm),
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -258,6 +259,7 @@ def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmR
         prepared=None if vm.record is None else vm.record.prepared_disk is not None,
         stop_reason=vm.stop_reason,
         off_after_setup=_recorded_value(vm, "off_after_setup"),
+        render_gpu=snapshot.render_gpu(vm),
         vgpus=_vgpus_of(snapshot, vm),
     )
 
@@ -294,7 +296,11 @@ def gpu_result(snapshot: Snapshot, gpu: Gpu) -> GpuResult:
         allowed_profiles=gpu.allowed_profiles,
         reserved_for=gpu.reserved_for,
         mixed_size=gpu.mixed_size,
+        compute_partition=gpu.compute_partition,
+        memory_partition=gpu.memory_partition,
         scheduler=scheduler_summary(gpu),
+        render_node=gpu.render_node,
+        draws_for=tuple(sorted(vm.name for vm in snapshot.vms_drawn_by(gpu))),
     )
 
 
@@ -367,9 +373,9 @@ def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, 
         if field.shown is not None and (value := getattr(request, field.attribute)) is not field.empty
     }
     sources = dict(request.sources)
-    if request.mode != "vgpu":
+    if request.mode in (GpuMode.SRIOV, GpuMode.PASSTHROUGH):
         values["gpus"] = request.gpus
-    if request.mode != "passthrough":
+    if request.mode in (GpuMode.VGPU, GpuMode.SRIOV):
         values["placement"] = request.placement or placement.policy or DEFAULT_PLACEMENT_POLICY
         default_source = "host.yaml" if placement.policy is not None else "default"
         sources["placement"] = "given" if request.placement is not None else default_source

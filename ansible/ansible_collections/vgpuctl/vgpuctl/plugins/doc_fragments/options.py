@@ -60,10 +60,11 @@ options:
         first-fit: the lowest address. Default: placement: of host.yaml, else least-waste.'
   mode:
     type: str
-    choices: [vgpu, sriov, passthrough]
+    choices: [vgpu, sriov, passthrough, virtio-gpu]
     description:
       - 'vgpu: vGPUs of O(profile); sriov: plain VFs, of O(gpu); passthrough: whole GPUs, every address of
-        O(gpu) or O(gpus) N.'
+        O(gpu) or O(gpus) N; virtio-gpu: QEMU draws for the guest on a GPU that it shares with all others, and
+        gives it none.'
       - 'Without it, V(vgpu).'
   memory:
     type: str

@@ -13,7 +13,7 @@ VM = {
     "spread_group": {"type": "str"},
     "scheduler": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"]},
     "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit", "binpack", "spread"]},
-    "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough"]},
+    "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough", "virtio-gpu"]},
     "memory": {"type": "str"},
     "vcpus": {"type": "int"},
     "hugepages": {"type": "str"},
