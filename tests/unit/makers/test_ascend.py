@@ -12,7 +12,7 @@ from tests.meanwhile import rebooted
 from tests.values import assigned, t4
 from vgpuctl.backends.mdev import CreateMdev
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.errors import InUse, NoCapacity
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity
 from vgpuctl.gpu.room import divide
 from vgpuctl.makers.ascend import Ascend
 from vgpuctl.model.gpu import VgpuType
@@ -103,3 +103,12 @@ def test_their_number_does_not_change_under_a_vnpu(tmp_path):
         with pytest.raises(InUse):
             set_mode(host.ports, context(), ModeRequest(GPU, mode, vfs))
     assert set_mode(host.ports, context(), ModeRequest(GPU, "vgpu")).changed is False
+
+
+@pytest.mark.parametrize(("mode", "vfs", "error"), [("vgpu", 13, InvalidInput), ("sriov", None, HostCannot)])
+def test_at_most_12_and_none_for_vms(tmp_path, mode, vfs, error):
+    host = open_sim_host(tmp_path, text=VFS_OFF.replace("12", "16"))
+    with pytest.raises(error) as raised:
+        set_mode(host.ports, context(), ModeRequest(GPU, mode, vfs))
+    assert "1 to 12" in str(raised.value) or f"set-mode {GPU} vgpu" in str(raised.value.hint)
+    assert set_mode(host.ports, context(), ModeRequest(GPU, "vgpu")).steps[0] == f"turn 12 VFs of {GPU} on"
