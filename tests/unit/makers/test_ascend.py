@@ -18,7 +18,7 @@ from vgpuctl.makers.ascend import Ascend
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.apply import diff_host
-from vgpuctl.operations.desired_state import read_desired_state
+from vgpuctl.operations.desired_state import export_host, read_desired_state
 from vgpuctl.operations.gpu_mode import ModeRequest, restore_gpus, set_mode
 from vgpuctl.operations.queries import list_profiles
 
@@ -87,6 +87,7 @@ def test_vfs_that_vnpus_take_are_turned_on_and_off_by_set_mode_and_at_boot(tmp_p
     with pytest.raises(NoCapacity):
         create(host.ports, request("vnpu-vir06_1c_16g", name="one-more"))
     assert not diff_host(host.ports, read_desired_state(host.ports, None, ()), drain=False).changed
+    assert "vfs: 2" in export_host(host.ports).data.text
     host = rebooted(host)
     assert observe(host.ports, ReadScope()).gpu(GPU).vfs_enabled == 0
     restored = restore_gpus(host.ports, context(), parse_host_spec(host.ports.host_file.read(), "host.yaml").gpus)
@@ -99,9 +100,9 @@ def test_their_number_does_not_change_under_a_vnpu(tmp_path):
     set_mode(host.ports, context(), ModeRequest(GPU, "vgpu"))
     assert observe(host.ports, ReadScope()).gpu(GPU).vfs_enabled == 12
     create(host.ports, request("vnpu-vir06_1c_16g", name="vm"))
-    for mode, vfs in (("vgpu", 4), ("passthrough", None)):
-        with pytest.raises(InUse):
-            set_mode(host.ports, context(), ModeRequest(GPU, mode, vfs))
+    for mode, vfs, why in (("vgpu", 4, "only without a vNPU"), ("passthrough", None, "cannot hold it")):
+        with pytest.raises(InUse, match=why):
+            set_mode(host.ports, context(), ModeRequest(GPU, mode, vfs, drain=True))
     assert set_mode(host.ports, context(), ModeRequest(GPU, "vgpu")).changed is False
 
 
