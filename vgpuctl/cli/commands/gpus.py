@@ -199,10 +199,7 @@ def _partition_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
         pending_note = "" if mig.enabled == mig.pending else f", {_on_or_off(mig.pending)} after a reset of the GPU"
         lines.append(("mig", _on_or_off(mig.enabled) + pending_note))
         lines += [
-            (
-                "gpu instance",
-                f"{instance.id}: {instance.profile}, memory slices {instance.start}:{instance.size}",
-            )
+            ("gpu instance", f"{instance.id}: {instance.profile}, memory slices {instance.start}:{instance.size}")
             for instance in mig.instances
         ]
     return tuple(lines)
