@@ -14,7 +14,7 @@ from tests.unit.cli.conftest import Run
 from vgpuctl.sim import SCENARIOS
 
 CONFIG = "nvidia.com/device-plugin.config"
-WITHOUT_NVIDIA = ("ascend", "empty")
+WITHOUT_NVIDIA = ("ascend", "empty", "mi300x")
 
 
 def node_of(run: Run, vm: str = "") -> dict[str, Any]:
