@@ -82,6 +82,13 @@ def test_a_vm_on_another_gpu_of_the_driver_stops_it_too(host):
     assert not picture(host).claims.keys() & {FIRST, SECOND}
 
 
+def test_a_gpu_that_the_driver_could_not_initialize_may_come_back(tmp_path):
+    text = "version: 1\ntitle: t\ngpus: [{model: MI300X, vfs: {enabled: 1}}, {model: MI300X, vfs: {enabled: 0}}]\n"
+    host = open_sim_host(tmp_path, text=text)
+    assert do(host.ports, FIRST, "sriov", 8).data.vfs.enabled == 8
+    assert sorted(host.sim._core.read_state().vfs.values()) == [1, 8]
+
+
 def test_every_gpu_of_the_driver_is_claimed_while_it_is_loaded_again(host):
     create(host.ports, request(mode="sriov", gpu=SECOND, name="vm"), start=False)
     held = []
