@@ -9,7 +9,18 @@ from __future__ import annotations
 import difflib
 from typing import Protocol, TypeVar
 
-from vgpuctl.doctor import agent, gpu_settings, gpus, nvidia, own_files, vgpu_software, virtualization, vms
+from vgpuctl.doctor import (
+    agent,
+    driver_files,
+    gpu_settings,
+    gpus,
+    nvidia,
+    own_files,
+    schedulers,
+    vgpu_software,
+    virtualization,
+    vms,
+)
 from vgpuctl.doctor.check import Check
 from vgpuctl.errors import NotFound
 
@@ -30,6 +41,8 @@ CHECKS: tuple[Check, ...] = (
     *nvidia.CHECKS,
     *vgpu_software.CHECKS,
     *gpu_settings.CHECKS,
+    *schedulers.CHECKS,
+    *driver_files.CHECKS,
     *virtualization.SECURITY_CHECKS,
     *vms.CHECKS,
     *own_files.CHECKS,

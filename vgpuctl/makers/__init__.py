@@ -15,11 +15,12 @@ from vgpuctl.makers.ascend import Ascend
 from vgpuctl.makers.intel import Intel
 from vgpuctl.makers.kernel_samples import KernelSamples
 from vgpuctl.makers.maker import Maker
+from vgpuctl.makers.moore_threads import MooreThreads
 from vgpuctl.makers.nvidia import Nvidia
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.usage import NVML_SOURCE, SYSFS_SOURCE
 
-MAKERS: tuple[Maker, ...] = (Nvidia(), Amd(), Intel(), Ascend(), KernelSamples())
+MAKERS: tuple[Maker, ...] = (Nvidia(), Amd(), Intel(), Ascend(), MooreThreads(), KernelSamples())
 _UNKNOWN = Maker()
 _BY_VENDOR_ID = {maker.vendor_id: maker for maker in MAKERS if maker.vendor_id is not None}
 

@@ -18,7 +18,7 @@ from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
-from vgpuctl.sim import vgpu_scheduler
+from vgpuctl.sim import mtgpu, vgpu_scheduler
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.domain_events import SimDomainEvents
 from vgpuctl.sim.domain_xml import host_arch
@@ -150,7 +150,8 @@ class SimHost:
         """Power cycle the host: VMs stop, mdevs disappear, VFs are as the scenario boots them, /run is empty."""
         with self._core.operation("reboot", self.name) as change:
             change.add("boot")
-            change.records += vgpu_scheduler.module_records(self._modprobe_files())
+            texts = tuple(self._modprobe_files())
+            change.records += vgpu_scheduler.module_records(texts) + mtgpu.module_records(texts)
             self._empty_run_directory()
 
     def reset(self) -> None:

@@ -37,6 +37,7 @@ class State:
     schedulers: dict[str, list[Any]] = field(default_factory=dict)
     xe_values: dict[str, dict[tuple[int, str], int]] = field(default_factory=dict)
     module_options: tuple[str, str] = ("", "")
+    module_parameters: dict[str, dict[str, str]] = field(default_factory=dict)
     partitions: Partitions = field(default_factory=Partitions)
     blocked_writes: dict[int, BlockedWrite] = field(default_factory=dict)
     domains: dict[str, SimDomain] = field(default_factory=dict)
@@ -115,6 +116,7 @@ class State:
             self.autoprobe,
             self.schedulers,
             self.xe_values,
+            self.module_parameters,
             self.blocked_writes,
             self.running,
             self.carrier_users,
@@ -222,6 +224,10 @@ class State:
     def _on_module(self, dwords: str, per_device: str) -> None:
         """Load nvidia.ko with these registry values (RegistryDwords)."""
         self.module_options = (dwords, per_device)
+
+    def _on_parameter(self, module: str, name: str, value: str) -> None:
+        """Load a module with this value of a parameter."""
+        self.module_parameters.setdefault(module, {})[name] = value
 
     def _on_domain(self, uuid: str, name: str, xml: str) -> None:
         former = self.domains.get(uuid)
@@ -349,6 +355,8 @@ class State:
         journal += [["override", *item] for item in self.driver_overrides.items()]
         journal += [["module", *self.module_options]] if any(self.module_options) else []
         journal += [["scheduler", address, *values] for address, values in self.schedulers.items()]
+        for module, parameters in self.module_parameters.items():
+            journal += [["parameter", module, name, value] for name, value in parameters.items()]
         for address, values in self.xe_values.items():
             journal += [["xe", address, vfid, name, value] for (vfid, name), value in values.items()]
         for mdev in self.mdevs.values():

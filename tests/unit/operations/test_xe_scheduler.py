@@ -102,7 +102,7 @@ def test_vfs_get_their_memory_before_they_are_on_and_a_boot_restores_all_in_orde
     assert (sizes(host, OFF), entry(host, OFF).vf_memory) == ({4096}, "4GiB")
     assert not diff(host.ports).changed
     host = rebooted(host)
-    assert {row.key for row in diff(host.ports).data.gpus[0].differences} == {"mode", "vfs", "vf_memory", "scheduler"}
+    assert {row.key for row in diff(host.ports).data.gpus[0].differences} == {"mode", "vfs", "vf_memory"}
     assert [step.split(" of ")[0] for step in restore(host).steps] == ["turn 4 VFs", "set the scheduler"]
     assert (sizes(host, OFF), running(host, OFF)[:2]) == ({4096}, ("fixed_share", 8000))
     assert (diff(host.ports).changed, restore(host).changed) == (False, False)
@@ -216,8 +216,8 @@ def test_a_write_that_does_nothing_is_noticed(tmp_path):
     [
         ("pf/profile/exec_quantum_ms", OSError(117, "Structure needs cleaning"), "parts of the card have different"),
         ("vf2/profile/exec_quantum_ms", "9\n", "vf2 and the host (pf) differ: 9 ms, 0 us, low, not 0 ms, 0 us, low"),
-        ("vf1/profile/sched_priority", "low normal\n", "is not what xe writes"),
-        ("vf1/profile/preempt_timeout_us", "-3\n", "is not what xe writes"),
+        ("vf1/profile/sched_priority", "low normal\n", "is not what the driver writes"),
+        ("vf1/profile/preempt_timeout_us", "-3\n", "is not what the driver writes"),
         ("vf1/profile/exec_quantum_ms", PermissionError(13, "Permission denied"), "cannot be read: Permission denied"),
     ],
 )

@@ -9,8 +9,9 @@ import click
 
 from vgpuctl.cli import complete, targets
 from vgpuctl.cli.command import make_command
-from vgpuctl.cli.commands.gpus import configured_text, gpu_change_page, running_text
+from vgpuctl.cli.commands.gpus import gpu_change_page
 from vgpuctl.cli.global_options import Settings
+from vgpuctl.cli.scheduler_text import configured_text, running_text
 from vgpuctl.cli.shown import Page, dry_run
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows
 from vgpuctl.config.arguments import GPU_MODES, SCHEDULER_POLICIES

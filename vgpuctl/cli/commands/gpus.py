@@ -11,6 +11,7 @@ import click
 from vgpuctl.cli import run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.global_options import Settings
+from vgpuctl.cli.scheduler_text import configured_text, milliseconds, running_text
 from vgpuctl.cli.shown import (
     NUMERIC_HEADERS,
     Block,
@@ -37,12 +38,10 @@ if TYPE_CHECKING:
         ChangedGpuResult,
         GpuDetailsResult,
         GpuResult,
-        RunningSchedulerResult,
         SetUpGpuResult,
         ShareResult,
         VgpuResult,
     )
-    from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 
 
 def mode_text(gpu: GpuResult) -> str:
@@ -239,36 +238,6 @@ def _isolation_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
     return tuple(("isolation", f"{name}, {part.degree}: {part.text}") for name, part in parts)
 
 
-def running_text(state: RunningSchedulerResult | None) -> str:
-    """Return the running scheduler: `fixed_share, slices of 2 ms`."""
-    if state is None or state.policy is None:
-        return "?" if state is None or state.problem is None else f"? ({state.problem})"
-    parts: list[str] = [state.policy]
-    if state.time_slice_us is not None:
-        average = " on the average" if state.adaptive else ""
-        parts.append(f"slices of {_ms(state.time_slice_us)}{average}")
-    if state.averaging_factor is not None:
-        parts.append(f"averaging factor {state.averaging_factor}")
-    if state.preempt_timeout_us is not None:
-        parts.append(f"preemption timeout {state.preempt_timeout_us} us")
-    log = " (by the kernel log)" if state.source == "kernel log" else f" ({state.source})"
-    source = "" if state.source == "NVML" else log
-    return f"{', '.join(parts)}{source}"
-
-
-def configured_text(spec: SchedulerSpec | None) -> str:
-    """Return the configured scheduler: `fixed_share, time slice 2 ms`."""
-    if spec is None:
-        return "nothing"
-    texts = (
-        (spec.time_slice_ms, "time slice {} ms"),
-        (spec.frequency_hz, "{} Hz"),
-        (spec.averaging_factor, "averaging factor {}"),
-        (spec.preempt_timeout_us, "preemption timeout {} us"),
-    )
-    return ", ".join([spec.policy, *(text.format(value) for value, text in texts if value is not None)])
-
-
 def _vgpu_table(vgpus: Sequence[VgpuResult]) -> list[Block]:
     """Return the table of the vGPUs on a GPU; without EXISTS if all exist, and WHERE and REASON if all are empty."""
     if not vgpus:
@@ -308,11 +277,7 @@ def _percent(share: ShareResult) -> str:
 
 
 def _slice(share: ShareResult) -> str:
-    return "-" if share.time_slice_us is None else _ms(share.time_slice_us)
-
-
-def _ms(us: float) -> str:
-    return f"{us / 1000:.4g} ms"
+    return "-" if share.time_slice_us is None else milliseconds(share.time_slice_us)
 
 
 def _type_table(data: GpuDetailsResult) -> list[Block]:

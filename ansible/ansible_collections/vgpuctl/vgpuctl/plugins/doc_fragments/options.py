@@ -330,6 +330,10 @@ options:
     type: int
     description:
       - 'How many plain virtual functions.'
+  vf_memory:
+    type: str
+    description:
+      - 'GPU memory of each plain virtual function.'
   drain:
     type: bool
     default: false
@@ -367,6 +371,10 @@ options:
     type: int
     description:
       - 'Adaptive round robin: the number of time slices over which a VM''s time is averaged.'
+  preempt_timeout:
+    type: int
+    description:
+      - 'How many microseconds a VM may keep the GPU after its slice (Intel).'
   drain:
     type: bool
     default: false

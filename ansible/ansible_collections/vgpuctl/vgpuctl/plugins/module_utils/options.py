@@ -62,6 +62,7 @@ GPU_MODE = {
     "all": {"type": "bool"},
     "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough", "unmanaged"], "required": True},
     "vfs": {"type": "int"},
+    "vf_memory": {"type": "str"},
     "drain": {"type": "bool", "default": False},
 }
 SCHEDULER = {
@@ -71,5 +72,6 @@ SCHEDULER = {
     "time_slice": {"type": "int"},
     "frequency": {"type": "int"},
     "averaging_factor": {"type": "int"},
+    "preempt_timeout": {"type": "int"},
     "drain": {"type": "bool", "default": False},
 }
