@@ -19,7 +19,7 @@ from vgpuctl.doctor.check import (
     unknown,
     warn,
 )
-from vgpuctl.gpu_setup import has_vf_memory
+from vgpuctl.gpu_setup.vf_memory import has_vf_memory
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.numbers import count_text, format_size, parse_integer
 from vgpuctl.model.snapshot import Snapshot

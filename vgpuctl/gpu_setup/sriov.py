@@ -20,7 +20,6 @@ stackhpc/ansible-collection-linux#37 reports the same race.
 from __future__ import annotations
 
 import errno
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_error
@@ -30,16 +29,15 @@ from vgpuctl.errors import (
     HostCannot,
     InUse,
     InvalidInput,
-    NoCapacity,
     VerifyFailed,
     VgpuctlError,
 )
+from vgpuctl.gpu_setup.vf_memory import release_memory, verify_memory, write_memory
 from vgpuctl.makers import own_vf_setting
 from vgpuctl.model.numbers import count_text, format_size, parse_integer
 from vgpuctl.observe.claims import report_unreadable
 from vgpuctl.placement.vm_placement import stuck_write_error
 from vgpuctl.ports.step import Step
-from vgpuctl.scheduler.xe import MEMORY_QUOTA, profile_directory
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -271,27 +269,9 @@ class SetVfs(Step):
             self._write_numvfs(host, 0)
         if vf_count:
             self._set_autoprobe(host, autoprobe)
-            self._write_memory(host, vf_count, memory_mib)
+            if memory_mib is not None:
+                write_memory(host, self.gpu, vf_count, memory_mib)
             self._write_numvfs(host, vf_count)
-
-    def _write_memory(self, host: Host, vf_count: int, memory_mib: int | None) -> None:
-        """Write the memory of each VF that is turned on; the bulk file would give it to every possible VF.
-
-        After a refusal the memory is released: what is left would stop the driver from dividing it by itself.
-        """
-        for vf in range(vf_count if memory_mib is not None else 0):
-            path = f"{PCI_DEVICES}/{self.gpu}/{profile_directory(vf)}/{MEMORY_QUOTA}"
-            try:
-                host.sysfs.write(path, f"{(memory_mib or 0) << 20}\n")
-            except OSError as error:
-                self._release_memory(host, vf)
-                text = f"{format_size(memory_mib or 0)} of GPU memory for each of {count_text(vf_count, 'VF')}"
-                raise profile_error(error, self.gpu, text, path) from error
-
-    def _release_memory(self, host: Host, vf_count: int) -> None:
-        for vf in range(vf_count):
-            with suppress(OSError):  # the next write of a number of VFs, or a boot, releases it too
-                host.sysfs.write(f"{PCI_DEVICES}/{self.gpu}/{profile_directory(vf)}/{MEMORY_QUOTA}", "0\n")
 
     def _set_autoprobe(self, host: Host, enable: bool) -> None:
         path = f"{PCI_DEVICES}/{self.gpu}/sriov_drivers_autoprobe"
@@ -314,7 +294,7 @@ class SetVfs(Step):
             raise numvfs_error(error, self.gpu, vf_count, path, self.driver) from error
 
     def verify(self, host: Host) -> None:
-        """Count the VFs: a driver may accept the write and keep its own number."""
+        """Count the VFs, and read their memory: a driver may accept a write and keep its own number."""
         actual = count_vfs(host, self.gpu)
         if actual != self.vf_count:
             raise VerifyFailed(
@@ -323,6 +303,8 @@ class SetVfs(Step):
                 wanted=self.vf_count,
                 actual=actual,
             )
+        if self.memory_mib is not None:
+            verify_memory(host, self.gpu, self.vf_count, self.memory_mib)
 
     def undo(self, host: Host) -> None:
         """Restore the previous number unless somebody else has set another one meanwhile.
@@ -333,7 +315,7 @@ class SetVfs(Step):
         refuse_while_stuck(host, self.gpu)
         current = count_vfs(host, self.gpu)
         if self.memory_mib is not None and not current:
-            self._release_memory(host, self.vf_count)
+            release_memory(host, self.gpu, self.vf_count)
         is_changed = current != self.previous_count or self.memory_mib is not None
         if is_changed and current in (0, self.vf_count):
             self._switch(host, self.previous_count, self.previous_memory_mib, autoprobe=self.autoprobe)
@@ -342,33 +324,6 @@ class SetVfs(Step):
                 step.verify(host)
         if not self.previous_count:
             self._set_autoprobe(host, self.autoprobe)
-
-
-def profile_error(error: OSError, gpu: str, what: str, path: str) -> VgpuctlError:
-    """Return what a refused write in xe's `sriov_admin` means. `what`: the setting, for people."""
-    facts = {"gpu": gpu, "errno": error.errno, "path": path}
-    if error.errno in (errno.EINVAL, errno.ERANGE, errno.EOVERFLOW):
-        return InvalidInput(
-            f"the driver of {gpu} does not accept {what}", hint=f"vgpuctl show-gpu {gpu} shows what it accepts", **facts
-        )
-    if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOENT):
-        return HostCannot(
-            f"{gpu} cannot have {what}: its driver, kernel or firmware has no such setting",
-            hint=f"vgpuctl show-gpu {gpu}; xe has it from Linux 6.19 on, memory of VFs from 7.0 on",
-            check="scheduler",
-            **facts,
-        )
-    if error.errno in (errno.ENOSPC, errno.ENOMEM):
-        return NoCapacity(
-            f"{gpu} has no room for {what}",
-            hint=f"use less memory for each VF, or fewer VFs; vgpuctl show-gpu {gpu}",
-            **facts,
-        )
-    if error.errno == errno.EIO:
-        return DeviceFailed(
-            f"the firmware of {gpu} refused {what}", hint="journalctl -k -n 20; stop its VMs and try again", **facts
-        )
-    return write_error(error, f"setting {what} on {gpu}", path)
 
 
 def numvfs_error(error: OSError, gpu: str, vf_count: int, path: str, driver: str | None) -> VgpuctlError:

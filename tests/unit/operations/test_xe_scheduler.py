@@ -56,8 +56,9 @@ def entry(host, gpu=ON):
 def values(host):
     names = ("exec_quantum_ms", "preempt_timeout_us", "sched_priority")
     text = host.ports.host_file.read()
+    memory = [host.ports.sysfs.read(f"{ADMIN}/vf{number}/profile/vram_quota") for number in (1, 2, 3)]
     functions = [[host.ports.sysfs.read(f"{ADMIN}/{f}/profile/{n}") for n in names] for f in ("pf", "vf1", "vf2")]
-    return functions, sorted(sizes(host), key=str), text, picture(host)
+    return functions, memory, sorted(sizes(host), key=str), text, picture(host)
 
 
 def test_it_is_set_while_a_vm_runs_and_shown_with_each_vms_share(tmp_path):
@@ -204,10 +205,17 @@ def test_a_refused_write_is_explained_by_its_errno_and_undone(tmp_path, number, 
     assert raised.value.code == code
 
 
-def test_a_write_that_does_nothing_is_noticed(tmp_path):
-    host = card(tmp_path, more="faults: [{on: sysfs-write, match: '*exec_quantum_ms', kind: lost}]")
-    with pytest.raises(VgpuctlError, match="reads back as") as raised:
-        act(host.ports, EIGHT, gpu=ON)
+@pytest.mark.parametrize(
+    ("file", "change", "text"),
+    [
+        ("exec_quantum_ms", lambda ports: act(ports, EIGHT, gpu=ON), "reads back as"),
+        ("vf2/profile/vram_quota", lambda ports: mode(ports, 2, 2048), "VF 2 of 0000:5e:00.0 was given 2GiB"),
+    ],
+)
+def test_a_write_that_does_nothing_is_noticed(tmp_path, file, change, text):
+    host = card(tmp_path, more=f"faults: [{{on: sysfs-write, match: '*{file}', kind: lost, times: 1}}]")
+    with pytest.raises(VgpuctlError, match=text) as raised:
+        change(host.ports)
     assert raised.value.code == "verify-failed"
 
 
