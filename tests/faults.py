@@ -95,6 +95,7 @@ CHANGING = {
     "host_file.replace",
     "vendor_commands.sriov_manage",
     "vendor_commands.reset_gpu",
+    "vendor_commands.modprobe",
     "nvml.set_scheduler",
     "nvml.set_mig",
     "nvml.create_gpu_instance",

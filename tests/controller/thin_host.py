@@ -62,6 +62,7 @@ class ThinVm(Value):
     off_after_setup: bool | None = None
     prepared: bool | None = None
     stop_reason: str | None = None
+    render_gpu: str | None = None
     vgpus: tuple[ThinVgpu, ...] = ()
     reserve: str = "always"
     times_listed: int = 0

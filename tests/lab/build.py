@@ -56,7 +56,14 @@ def plan() -> Plan:
     pylib = recipe.key(tools, requirements)
     modules = recipe.key(tools, kernel.SAMPLES, *recipe.module_sources(recipe.MODULE_SOURCES))
     python = (here / name for name in ("image.py", "guest.py", "kernel.py", "cpio.py", "tools_tree.py"))
-    image_words = (*recipe.INITRD_MODULES, *recipe.GUEST_MODULES, recipe.HOST_NAME, str(recipe.DISK_MIB))
+    image_words = (
+        *recipe.INITRD_MODULES,
+        *recipe.GUEST_MODULES,
+        *recipe.DRAWING_MODULES,
+        recipe.DRAWING.read_text(),
+        recipe.HOST_NAME,
+        str(recipe.DISK_MIB),
+    )
     files = recipe.sources_under(recipe.FILES)
     image_key = recipe.key(tools, root, pylib, modules, *files, *python, image_words)
     directory = recipe.key(recipe.SUITE, recipe.DIRECTORY_PACKAGES, trees.TRIM)

@@ -108,7 +108,8 @@ def _install_guest(root: Path, work: Path, tools: Path, module_tree: Path) -> No
     guest.make_guest(work, tools, module_tree)
     for name in ("vmlinuz", "initrd", "cmdline"):
         shutil.copy(work / name, _fresh(root / "var/lib/vgpulab" / name))
-    shutil.copy(work / "tiny.qcow2", _fresh(root / "var/lib/libvirt/images/tiny.qcow2"))
+    for name in ("tiny.qcow2", "drawing.qcow2"):
+        shutil.copy(work / name, _fresh(root / "var/lib/libvirt/images" / name))
 
 
 def _file_system(disk: Path, root: Path, tools: Path) -> None:

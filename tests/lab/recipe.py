@@ -29,6 +29,7 @@ HOST_PACKAGES = (
     *("libvirt-clients", "qemu-system-x86", "qemu-utils", "dnsmasq-base", "python3", "python3-libvirt"),
     *("mdevctl", "apparmor", "virtinst", "ovmf", "swtpm", "swtpm-tools"),
     *("lvm2", "libvirt-daemon-driver-storage-logical", "libpam-systemd", "xrdp", "xorgxrdp"),
+    "qemu-system-modules-opengl",
 )
 
 # A domain controller of Active Directory, for tests that sign in there. It is installed nowhere else: its services
@@ -55,6 +56,10 @@ PYTHON_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 INITRD_MODULES = ("virtio_blk", "virtio_net", "crc32c_generic", "ext4")
 # Kernel modules of the tiny guest L3: the power button, so that `virsh shutdown` works, and virtio ports.
 GUEST_MODULES = ("button", "evdev", "virtio_pci", "virtio_console")
+
+# What a guest needs for which QEMU draws, and the program that says who does.
+DRAWING_MODULES = ("virtio_gpu",)
+DRAWING = HERE / "drawing/renderer.c"
 
 HOST_NAME = "vgpulab"
 DISK_MIB = 6144

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.console import guest_devices
+from tests.lab.console import ask_guest, guest_devices
 from tests.lab.machine import Lab
 from tests.lab.test_after_boot import INSTALLED
+from tests.lab.test_drawing import DRAWING
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, put_gpu, use_defaults
 
 EDU = "0000:03:00.0"
@@ -70,6 +71,18 @@ def test_each_backend_makes_starts_and_deletes_a_confined_vm(lab_apparmor: Lab, 
     assert seen in guest_devices(lab, "vm-1")
     must(lab, "delete-vm", "vm-1")
     assert leftovers(lab) == before
+
+
+@pytest.mark.deadline(400)
+def test_a_confined_qemu_draws_on_a_gpu(lab_apparmor: Lab) -> None:
+    """Libvirt makes the render node in QEMU's own /dev, gives it to QEMU's user, and adds it to the profile."""
+    lab = lab_apparmor
+    use_defaults(lab)
+    lab.run("modprobe vgem; udevadm settle")
+    must(lab, "create-vm", "vm-1", "--mode", "virtio-gpu", "--gpu", "vgem", "--image", DRAWING)
+    assert confined(lab)
+    assert "renderer LLVMPIPE" in ask_guest(lab, "vm-1", "renderer")
+    must(lab, "delete-vm", "vm-1")
 
 
 def test_an_image_that_qemus_user_cannot_read_is_refused(lab_apparmor: Lab) -> None:

@@ -182,3 +182,18 @@ def plain(summary: str) -> str:
     text = text.replace("GPU {{ $labels.gpu }}", "GPU").replace("VM {{ $labels.vm }}", "VM")
     text = re.sub(r"\{\{ \$value[^}]*\}\}", "N", text)
     return re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda match: match[1].upper(), text)
+
+
+def test_the_query_that_joins_dcgm_exporter(tmp_path: Path, rules_file: Path) -> None:
+    """docs/howto/monitoring.md has it; the labels of both are those of the exporters."""
+    (query,) = re.findall(r"^DCGM_FI.*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    uuid = "GPU-b7c8db64-1c75-5094-8935-ccf5fe9ba92d"
+    dcgm = f'DCGM_FI_DEV_SM_CLOCK{{gpu="0",UUID="{uuid}",pci_bus_id="00000000:3B:00.0",job="dcgm"}}'
+    info = f'vgpuctl_gpu_info{{gpu="0000:3b:00.0",gpu_uuid="{uuid}",model="A100",mode="vgpu",job="vgpuctl"}}'
+    other = 'vgpuctl_gpu_info{gpu="0000:5e:00.0",gpu_uuid="GPU-other",model="T4",mode="vgpu",job="vgpuctl"}'
+    series = [{"series": dcgm, "values": "1410"}, *({"series": text, "values": "1"} for text in (info, other))]
+    sample = {
+        "labels": f'{{UUID="{uuid}", gpu="0", job="dcgm", mode="vgpu", model="A100", pci_bus_id="00000000:3B:00.0"}}'
+    }
+    question = {"expr": query, "eval_time": "0m", "exp_samples": [{**sample, "value": 1410}]}
+    run_tests(tmp_path, rules_file, [{"interval": "1m", "input_series": series, "promql_expr_test": [question]}])

@@ -19,7 +19,7 @@ USER_PAGES = [
     *DOCS.glob("*.md"),
     *(page for part in ("tutorials", "howto", "reference", "explanation") for page in (DOCS / part).rglob("*.md")),
 ]
-MOST_WORDS, MOST_WORDS_OF_README, FEWEST_SYMPTOMS = 46_500, 900, 25
+MOST_WORDS, MOST_WORDS_OF_README, FEWEST_SYMPTOMS = 51_500, 900, 25
 
 
 _GENERATED = re.compile(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", re.DOTALL)

@@ -28,6 +28,7 @@ from vgpuctl.cli.shown import (
     Table,
     device_item,
     disk_line,
+    drawn_line,
     dry_run,
     network_line,
     rows_of,
@@ -316,6 +317,8 @@ def _vm_change_page(data: VmReport, steps: Sequence[str]) -> Page:
     """A VM that was changed: its resulting state."""
     blocks: list[Block] = [f"{data.name}: {data.state}"]
     blocks += [f"  {label:<4}  {text}" for label, text in (device_item(v, data.name) for v in data.vgpus)]
+    if isinstance(data, vm_results.VmResult) and data.render_gpu is not None:
+        blocks.append(f"  gpu   {drawn_line(data.render_gpu)}")
     blocks += [f"  disk  {disk_line(disk)}" for disk in data.disks]
     if isinstance(data, vm_results.ChangedVmResult):
         blocks += [f"  net   {network_line(network)}" for network in data.networks]

@@ -194,6 +194,19 @@ def device_item(vgpu: VgpuResult, vm: str) -> tuple[str, str]:
     return ("vgpu", line) if vgpu.profile else ("gpu", line.removeprefix("GPU "))
 
 
+def vgpu_count(vgpus: Sequence[VgpuResult]) -> str:
+    """Return how many vGPUs there are, and how many are missing or not vgpuctl's: `2 (1 missing, 1 unmanaged)`."""
+    missing = sum(not v.present for v in vgpus)
+    notes = [f"{missing} missing"] if missing else []
+    notes += [f"{n} {owner}" for owner in ("unmanaged", "leaked") if (n := sum(v.ownership == owner for v in vgpus))]
+    return f"{len(vgpus)} ({', '.join(notes)})" if notes else str(len(vgpus))
+
+
+def drawn_line(gpu: str) -> str:
+    """Return what a VM of mode virtio-gpu has. `gpu`: the address of the GPU, or its device node."""
+    return f"none of its own: QEMU draws on {gpu} (virtio-gpu)"
+
+
 def vgpu_line(vgpu: VgpuResult, vm: str | None = None) -> str:
     """Return what a vGPU is, where it is, and if it is missing: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`.
 

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 from vgpuctl.errors import InvalidInput
 
-VM_MODES = ("vgpu", "sriov", "passthrough")
-GPU_MODES = (*VM_MODES, "unmanaged")
+GPU_MODES = ("vgpu", "sriov", "passthrough", "unmanaged")
+VM_MODES = ("vgpu", "sriov", "passthrough", RENDERING_MODE := "virtio-gpu")
 OS_KINDS = ("linux", "generic", WINDOWS_11 := "windows11")
 RESERVE_MODES = ("always", "running")
 PLACEMENT_POLICIES = ("least-waste", "depth", "breadth", "first-fit")
@@ -26,6 +26,8 @@ PLACEMENT_WORDS = {
 depth-first and breadth-first, ESXi consolidation and performance, Kubernetes' schedulers binpack and spread."""
 PLACEMENT_CHOICES = (*PLACEMENT_POLICIES, "binpack", "spread")
 """What `placement` offers; it takes the other words, too."""
+COMPUTE_PARTITIONS = ("SPX", "DPX", "QPX", "CPX")
+MEMORY_PARTITIONS = ("NPS1", "NPS2", "NPS4", "NPS8")
 SCHEDULER_POLICIES = ("best_effort", "equal_share", "fixed_share")
 WORKLOADS = ("office", "cad", "training", "inference", "notebooks", "transcode", "kubernetes")
 """What VMs do, for `advise --workload`; `monitoring/techniques.py` describes them."""

@@ -16,6 +16,7 @@ from vgpuctl.config.arguments import (
     HUGEPAGES_KIB,
     NETWORK_MODELS,
     NONE,
+    RENDERING_MODE,
 )
 from vgpuctl.model.numbers import format_ranges, parse_ranges
 from vgpuctl.model.vm import Nic
@@ -76,7 +77,7 @@ def find_device_contradictions(fields: Mapping[str, object]) -> tuple[rules.Prob
     macs = [text.rpartition("mac=")[2] for text in map(str, cards) if ",mac=" in text]
     for duplicate in sorted({mac for mac in macs if macs.count(mac) > 1}):
         problems.append(rules.Problem(("networks",), f"the MAC address {duplicate} is given twice"))
-    if fields.get("display") and fields.get("mode") in ("sriov", "passthrough"):
+    if fields.get("display") and fields.get("mode") in ("sriov", "passthrough", RENDERING_MODE):
         problems.append(rules.Problem(("display",), f"mode {fields['mode']} has no vGPU whose screen could be shown"))
     return tuple(problems)
 

@@ -115,9 +115,13 @@ def _split_vgpus(value: str) -> tuple[str, int]:
 
 def check_gpu_keys(given: Mapping[str, object]) -> tuple[Problem, ...]:
     """Return the contradictions among the keys of a GPU."""
+    problems = [
+        Problem((key,), f"{key} needs the mode sriov, not {given['mode']}")
+        for key in ("compute_partition", "memory_partition")
+        if key in given and given.get("mode", "sriov") != "sriov"
+    ]
     if given.get("mixed_size") is not True:
-        return ()
-    problems = []
+        return tuple(problems)
     mig, scheduler = given.get("mig"), given.get("scheduler")
     if isinstance(mig, MigSpec) and mig.is_requested:
         problems.append(Problem(("mixed_size",), "mixed sizes and MIG cannot be combined"))

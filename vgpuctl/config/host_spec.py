@@ -17,7 +17,7 @@ from typing import Any
 
 from vgpuctl.config import rules
 from vgpuctl.config.agent_spec import AGENT_SHAPE, AgentSpec, parse_agent
-from vgpuctl.config.arguments import GPU_MODES
+from vgpuctl.config.arguments import COMPUTE_PARTITIONS, GPU_MODES, MEMORY_PARTITIONS
 from vgpuctl.config.gpu_spec import (
     MIG_JSON_SCHEMA,
     SCHEDULER_SHAPE,
@@ -85,8 +85,8 @@ class GpuSpec(Value):
 
     `vf_memory`: the GPU memory of each plain VF. `scheduler` None: the driver decides. `profiles`: only these are
     placed on it; `reserved_for`: only for VMs whose names match one of these patterns. `mig` None: its MIG mode and
-    instances stay as they are; `mixed_size`: whether vGPUs of several sizes may be on it at once. `reason`: why it is
-    so, for people.
+    instances stay as they are; `mixed_size`: whether vGPUs of several sizes may be on it at once. `compute_partition`,
+    `memory_partition`: the partition modes of an AMD GPU. `reason`: why it is so, for people.
     """
 
     mode: str | None = None
@@ -97,6 +97,8 @@ class GpuSpec(Value):
     reserved_for: tuple[str, ...] | None = None
     mig: MigSpec | None = None
     mixed_size: bool | None = None
+    compute_partition: str | None = None
+    memory_partition: str | None = None
     reason: str | None = None
     vf_memory: str | None = None
 
@@ -255,6 +257,18 @@ GPU_SHAPE = Shape(
             MIG_JSON_SCHEMA,
         ),
         Key("mixed_size", rules.boolean, "true: vGPUs of several sizes can be on it at once", {"type": "boolean"}),
+        Key(
+            "compute_partition",
+            rules.one_of(COMPUTE_PARTITIONS),
+            "the compute partition mode of AMD's GPUs with gim",
+            {"enum": list(COMPUTE_PARTITIONS), "type": "string"},
+        ),
+        Key(
+            "memory_partition",
+            rules.one_of(MEMORY_PARTITIONS),
+            "the memory partition mode of AMD's GPUs with gim",
+            {"enum": list(MEMORY_PARTITIONS), "type": "string"},
+        ),
         Key("reason", rules.reason, "why it is set up so; show-gpu shows it", {"maxLength": 255, "type": "string"}),
     ),
     check_gpu_keys,

@@ -24,6 +24,7 @@ from vgpuctl.config.arguments import (
     PCI_WINDOW_AUTO,
     PCI_WINDOW_NONE,
     PLACEMENT_CHOICES,
+    RENDERING_MODE,
     RESERVE_MODES,
     SCHEDULER_POLICIES,
     VM_MODES,
@@ -378,16 +379,28 @@ def vgpu_params(value: object) -> dict[str, str]:
     return dict(sorted(params.items()))
 
 
+_NEEDS_DEVICE = ("spread_group", "vgpu_params", "license", "guest_driver", "guest_sharing", "force_console")
+"""Fields about a device that the guest gets."""
+
+
 def find_contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:
     """Check fields together; works on unchecked values too, so that one check shows all problems."""
     problems: list[Problem] = []
     profiles = _as_list(fields.get("profile"))
     vm_mode = fields.get("mode")
-    if vm_mode in ("sriov", "passthrough") and profiles:
+    if vm_mode in ("sriov", "passthrough", RENDERING_MODE) and profiles:
         problems.append(Problem(("profile",), f"mode {vm_mode} takes a gpu, not a profile"))
     for field, text in (("scheduler", "a scheduler"), ("placement", "a placement policy")):
-        if fields.get(field) and (vm_mode == "passthrough" or (vm_mode == "sriov" and field == "scheduler")):
+        if fields.get(field) and (
+            vm_mode in ("passthrough", RENDERING_MODE) or (vm_mode == "sriov" and field == "scheduler")
+        ):
             problems.append(Problem((field,), f"mode {vm_mode} has no vGPUs, and {text} applies only to vGPUs"))
+    if vm_mode == RENDERING_MODE:
+        problems += [
+            Problem((field,), f"mode {RENDERING_MODE} gives the guest no GPU: {field} is for a VM that has one")
+            for field in _NEEDS_DEVICE
+            if fields.get(field)
+        ]
     problems += _find_gpu_count_problems(fields)
     for gpu_name in [entry for entry in _as_list(fields.get("not_gpu")) if entry in _as_list(fields.get("gpu"))]:
         problems.append(Problem(("not_gpu",), f"{_quote(str(gpu_name))} is also given as gpu"))
@@ -410,7 +423,7 @@ def find_missing_fields(fields: Mapping[str, object]) -> tuple[Problem, ...]:
     vm_mode = fields.get("mode") or "vgpu"
     if vm_mode == "vgpu" and not fields.get("profile"):
         return (Problem((), "no profile given: specify the VM's vGPU, like A100-4C"),)
-    if vm_mode != "vgpu" and not fields.get("gpu") and not fields.get("gpus"):
+    if vm_mode not in ("vgpu", RENDERING_MODE) and not fields.get("gpu") and not fields.get("gpus"):
         return (Problem(("mode",), f"mode {vm_mode} needs a gpu: the device to pass through, or gpus: how many"),)
     return ()
 

@@ -243,7 +243,7 @@ class VmRequest(DeclaredFields):
         rules.mode,
         enum_schema(VM_MODES),
         "vgpu: vGPUs of --profile; sriov: plain VFs, of --gpu; passthrough: whole GPUs, every address of --gpu or "
-        "--gpus N",
+        "--gpus N; virtio-gpu: QEMU draws for the guest on a GPU that it shares with all others, and gives it none",
         default="vgpu",
         example="vgpu",
         shown=as_is,
@@ -633,6 +633,14 @@ class VmRequest(DeclaredFields):
         rules.boolean,
         {"type": "boolean"},
         "pass through a GPU even if it is the host's console",
+        default=False,
+        recorded="given",
+        compared=False,
+    )
+    force_reset: bool = vm_field(
+        rules.boolean,
+        {"type": "boolean"},
+        "pass through a GPU even if its reset breaks it until the host boots",
         default=False,
         recorded="given",
         compared=False,

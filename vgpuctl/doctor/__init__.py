@@ -11,6 +11,8 @@ from typing import Protocol, TypeVar
 
 from vgpuctl.doctor import (
     agent,
+    amd,
+    drawing,
     driver_files,
     gpu_settings,
     gpus,
@@ -39,12 +41,14 @@ CHECKS: tuple[Check, ...] = (
     *virtualization.CHECKS,
     *gpus.CHECKS,
     *nvidia.CHECKS,
+    *amd.CHECKS,
     *vgpu_software.CHECKS,
     *gpu_settings.CHECKS,
     *schedulers.CHECKS,
     *driver_files.CHECKS,
     *virtualization.SECURITY_CHECKS,
     *vms.CHECKS,
+    *drawing.CHECKS,
     *own_files.CHECKS,
     *agent.CHECKS,
 )

@@ -44,6 +44,7 @@ def _compare_values(design: DomainDesign, vm: Vm) -> Iterator[str]:
         ("vcpus", design.vcpus, vm.vcpus),
         ("firmware", design.firmware, vm.firmware),
         *((SETTINGS[field].label, value, dict(vm.settings)[field]) for field, value in design.settings),
+        ("the render node", design.render_node, vm.render_node),
         *_bound("the pinned CPUs", design.pinned_cpus, vm.pinned_cpus),
         *_bound("the memory's NUMA nodes", design.memory_nodes, vm.memory_nodes),
     )

@@ -43,7 +43,7 @@ class DomainEdit(Value):
     field, as `domain.settings` has them. `pins`: the only CPUs, and the NUMA nodes of the memory; both empty for any.
     `display`: whether the first vGPU's screen is in the console; `display_needs_gl`: then with OpenGL. `pci_window`:
     its size in MiB, and whether the guest's addresses get the host's width. `driver_disc`: the disc with the guest's
-    driver, "" for none.
+    driver, "" for none. `render_node`: the device node by which QEMU draws for the guest, in place of the current one.
     """
 
     memory_mib: int | None = None
@@ -58,6 +58,7 @@ class DomainEdit(Value):
     pci_window: tuple[int, bool] | None = None
     driver_disc: str | None = None
     hostdev_changes: tuple[tuple[str | None, DesignHostdev | None], ...] = ()
+    render_node: str | None = None
     record: VmRecord | None = None
 
 
@@ -100,6 +101,9 @@ def edit_domain(xml: str, edit: DomainEdit) -> str:
     _change_hostdevs(root, edit.hostdev_changes)
     if edit.display is not None:
         set_display(root, shown=edit.display, needs_gl=edit.display_needs_gl)
+    if edit.render_node is not None:
+        for gl in root.iterfind("devices/graphics/gl[@rendernode]"):
+            gl.set("rendernode", edit.render_node)
     if edit.record is not None:
         _set_record(root, edit.record)
     return etree.tostring(root, encoding="unicode")

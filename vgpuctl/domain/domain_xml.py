@@ -97,7 +97,16 @@ def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
         has_unfinished_exchange=isinstance(problem, UnfinishedExchange),
         unreadable_disks=() if element is None or problem is None else find_named_files(element),
         backing_pairs=parse_disk_sources(xml).backing_pairs if "<backingStore " in xml else (),
+        render_node=_parse_render_node(devices) if " rendernode=" in xml and devices is not None else None,
     )
+
+
+def _parse_render_node(devices: etree._Element) -> str | None:
+    """Return the node by which QEMU draws for the guest: that of a screen, if a video card has acceleration."""
+    if devices.find("video/model/acceleration[@accel3d='yes']") is None:
+        return None
+    nodes = (gl.get("rendernode") for gl in devices.iterfind("graphics/gl"))
+    return next((str(node) for node in nodes if node), None)
 
 
 def _parse_memory_nodes(numatune: etree._Element | None) -> frozenset[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from vgpuctl.gpu_setup.sriov import ManageVfs, SetVfs
 from vgpuctl.gpu_setup.vf_memory import has_vf_memory
-from vgpuctl.makers import vfs_are_for_vgpus
+from vgpuctl.makers import vfs_are_for_vgpus, vgpus_take_vfs
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.ports.step import Step
 from vgpuctl.value import replace
@@ -33,4 +33,4 @@ def vf_steps(
         return (ManageVfs(gpu.address, vf_count > 0, gpu.vfs_total, restore_steps),)
     previous_mib = gpu.functions[0].framebuffer_mib if memory_mib is not None and gpu.vfs_enabled else None
     step = SetVfs(gpu.address, vf_count, gpu.vfs_enabled, autoprobe, gpu.driver, memory_mib, previous_mib)
-    return (replace(step, restore_steps=restore_steps),)
+    return (replace(step, restore_steps=restore_steps, keeps_autoprobe=vgpus_take_vfs(gpu)),)

@@ -17,8 +17,8 @@ from vgpuctl.errors import (
     VerifyFailed,
     VgpuctlError,
 )
-from vgpuctl.gpu_setup.sriov import PCI_DEVICES, count_vfs
-from vgpuctl.gpu_setup.vf_memory import profile_error
+from vgpuctl.gpu_setup.sriov import count_vfs
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES, profile_error
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.vgpu_scheduler import SchedulerInterface, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.observe import xe_profiles

@@ -3,7 +3,7 @@
 
 Sources: sriov_numvfs_store in the kernel's drivers/pci/pci-sysfs.c and iov.c. Writing the current number does nothing.
 Another number while VFs are on gives EBUSY (write 0 first), more than sriov_totalvfs gives ERANGE. Without a driver, or
-without its callback, it gives ENOENT. AMD's GIM is such a driver: its module parameter vf_num sets the number. vgpuctl
+without its callback, it gives ENOENT. AMD's gim is such a driver (`vgpuctl.gpu_setup.gim_vfs`). vgpuctl
 keeps host drivers off new VFs (`sriov_drivers_autoprobe`), because a VF in use by the host cannot be given to a VM.
 
 The number is counted from the `virtfnN` links and never read from sriov_numvfs: sriov_numvfs_show takes the device's
@@ -19,21 +19,17 @@ stackhpc/ansible-collection-linux#37 reports the same race.
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_error
 from vgpuctl.errors import (
-    Busy,
     DeviceFailed,
     HostCannot,
     InUse,
-    InvalidInput,
     VerifyFailed,
-    VgpuctlError,
 )
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES, numvfs_error
 from vgpuctl.gpu_setup.vf_memory import release_memory, verify_memory, write_memory
-from vgpuctl.makers import own_vf_setting
 from vgpuctl.model.numbers import count_text, format_size, parse_integer
 from vgpuctl.observe.claims import report_unreadable
 from vgpuctl.placement.vm_placement import stuck_write_error
@@ -51,8 +47,6 @@ SETTLE_SECONDS = 60.0
 POLL_SECONDS = 0.5
 UNBIND_RETRIES = 5
 UNBIND_PAUSE_SECONDS = 1.0
-
-PCI_DEVICES = "/sys/bus/pci/devices"
 
 
 class ManageVfs(Step):
@@ -225,11 +219,28 @@ def refuse_while_stuck(host: Host, address: str) -> None:
             raise stuck_write_error(write)
 
 
+def set_autoprobe(host: Host, gpu: str, enable: bool) -> None:
+    """Let host drivers take new VFs of a GPU, or keep them off.
+
+    Raises:
+        VgpuctlError: the kernel refused the write.
+    """
+    path = f"{PCI_DEVICES}/{gpu}/sriov_drivers_autoprobe"
+    try:
+        if bool(parse_integer(host.sysfs.read(path))) is not enable:
+            host.sysfs.write(path, f"{int(enable)}\n")
+    except FileNotFoundError:
+        return  # kernels before 4.12 have no such file; libvirt still detaches a VF from its driver at start
+    except OSError as error:
+        raise write_error(error, f"keeping host drivers off the VFs of {gpu}", path) from error
+
+
 class SetVfs(Step):
     """Turn on this many VFs, or none. Undo restores `previous_count`, `previous_memory_mib` and `autoprobe`.
 
     `memory_mib`: the GPU memory of each VF, which xe takes before VFs are on; None: the driver divides it.
-    `restore_steps`: undo restores with them what the GPU loses with its VFs (the scheduler).
+    `restore_steps`: undo restores with them what the GPU loses with its VFs (the scheduler). `keeps_autoprobe`: host
+    drivers bind new VFs as they did, because no VM gets such a VF itself.
     """
 
     gpu: str
@@ -240,6 +251,7 @@ class SetVfs(Step):
     memory_mib: int | None = None
     previous_memory_mib: int | None = None
     restore_steps: tuple[Step, ...] = ()
+    keeps_autoprobe: bool = False
 
     def describe(self) -> str:
         if self.vf_count == 0:
@@ -256,8 +268,8 @@ class SetVfs(Step):
             InUse: a process holds one of the VFs to remove.
             Stuck: the write that removes the VFs has not returned from the kernel.
         """
-        autoprobe = False if self.vf_count else self.autoprobe
-        self._switch(host, self.vf_count, self.memory_mib, autoprobe=autoprobe)
+        keeps = self.keeps_autoprobe or not self.vf_count
+        self._switch(host, self.vf_count, self.memory_mib, autoprobe=self.autoprobe if keeps else False)
 
     def _switch(self, host: Host, vf_count: int, memory_mib: int | None, *, autoprobe: bool) -> None:
         current = count_vfs(host, self.gpu)
@@ -268,20 +280,10 @@ class SetVfs(Step):
                 refuse_if_held(host, vf, f"{PCI_DEVICES}/{vf}")
             self._write_numvfs(host, 0)
         if vf_count:
-            self._set_autoprobe(host, autoprobe)
+            set_autoprobe(host, self.gpu, autoprobe)
             if memory_mib is not None:
                 write_memory(host, self.gpu, vf_count, memory_mib)
             self._write_numvfs(host, vf_count)
-
-    def _set_autoprobe(self, host: Host, enable: bool) -> None:
-        path = f"{PCI_DEVICES}/{self.gpu}/sriov_drivers_autoprobe"
-        try:
-            if bool(parse_integer(host.sysfs.read(path))) is not enable:
-                host.sysfs.write(path, f"{int(enable)}\n")
-        except FileNotFoundError:
-            return  # kernels before 4.12 have no such file; libvirt still detaches a VF from its driver at start
-        except OSError as error:
-            raise write_error(error, f"keeping host drivers off the VFs of {self.gpu}", path) from error
 
     def _write_numvfs(self, host: Host, vf_count: int) -> None:
         path = f"{PCI_DEVICES}/{self.gpu}/sriov_numvfs"
@@ -299,7 +301,7 @@ class SetVfs(Step):
         if actual != self.vf_count:
             raise VerifyFailed(
                 f"{self.gpu} was set to {count_text(self.vf_count, 'VF')} but has {actual}",
-                hint=own_vf_setting(self.driver) or "journalctl -k -n 20",
+                hint="journalctl -k -n 20",
                 wanted=self.vf_count,
                 actual=actual,
             )
@@ -323,31 +325,4 @@ class SetVfs(Step):
                 step.perform(host)
                 step.verify(host)
         if not self.previous_count:
-            self._set_autoprobe(host, self.autoprobe)
-
-
-def numvfs_error(error: OSError, gpu: str, vf_count: int, path: str, driver: str | None) -> VgpuctlError:
-    """Return what a refused write of `sriov_numvfs` means."""
-    facts = {"gpu": gpu, "vfs": vf_count, "errno": error.errno, "path": path}
-    if error.errno == errno.ENOENT:
-        why = f"its driver {driver} sets it" if driver else "it has no driver"
-        hint = own_vf_setting(driver) or (f"modinfo {driver}" if driver else f"lspci -ks {gpu}")
-        return HostCannot(f"the number of VFs of {gpu} cannot be set: {why}", hint=hint, check="vfs-fixed", **facts)
-    if error.errno == errno.ERANGE:
-        return InvalidInput(
-            f"{gpu} cannot have {count_text(vf_count, 'VF')}", hint=f"cat {PCI_DEVICES}/{gpu}/sriov_totalvfs", **facts
-        )
-    if error.errno == errno.EBUSY:
-        return Busy(f"another program has just turned on VFs of {gpu}", hint="run the command again", **facts)
-    if error.errno == errno.EINVAL:
-        return DeviceFailed(
-            f"the driver of {gpu} does not accept {count_text(vf_count, 'VF')}", hint="journalctl -k -n 20", **facts
-        )
-    if error.errno in (errno.ENOMEM, errno.ENOSPC):
-        return HostCannot(
-            f"the firmware reserved no room for {count_text(vf_count, 'VF')} of {gpu} (bus numbers or memory space)",
-            hint="turn SR-IOV, ARI and Above 4G Decoding on in the firmware, or boot with pci=realloc",
-            check="vf-resources",
-            **facts,
-        )
-    return write_error(error, f"setting {count_text(vf_count, 'VF')} on {gpu}", path)
+            set_autoprobe(host, self.gpu, self.autoprobe)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU memory of plain VFs, which Intel's xe takes before they are turned on, and what its refusals mean.
+"""The GPU memory of plain VFs, which Intel's xe takes before they are turned on.
 
 The bulk file would give the memory to every VF that the card can have, so each VF's own file is written. Memory that
 is left while VFs are off would stop the driver from dividing it by itself. The driver rounds up to 2 MiB for each tile.
@@ -8,12 +8,11 @@ Source: drivers/gpu/drm/xe/xe_sriov_pf_provision.c.
 
 from __future__ import annotations
 
-import errno
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from vgpuctl.backends.base import write_error
-from vgpuctl.errors import DeviceFailed, HostCannot, InvalidInput, NoCapacity, VerifyFailed, VgpuctlError
+from vgpuctl.errors import VerifyFailed
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES, profile_error
 from vgpuctl.model.numbers import count_text, format_size, parse_integer
 from vgpuctl.scheduler.xe import MEMORY_QUOTA, profile_directory
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from vgpuctl.model.gpu import Gpu
     from vgpuctl.ports.host import Host
 
-_PCI_DEVICES = "/sys/bus/pci/devices"
 _ROUNDING_MIB = 4
 
 
@@ -77,31 +75,4 @@ def _is_rounded(size_mib: int | None, memory_mib: int) -> bool:
 
 
 def _quota_path(gpu: str, vf: int) -> str:
-    return f"{_PCI_DEVICES}/{gpu}/{profile_directory(vf)}/{MEMORY_QUOTA}"
-
-
-def profile_error(error: OSError, gpu: str, what: str, path: str) -> VgpuctlError:
-    """Return what a refused write in xe's `sriov_admin` means. `what`: the setting, for people."""
-    facts = {"gpu": gpu, "errno": error.errno, "path": path}
-    if error.errno in (errno.EINVAL, errno.ERANGE, errno.EOVERFLOW):
-        return InvalidInput(
-            f"the driver of {gpu} does not accept {what}", hint=f"vgpuctl show-gpu {gpu} shows what it accepts", **facts
-        )
-    if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOENT):
-        return HostCannot(
-            f"{gpu} cannot have {what}: its driver, kernel or firmware has no such setting",
-            hint=f"vgpuctl show-gpu {gpu}; xe has it from Linux 6.19 on, memory of VFs from 7.0 on",
-            check="scheduler",
-            **facts,
-        )
-    if error.errno in (errno.ENOSPC, errno.ENOMEM):
-        return NoCapacity(
-            f"{gpu} has no room for {what}",
-            hint=f"use less memory for each VF, or fewer VFs; vgpuctl show-gpu {gpu}",
-            **facts,
-        )
-    if error.errno == errno.EIO:
-        return DeviceFailed(
-            f"the firmware of {gpu} refused {what}", hint="journalctl -k -n 20; stop its VMs and try again", **facts
-        )
-    return write_error(error, f"setting {what} on {gpu}", path)
+    return f"{PCI_DEVICES}/{gpu}/{profile_directory(vf)}/{MEMORY_QUOTA}"

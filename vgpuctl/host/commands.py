@@ -39,6 +39,7 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
 NVIDIA_SMI = "/usr/bin/nvidia-smi"
+MODPROBE = "/usr/sbin/modprobe"
 """The path, unless another directory for commands has it."""
 
 
@@ -253,6 +254,12 @@ class HostVendorCommands:
         """Run nvidia-smi's reset to its end."""
         argv = [self._nvidia_smi or find_command("nvidia-smi") or NVIDIA_SMI, "--gpu-reset", "-i", address]
         return self._run(argv, address, "reset", "nvidia-smi --gpu-reset", deadline_seconds)
+
+    def modprobe(self, module: str, *, unload: bool, address: str, deadline_seconds: float) -> CommandResult:
+        """Run modprobe to its end: unloading a driver waits in the kernel for whoever uses its devices."""
+        words = [*(["-r"] if unload else []), module]
+        argv = [find_command("modprobe") or MODPROBE, *words]
+        return self._run(argv, address, "driver", f"modprobe {' '.join(words)}", deadline_seconds)
 
     def _run(self, argv: list[str], address: str, attribute: str, label: str, deadline_seconds: float) -> CommandResult:
         """Run a command to its end; `attribute`: the GPU's file that it writes, `label`: its text in the entry."""

@@ -9,7 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from vgpuctl.config.arguments import (
+    COMPUTE_PARTITIONS,
     GPU_MODES,
+    MEMORY_PARTITIONS,
     VGPU_STATES,
     WORKLOADS,
     as_texts,
@@ -191,20 +193,37 @@ class GpuCalls(Calls):
         mode: str,
         *,
         vfs: int | None = None,
+        compute_partition: str | None = None,
+        memory_partition: str | None = None,
         vf_memory: str | None = None,
         drain: bool = False,
         dry_run: bool = False,
     ) -> Outcome[SetUpGpuResult]:
         """Set a GPU up: vgpu, sriov with `vfs` plain virtual functions, passthrough, or unmanaged.
 
-        `vf_memory`: the GPU memory of each plain virtual function.
+        `vf_memory`: the GPU memory of each plain virtual function. `compute_partition`, `memory_partition`: the modes
+        of an AMD GPU with plain virtual functions.
         """
         from vgpuctl.operations import gpu_mode
 
         require_choice("mode", mode, GPU_MODES)
         if vfs is not None:
             require_range("vfs", vfs, 1)
-        request = gpu_mode.ModeRequest(gpu, mode, vfs, drain, vf_memory_mib=_parse_vf_memory(vf_memory))
+        if compute_partition is not None:
+            require_choice("compute_partition", compute_partition, COMPUTE_PARTITIONS)
+        if memory_partition is not None:
+            require_choice("memory_partition", memory_partition, MEMORY_PARTITIONS)
+        if mode != "sriov" and (compute_partition, memory_partition) != (None, None):
+            raise InvalidInput(f"partition modes need the mode sriov, not {mode}", hint=f"vgpuctl set-mode {gpu} sriov")
+        request = gpu_mode.ModeRequest(
+            gpu,
+            mode,
+            vfs,
+            drain,
+            compute_partition=compute_partition,
+            memory_partition=memory_partition,
+            vf_memory_mib=_parse_vf_memory(vf_memory),
+        )
         return gpu_mode.set_mode(self._ports, self._context(dry_run=dry_run), request)
 
     @change("set-mig", "gpu")

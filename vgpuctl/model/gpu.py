@@ -7,6 +7,7 @@ Nothing here comes from a shipped table: names, sizes and limits are what the ru
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -91,6 +92,11 @@ def parse_driver_id(text: str) -> int | None:
     number = parse_integer(text)
     return number if number is not None and 0 <= number < _NO_PLACEMENT else None
 
+
+DRI = "/dev/dri"
+DRI_BY_PATH = f"{DRI}/by-path"
+"""Where udev links the nodes of GPUs by their addresses (systemd, 60-drm.rules)."""
+_RENDER_LINK = re.compile(rf"{DRI_BY_PATH}/(?:pci|platform)-([^/]+)-render")
 
 NVIDIA_VENDOR_ID = "10de"
 """NVIDIA's PCI vendor id."""
@@ -206,8 +212,11 @@ class Gpu(Value):
     /sys/devices; empty where the kernel does not show them. `nvlink_peers`: the GPUs at the other ends of its NVLinks,
     None where that is not known: NVML reports them only while NVIDIA's driver has the GPU. `is_lost`: NVML answers, but
     not for this GPU, as when it has fallen off the bus. `uuid`: NVIDIA's name for this very board, such as
-    GPU-5a1b…, None where NVML does not have the GPU now. `has_vf_memory`: the memory of its plain VFs can be set;
-    `desired_vf_memory_mib`: what host.yaml configures for each.
+    GPU-5a1b…, None where NVML does not have the GPU now. `render_node`: the device node through which programs of the
+    host draw and compute on it, such as /dev/dri/renderD128; None where its driver has none.
+    `compute_partition`, `memory_partition`: the partition modes of an AMD GPU, like SPX and NPS1, None where it has
+    none or they are not known; the desired ones are host.yaml's. `has_vf_memory`: the memory of its plain VFs can
+    be set; `desired_vf_memory_mib`: what host.yaml configures for each.
     """
 
     address: str
@@ -247,8 +256,19 @@ class Gpu(Value):
     is_lost: bool = False
     uuid: str | None = None
     reason: str | None = None
+    render_node: str | None = None
+    compute_partition: str | None = None
+    memory_partition: str | None = None
+    desired_compute_partition: str | None = None
+    desired_memory_partition: str | None = None
     has_vf_memory: bool = False
     desired_vf_memory_mib: int | None = None
+
+    @property
+    def render_paths(self) -> tuple[str, ...]:
+        """The names of its render node: first udev's link, which stays over boots."""
+        bus = "pci" if self.vendor_id else "platform"
+        return () if self.render_node is None else (f"{DRI_BY_PATH}/{bus}-{self.address}-render", self.render_node)
 
     @property
     def whole_function(self) -> GpuFunction:
@@ -301,6 +321,12 @@ class Gpu(Value):
     def find_function(self, address: str) -> GpuFunction | None:
         """Return this GPU's function with that address."""
         return next((f for f in self.functions if f.address == address), None)
+
+
+def address_of_render_link(path: str | None) -> str | None:
+    """Return the address of the GPU that udev's link to a render node names; None for another path."""
+    match = _RENDER_LINK.fullmatch(path or "")
+    return match and match[1]
 
 
 def is_model_name(name: str, model: str, pci_id: str | None) -> bool:

@@ -181,7 +181,8 @@ class HypervisorCapabilities(Value):
     """What new domains can use on this host: those of its `arch`, with the machine type `machine`.
 
     `uefi`: libvirt finds a firmware by itself. `secure_boot`: also one with secure boot and enrolled keys. `tpm`:
-    libvirt finds the TPM 2.0 emulator (swtpm).
+    libvirt finds the TPM 2.0 emulator (swtpm). `has_opengl`: QEMU can draw on a GPU without a window (egl-headless);
+    None: libvirt does not tell.
     """
 
     kvm: bool
@@ -191,6 +192,7 @@ class HypervisorCapabilities(Value):
     secure_boot: bool = False
     tpm: bool = False
     machine: str = "q35"
+    has_opengl: bool | None = None
 
     @property
     def is_x86(self) -> bool:

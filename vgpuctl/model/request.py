@@ -156,7 +156,8 @@ class DomainDesign(Value):
     `pinned_cpus`: the only CPUs that the guest runs on, `memory_nodes`: the NUMA nodes of its memory, both as lists
     like 0-7, empty for any. `settings`: pairs of a field and its text, as `domain.settings` has them, without those
     that are "none"; a template may write them or not. `nics`: every card has a model. `arch`, `machine`: the host's
-    architecture, and its machine type with PCI Express.
+    architecture, and its machine type with PCI Express. `render_node`: the device node by which QEMU draws for the
+    guest, None without.
     """
 
     name: str
@@ -181,6 +182,7 @@ class DomainDesign(Value):
     display_needs_gl: bool = False
     arch: str = "x86_64"
     machine: str = "q35"
+    render_node: str | None = None
 
     @property
     def hugepages_kib(self) -> int | None:

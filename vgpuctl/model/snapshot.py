@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from vgpuctl.model.gpu import Gpu, Vgpu
+from vgpuctl.model.gpu import Gpu, Vgpu, address_of_render_link
 from vgpuctl.model.port_values import HypervisorStatus, NvmlStatus
 from vgpuctl.model.request import PlacementSpec
 from vgpuctl.model.vm import Claim, HostVgpu, StuckWrite, Vm
@@ -69,3 +69,14 @@ class Snapshot(Value):
     def vgpus_on(self, address: str) -> tuple[Vgpu, ...]:
         """Return the vGPUs on one GPU."""
         return tuple(v for v in self.vgpus if v.gpu == address)
+
+    def vms_drawn_by(self, gpu: Gpu) -> tuple[Vm, ...]:
+        """Return the VMs, running or not, for which QEMU draws on a GPU (mode virtio-gpu)."""
+        paths = gpu.render_paths
+        return tuple(vm for vm in self.vms if vm.render_node in paths) if paths else ()
+
+    def render_gpu(self, vm: Vm) -> str | None:
+        """Return the address of the GPU on which QEMU draws for a VM; the device node where that is not known now."""
+        node = vm.render_node
+        by_node = (g.address for g in self.gpus if node in g.render_paths)
+        return node and (address_of_render_link(node) or next(by_node, node))

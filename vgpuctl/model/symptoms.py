@@ -97,6 +97,17 @@ SYMPTOMS = (
         ("internal error: vfio 0000:3b:00.0: VFIO_MAP_DMA failed: Invalid argument",),
     ),
     Symptom(
+        r"egl: (?:eglInitialize|eglGetDisplay) failed|render node init failed|no drm render node available",
+        "`egl: eglInitialize failed`; `egl: render node init failed`",
+        "QEMU cannot draw on the GPU: Mesa has no driver for it, or NVIDIA's driver needs more device nodes",
+        "`vgpuctl list-gpus --columns address,driver,render-node`; another GPU by `set-vm --gpu` "
+        "([drawing](howto/virtio-gpu.md#when-it-does-not-start))",
+        (
+            "internal error: process exited while connecting to monitor: qemu-system-x86_64: egl: eglInitialize failed",
+            "qemu-system-x86_64: egl: render node init failed",
+        ),
+    ),
+    Symptom(
         r"unable to map backing store for guest RAM|hugepages?.*Cannot allocate memory",
         "`unable to map backing store for guest RAM`",
         "too few huge pages on the NUMA node",

@@ -109,7 +109,10 @@ class ReaderProgram(Value):
 
 
 class UsageTarget(Value):
-    """A GPU whose use is read. `path`: its directory in sysfs. `source`: NVML_SOURCE or SYSFS_SOURCE."""
+    """A GPU whose use is read. `path`: its directory in sysfs.
+
+    `source`: NVML_SOURCE, SYSFS_SOURCE or the name of its maker's program.
+    """
 
     address: str
     path: str

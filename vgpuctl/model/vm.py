@@ -289,7 +289,8 @@ class Vm(Value):
     XML shows and the record does not. `stop_reason`: why it is off, in libvirt's words (virDomainShutoffReason):
     `shutdown` is the guest's, by itself or on request; None while it runs, and where libvirt does not know, as after a
     boot of the host. `live_carriers`: the carriers that the running domain has, None when it is off;
-    `hostdevs` has those of the definition too.
+    `hostdevs` has those of the definition too. `render_node`: the device node by which QEMU draws for the guest
+    (virtio-gpu with acceleration), None where it draws without a GPU, or leaves the choice of one to the host.
     """
 
     name: str
@@ -313,6 +314,7 @@ class Vm(Value):
     backing_pairs: tuple[tuple[str, str], ...] = ()
     stop_reason: str | None = None
     live_carriers: frozenset[str] | None = None
+    render_node: str | None = None
 
     @property
     def mac_addresses(self) -> tuple[str, ...]:

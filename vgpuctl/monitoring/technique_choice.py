@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Callable, Mapping
 
 from vgpuctl.backends import backend_for
-from vgpuctl.makers import disable_vfs_hint, enable_vfs_hint, maker_of, own_vf_setting, uses_nvml, vfs_are_for_vgpus
+from vgpuctl.config.arguments import RENDERING_MODE
+from vgpuctl.makers import disable_vfs_hint, maker_of, sets_vfs_at_load, uses_nvml, vfs_are_for_vgpus
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
 from vgpuctl.model.names import parse_profile_name
 from vgpuctl.model.numbers import count_text
@@ -122,7 +123,8 @@ def _lacks_profiles(gpu: Gpu, technique: Technique, workload: Workload) -> tuple
 
 def _types_for(gpu: Gpu, technique: Technique) -> list[VgpuType] | None:
     """Return the types that a technique can use; None if it gives VMs something else than vGPUs."""
-    if Need.PLAIN_VFS in technique.needs or Need.WHOLE_GPU in technique.needs or _lacks_vgpus(gpu, technique):
+    given = {Need.PLAIN_VFS, Need.WHOLE_GPU, Need.RENDER_NODE}
+    if given.intersection(technique.needs) or _lacks_vgpus(gpu, technique):
         return None
     if Need.MIG not in technique.needs:
         return [t for t in gpu.types if t.gi_profile_id is None]
@@ -178,26 +180,23 @@ def _lacks_shared_instance(gpu: Gpu, technique: Technique) -> str:
 
 
 def _lacks_plain_vfs(gpu: Gpu, technique: Technique) -> str:
-    if not gpu.vfs_total or vfs_are_for_vgpus(gpu):
-        return "it has no plain VFs"
-    own_setting = own_vf_setting(gpu.driver) is not None and not gpu.vfs_enabled
-    return f"its VFs are off: {enable_vfs_hint(gpu)}" if own_setting else ""
+    return "it has no plain VFs" if not gpu.vfs_total or vfs_are_for_vgpus(gpu) else ""
 
 
 def _lacks_way_out(gpu: Gpu, technique: Technique) -> str:
     """Return why a VM cannot be given the whole GPU."""
     if gpu.iommu_group is None:
         return "it has no IOMMU group"
-    driver_turns_off = own_vf_setting(gpu.driver) is not None and gpu.vfs_enabled
-    return f"its VFs are on: {disable_vfs_hint(gpu)}" if driver_turns_off else ""
+    keeps_vfs = sets_vfs_at_load(gpu) and gpu.vfs_enabled
+    return f"its VFs stay on: {disable_vfs_hint(gpu)}" if keeps_vfs else ""
 
 
 def _lacks_nvidia_guest(gpu: Gpu, technique: Technique) -> str:
     return "" if maker_of(gpu).has_nvml else "only for NVIDIA's GPUs"
 
 
-def _lacks_vgpuctl(gpu: Gpu, technique: Technique) -> str:
-    return "vgpuctl does not set it up"
+def _lacks_render_node(gpu: Gpu, technique: Technique) -> str:
+    return "" if gpu.render_node is not None else f"its driver ({gpu.driver or 'none'}) has no render node"
 
 
 _LACKS: Mapping[Need, Callable[[Gpu, Technique], str]] = {
@@ -210,7 +209,7 @@ _LACKS: Mapping[Need, Callable[[Gpu, Technique], str]] = {
     Need.PLAIN_VFS: _lacks_plain_vfs,
     Need.WHOLE_GPU: _lacks_way_out,
     Need.NVIDIA_GUEST: _lacks_nvidia_guest,
-    Need.OTHER_PROGRAM: _lacks_vgpuctl,
+    Need.RENDER_NODE: _lacks_render_node,
 }
 """For each need, the function that says what a GPU lacks; "" for nothing."""
 
@@ -219,6 +218,8 @@ def _commands(
     snapshot: Snapshot, technique: Technique, workload: Workload, gpu: Gpu
 ) -> tuple[tuple[str, ...], VgpuType | None, str]:
     """Return the commands that set a GPU up, the type of the vGPU if it is known, and the command that creates a VM."""
+    if Need.RENDER_NODE in technique.needs:
+        return (), None, _create(snapshot, workload, gpu, f"--mode {RENDERING_MODE}")
     types = _types_for(gpu, technique)
     if types is None:
         mode = GpuMode.SRIOV if Need.PLAIN_VFS in technique.needs else GpuMode.PASSTHROUGH

@@ -53,7 +53,7 @@ class Need(StrEnum):
     PLAIN_VFS = "plain-vfs"
     WHOLE_GPU = "whole-gpu"
     NVIDIA_GUEST = "nvidia-guest"
-    OTHER_PROGRAM = "other-program"
+    RENDER_NODE = "render-node"
 
 
 class Technique(Value):
@@ -262,15 +262,15 @@ _TABLE = (
     Technique(
         VIRTIO,
         "virtio-gpu: QEMU draws for the guest",
-        (Need.OTHER_PROGRAM,),
+        (Need.RENDER_NODE,),
         IsolationResult(
             _is(Degree.NONE, "QEMU allocates on the host's GPU, without a limit"),
             _is(Degree.NONE, "QEMU's processes compete with all others"),
             _is(Degree.NONE, "the guest's commands run in QEMU on the host's driver: no boundary like an IOMMU"),
         ),
         (
-            "OpenGL, and Vulkan with Linux 6.13 and QEMU 9.2; no CUDA, no video encoding",
-            "vgpuctl does not set it up: <acceleration accel3d='yes'/> in libvirt's <video>",
+            "OpenGL only (Vulkan needs what libvirt has no words for yet); no CUDA, no video encoding, not on Windows",
+            "virgl runs the guest's commands in QEMU on the host: only for guests that you trust",
         ),
         (VIRTIO_GPU, VENUS),
     ),

@@ -27,7 +27,6 @@ from vgpuctl.domain.record import TEXT_KIND
 from vgpuctl.errors import HostCannot, InUse, LibvirtFailed, Refused
 from vgpuctl.gpu.division import name_holders
 from vgpuctl.gpu.profiles import vfs_off_error
-from vgpuctl.makers import maker_of
 from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.port_values import DomainInfo
@@ -290,7 +289,7 @@ def _bring_back_command(gpu: Gpu, vgpu: AssignedVgpu) -> str:
     mode = backend_for(vgpu.backend).mode
     if mode is not None and gpu.desired_mode is mode and not gpu.vfs_enabled:
         return "vgpuctl restore-host"
-    return maker_of(gpu).own_vf_setting or f"vgpuctl set-mode {gpu.address} {mode}"
+    return f"vgpuctl set-mode {gpu.address} {mode}"
 
 
 class Endangered(Value):

@@ -68,12 +68,13 @@ from vgpuctl.operations.plans.vm_update import (
     updated_vm_result,
 )
 from vgpuctl.operations.power import read_domain_leftovers
+from vgpuctl.operations.render_node import other_render_node
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.steps.seed import WriteSetup
 from vgpuctl.operations.transaction import Owner, Transaction
-from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
+from vgpuctl.placement.constraints import allowed_addresses
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
 
@@ -106,8 +107,11 @@ def change_vm(
         return _build_update(host, context, snapshot, request, changed_fields)
 
     update = prepare(observe(host, replace(scope, vm=request.name)))  # enough to see whether anything changes
+    if "gpu" in fields and update.vm.render_node is not None:  # but not where QEMU may draw
+        update = prepare(observe(host, scope))
     if (
         not update.vgpu_changes.removed
+        and update.render_node is None
         and not update.vgpu_changes.added_profiles
         and not update.changed_fields - {"profile", "gpu"}
     ):
@@ -275,10 +279,8 @@ def _make_update(
 
 
 def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
-    if "reserve" in fields:
+    if fields & {"reserve", "gpu"}:
         return ReadScope(types=True, every_function=True)
-    if "gpu" in fields:
-        return ReadScope(types=True)
     return scope_of_profiles(request) if "profile" in fields else scope_of_vm(request.name or "")
 
 
@@ -319,19 +321,12 @@ def _build_update(
         driver = read_guest_driver(host, request.guest_driver)
         machine = host.hypervisor.capabilities().arch
         warnings = (*warnings, *check_guest_driver(snapshot, driver, record.vgpus, machine, request.os))
-    return VmUpdate(
+    update = VmUpdate(
         snapshot, vm, record, request, fields, changes, xml, reserve, freed, None, topology, setup, driver, warnings
     )
-
-
-def allowed_addresses(snapshot: Snapshot, constraints: GpuConstraints) -> set[str]:
-    """Return the addresses of the GPUs that constraints name, without the excluded ones.
-
-    Raises:
-        NotFound: they match no GPU of this host.
-    """
-    allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, constraints)}
-    return allowed - {gpu.address for name in constraints.not_gpus for gpu in match_gpus(snapshot.gpus, name)}
+    if "gpu" in fields:
+        return replace(update, render_node=other_render_node(host, snapshot, vm, request))
+    return update
 
 
 def _with_vm_off(snapshot: Snapshot, request: VmRequest, fields: frozenset[str]) -> Snapshot:

@@ -41,6 +41,7 @@ from vgpuctl.operations.plans.facts import (
 )
 from vgpuctl.operations.plans.guest_devices import default_nic_model, needs_opengl, resolve_pins
 from vgpuctl.operations.plans.pci_window import gpu_bars_mib, supports_maxphysaddr, window_mib, window_warnings
+from vgpuctl.operations.plans.rendering import drawing_warnings, new_render_node
 from vgpuctl.operations.plans.reserve import tentative_placement
 from vgpuctl.operations.plans.results import field_sources, planned_vgpu
 from vgpuctl.operations.plans.vm_diff import ADDRESSES_FIELD, request_fields_json
@@ -134,6 +135,7 @@ def design_domain(
         os=request.os,
         pci_window_mib=window,
         host_width=window is not None and facts.capabilities.kvm and supports_maxphysaddr(snapshot),
+        render_node=new_render_node(snapshot, request, vm_name(request, uuid), uuid, facts.render_links),
     )
 
 
@@ -321,6 +323,7 @@ def prepare_vm(host: Host, look: Callable[[ReadScope], Snapshot], request: VmReq
     facts = gather_host_facts(host, snapshot, request, vgpus)
     warnings = (*check_facts(snapshot, request, vgpus, facts), *check_network_configs(snapshot, [request]))
     design = design_domain(snapshot, request, facts, uuid, vgpus)
+    warnings += drawing_warnings(snapshot, design.render_node)
     blob = blob_for_new_vm(host, request, design.name, uuid)
     return PreparedVm(snapshot, request, uuid, facts, design, warnings, start, blob)
 
@@ -360,7 +363,7 @@ def create_vm(
 
     def prepare(tx: Transaction) -> PreparedVm:
         prepared = prepare_vm(host, tx.look, request, start=start)
-        if not prepared.owner.reserves:
+        if not prepared.owner.reserves or not prepared.design.record.vgpus:
             tx.note(prepared.owner.name, prepared.uuid)
         return prepared
 

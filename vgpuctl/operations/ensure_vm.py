@@ -27,7 +27,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request, scope_of_vm
 from vgpuctl.operations import change, last_state, planned_change, power
-from vgpuctl.operations.change import allowed_addresses, change_vm, must_be_off_error
+from vgpuctl.operations.change import change_vm, must_be_off_error
 from vgpuctl.operations.controlled import refuse_other_desktop
 from vgpuctl.operations.create import create_vm, reserves_slots
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
@@ -57,7 +57,7 @@ from vgpuctl.operations.plans.vm_diff import (
 from vgpuctl.operations.report_vm import add_to_vm, report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
 from vgpuctl.operations.whole_progress import WholeProgress
-from vgpuctl.placement.constraints import match_gpus
+from vgpuctl.placement.constraints import allowed_addresses, match_gpus
 from vgpuctl.value import field_names, replace
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.arguments import NONE
+from vgpuctl.config.arguments import NONE, RENDERING_MODE
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import FileFailed, NotFound
 from vgpuctl.model.numbers import parse_integer, parse_meminfo_mib, parse_ranges
@@ -22,6 +22,7 @@ from vgpuctl.operations.plans.chains import NO_BACKING_CHAINS
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts, is_logical
 from vgpuctl.operations.plans.guest_devices import BridgeInfo, GuestHost, HostTopology, HugepagePool
 from vgpuctl.operations.plans.pci_window import bars_mib
+from vgpuctl.operations.render_node import read_render_links
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -50,6 +51,7 @@ def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus:
         file_system_bytes=_file_system_bytes(host, pool),
         guest=read_guest_host(host, request),
         driver=None if request.guest_driver is None else read_guest_driver(host, request.guest_driver),
+        render_links=read_render_links(host) if request.mode == RENDERING_MODE else frozenset(),
     )
 
 

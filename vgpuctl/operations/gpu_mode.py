@@ -12,7 +12,7 @@ from vgpuctl.config.host_spec import GpuSpec, dump_value, merge_gpu_entries
 from vgpuctl.errors import Interrupted, NotFound, Refused, VerifyFailed, VgpuctlError
 from vgpuctl.gpu_setup.set_scheduler import SCHEDULER_STEPS
 from vgpuctl.gpu_setup.vf_memory import has_vf_memory
-from vgpuctl.makers import uses_nvml
+from vgpuctl.makers import sets_vfs_at_load, uses_nvml
 from vgpuctl.model.gpu import Gpu, GpuMode, MigSpec
 from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.numbers import format_size
@@ -22,6 +22,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import observe, observe_devices
+from vgpuctl.observe.gim import read_gim_settings
 from vgpuctl.observe.host_file import HOST_FILE_PATH
 from vgpuctl.observe.nvml_facts import driver_version
 from vgpuctl.observe.pci import find_absent
@@ -46,6 +47,7 @@ from vgpuctl.operations.guards import (
 )
 from vgpuctl.operations.nvml_types import read_vgpu_types, resolve_mig_spec, with_nvml_placements
 from vgpuctl.operations.plans.evict import Eviction
+from vgpuctl.operations.plans.gim_vfs import GimRequest, other_gpus, plan_gim, target_modes
 from vgpuctl.operations.plans.host_diff import (
     current_gpu_spec,
     describe_unapplied_settings,
@@ -54,6 +56,7 @@ from vgpuctl.operations.plans.host_diff import (
     partition_result,
 )
 from vgpuctl.operations.plans.layout import (
+    chooses_vf_count,
     refuse_mode_conflicts,
     refuse_running_vms,
     refuse_vf_memory,
@@ -91,9 +94,10 @@ class ModeRequest(Value):
     `update_host_file`: write the setup to host.yaml when it is done; `drain`: running VMs may be stopped.
 
     `scheduler`, `mig`, `mixed_size`: the setting afterwards, None for what host.yaml asks for; the last two are written
-    to host.yaml if they are given. `final_steps`: further steps at the end. `after_boot`: MIG and mixed sizes need not
-    be verified to be off, because a boot turns neither on, and VMs wait for the GPU's VFs. `vf_memory_mib`: the GPU
-    memory of each plain VF, None for what host.yaml asks for.
+    to host.yaml if they are given. `compute_partition`, `memory_partition`: the modes of an AMD GPU with plain VFs,
+    written to host.yaml if they are given. `final_steps`: further steps at the end. `after_boot`: MIG and mixed sizes
+    need not be verified to be off, because a boot turns neither on, and VMs wait for the GPU's VFs.
+    `vf_memory_mib`: the GPU memory of each plain VF, None for what host.yaml asks for.
     """
 
     gpu_address: str
@@ -105,6 +109,8 @@ class ModeRequest(Value):
     final_steps: tuple[Step, ...] = ()
     mig: MigSpec | None = None
     mixed_size: bool | None = None
+    compute_partition: str | None = None
+    memory_partition: str | None = None
     after_boot: bool = False
     vf_memory_mib: int | None = None
 
@@ -158,9 +164,13 @@ def _spec_after(gpu: Gpu, request: ModeRequest, plan: TransactionPlan) -> GpuSpe
     """Return a GPU's settings after the setup, including those of host.yaml that are set along with it."""
     spec = replace(current_gpu_spec(gpu), mode=request.mode, vfs=None, mig=None, mixed_size=None)
     if request.mode == GpuMode.SRIOV:
+        vf_count = target_vf_count(gpu, request.mode, request.vfs)
+        modes = target_modes(gpu, _gim_request(request, vf_count)) or (None, None)
+        spec = replace(spec, vfs=vf_count, compute_partition=modes[0], memory_partition=modes[1])
         memory_mib = _requested_vf_memory(gpu, request)
-        spec = replace(spec, vfs=target_vf_count(gpu, request.mode, request.vfs))
         spec = replace(spec, vf_memory=None if memory_mib is None else format_size(memory_mib))
+    elif request.mode is not None and chooses_vf_count(gpu, request.mode):
+        spec = replace(spec, vfs=target_vf_count(gpu, request.mode, request.vfs))
     if request.mode in (GpuMode.SRIOV, GpuMode.PASSTHROUGH):
         spec = replace(spec, scheduler=None)
     if request.mode == GpuMode.VGPU:
@@ -190,7 +200,14 @@ def _verify_after(
         warning = f"the change is done, but the host could not be checked again: {error}"
         return gpu_result(before, gpu), None, (warning,)
     differences = describe_unapplied_settings(
-        gpu, GpuSpec(request.mode, mig=partition.mig, mixed_size=partition.mixed_size)
+        gpu,
+        GpuSpec(
+            request.mode,
+            mig=partition.mig,
+            mixed_size=partition.mixed_size,
+            compute_partition=request.compute_partition,
+            memory_partition=request.memory_partition,
+        ),
     )
     if differences:
         raise VerifyFailed(
@@ -323,6 +340,8 @@ def _restore_transactions(
     if spec.mode is not None:
         request = ModeRequest(address, spec.mode, spec.vfs, update_host_file=False, scheduler=spec.scheduler)
         request = replace(request, mig=spec.mig, mixed_size=spec.mixed_size, after_boot=True)
+        modes = {"compute_partition": spec.compute_partition, "memory_partition": spec.memory_partition}
+        request = replace(request, **modes)
         yield mode_transaction(host, request, observe_gpus)
     if spec.scheduler is not None and has_scheduler(select_one_gpu(observe_gpus(), address), spec.mode):
         scheduler_request = restore_request(host, address, spec.scheduler, observe_gpus)
@@ -340,21 +359,42 @@ def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> T
         else ()
     )
     vms_to_start = find_vms_to_start(host, snapshot, gpu, eviction.vms_to_stop)
-    return TransactionPlan(gpu, eviction.vms_to_stop, eviction.steps, (*file_steps, *request.final_steps), vms_to_start)
+    final_steps = (*file_steps, *request.final_steps)
+    others = tuple(g.address for g in other_gpus(snapshot, gpu)) if eviction.steps else ()
+    refuse_gpus_in_setup(snapshot, others)
+    return TransactionPlan(gpu, eviction.vms_to_stop, eviction.steps, final_steps, vms_to_start, others)
 
 
 def _host_file_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:
-    """Return the keys to write to host.yaml; with the number of plain VFs, so that a boot creates as many."""
+    """Return the keys to write to host.yaml; with the number of VFs that is chosen, so that a boot creates as many."""
     keys: dict[str, object] = {"mode": request.mode, "vfs": None, "vf_memory": None}
     if request.mode == GpuMode.SRIOV:
         memory_mib = _requested_vf_memory(gpu, request)
         keys["vf_memory"] = None if memory_mib is None else format_size(memory_mib)
+    if request.mode is not None and chooses_vf_count(gpu, request.mode):
         keys["vfs"] = target_vf_count(gpu, request.mode, request.vfs)
     if request.mig is not None:
         keys["mig"] = dump_value(request.mig)
     if request.mixed_size is not None:
         keys["mixed_size"] = request.mixed_size
-    return keys
+    return keys | _partition_mode_keys(gpu, request)
+
+
+def _partition_mode_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:
+    """Return the partition modes to write to host.yaml; those there go with another number of VFs, or another mode."""
+    vf_count = target_vf_count(gpu, str(request.mode), request.vfs)
+    gim_request = _gim_request(request, vf_count)
+    if gim_request.names_mode:
+        modes = target_modes(gpu, gim_request) or (None, None)
+        return {"compute_partition": modes[0], "memory_partition": modes[1]}
+    keeps = request.mode == GpuMode.SRIOV and vf_count == gpu.vfs_enabled
+    if keeps or (gpu.desired_compute_partition, gpu.desired_memory_partition) == (None, None):
+        return {}
+    return {"compute_partition": None, "memory_partition": None}
+
+
+def _gim_request(request: ModeRequest, vf_count: int) -> GimRequest:
+    return GimRequest(vf_count, request.compute_partition, request.memory_partition, request.drain, request.after_boot)
 
 
 def _plan_steps(host: Host, snapshot: Snapshot, gpu: Gpu, request: ModeRequest) -> Eviction:
@@ -365,6 +405,15 @@ def _plan_steps(host: Host, snapshot: Snapshot, gpu: Gpu, request: ModeRequest) 
     """
     refuse_mode_conflicts(snapshot, gpu, request.mode or GpuMode.VGPU)
     vf_count = gpu.vfs_enabled if request.mode is None else target_vf_count(gpu, request.mode, request.vfs)
+    gim_request = _gim_request(request, vf_count)
+    if request.mode == GpuMode.SRIOV and (sets_vfs_at_load(gpu) or gim_request.names_mode):
+        return plan_gim(
+            snapshot,
+            gpu,
+            gim_request,
+            lambda: read_gim_settings(host),
+            lambda other: _autoprobe(host, other),
+        )
     partition = _requested_partition(host, gpu, request)
     if request.after_boot and unverifiable_off_reason(snapshot, gpu, partition) is not None:
         partition = PartitionRequest()

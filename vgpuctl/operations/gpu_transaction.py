@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 class TransactionPlan(Value):
     """A planned change of a GPU: the running VMs to stop, the steps that change devices, and what is recorded after it.
 
-    `vms_to_start`: the VMs to start afterwards, including those that an earlier command left off.
+    `vms_to_start`: the VMs to start afterwards, including those that an earlier command left off. `other_gpus`: the
+    addresses of further GPUs that the steps change, which are claimed with it.
     """
 
     gpu: Gpu
@@ -45,6 +46,7 @@ class TransactionPlan(Value):
     gpu_steps: tuple[Step, ...]
     final_steps: tuple[Step, ...]
     vms_to_start: tuple[Vm, ...] = ()
+    other_gpus: tuple[str, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -123,21 +125,22 @@ def run_transaction(
         _restart_vms(host, context, transaction, plan.vms_to_start, None)
         return plan.lines
     claim = _setup_claim(host, plan.gpu.address)
+    claims = (claim, *(replace(claim, carrier=gpu, gpu=gpu, function=gpu) for gpu in plan.other_gpus))
     vms_to_start: tuple[Vm, ...] = ()
     former_claims: tuple[Claim, ...] = ()
     try:
         with Transaction(host, context) as tx:
-            _claim_gpu(tx, transaction, claim)
-            current_plan = _replan(host, transaction, claim)
+            _claim_gpus(tx, transaction, claims)
+            current_plan = _replan(host, transaction, claims)
             if stops is not None:
                 stops.ask(current_plan)
-            former_claims = _hold_claims(host, tx, claim)
+            former_claims = _hold_claims(host, tx, claims)
             note_drained_vms(host, context, claim.gpu, current_plan.vms_to_stop)
             vms_to_start = current_plan.vms_to_start
             stop_steps = _stop_steps(current_plan.vms_to_stop, context)
-            release = ReleaseClaim(claim.carrier, claim.vm_uuid)
+            release = tuple(ReleaseClaim(c.carrier, c.vm_uuid) for c in claims)
             with _paused_readers(host):
-                tx.carry_out(Plan(steps=(*stop_steps, *current_plan.gpu_steps, *current_plan.final_steps, release)))
+                tx.carry_out(Plan(steps=(*stop_steps, *current_plan.gpu_steps, *current_plan.final_steps, *release)))
     except (VgpuctlError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, VgpuctlError) else _interrupted()
         _restart_vms(host, context, transaction, vms_to_start, failure)
@@ -178,39 +181,45 @@ def _setup_claim(host: Host, address: str) -> Claim:
     )
 
 
-def _claim_gpu(tx: Transaction, transaction: GpuTransaction, claim: Claim) -> None:
-    """Claim the whole GPU; a check under the lock refuses if something that prevents the change has appeared."""
-    whole_gpu = AssignedVgpu(
-        index=0,
-        backend=Backend.PASSTHROUGH,
-        gpu=claim.gpu,
-        function=claim.function,
-        carrier=claim.carrier,
-        profile=None,
+def _claim_gpus(tx: Transaction, transaction: GpuTransaction, claims: tuple[Claim, ...]) -> None:
+    """Claim the whole GPUs; a check under the lock refuses if something that prevents the change has appeared."""
+    whole_gpus = tuple(
+        AssignedVgpu(
+            index=number,
+            backend=Backend.PASSTHROUGH,
+            gpu=claim.gpu,
+            function=claim.function,
+            carrier=claim.carrier,
+            profile=None,
+        )
+        for number, claim in enumerate(claims)
     )
 
     def choose(snapshot: Snapshot) -> tuple[AssignedVgpu, ...]:
         transaction.check(snapshot)
-        return (whole_gpu,)
+        return whole_gpus
 
-    tx.claim(transaction.observe_gpus, choose, lambda _: (claim,))
+    tx.claim(transaction.observe_gpus, choose, lambda _: claims)
 
 
-def _replan(host: Host, transaction: GpuTransaction, claim: Claim) -> TransactionPlan:
-    """Plan again with the GPU claimed; refused while another operation works on something there.
+def _replan(host: Host, transaction: GpuTransaction, claims: tuple[Claim, ...]) -> TransactionPlan:
+    """Plan again with the GPUs claimed; refused while another operation works on something there.
 
-    That is asked before the host is read. With the GPU claimed no operation begins to, so what is read stays so.
+    That is asked before the host is read. With the GPUs claimed no operation begins to, so what is read stays so.
     """
-    busy = busy_gpu_error(host, claim.gpu)
-    if busy is not None:
-        raise busy
-    return transaction.plan(_without_claim(transaction.observe_gpus(), claim))
+    for claim in claims:
+        busy = busy_gpu_error(host, claim.gpu)
+        if busy is not None:
+            raise busy
+    return transaction.plan(_without_claims(transaction.observe_gpus(), claims))
 
 
-def _hold_claims(host: Host, tx: Transaction, claim: Claim) -> tuple[Claim, ...]:
-    """Make this operation the holder of every claim on the GPU; return them as they were."""
-    others = tuple(c for c in read_claims(host) if c.gpu == claim.gpu and c.carrier != claim.carrier)
-    tx.take_over(tuple(_with_holder_of(claim, other) for other in others), include_missing=False)
+def _hold_claims(host: Host, tx: Transaction, claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
+    """Make this operation the holder of every claim on the GPUs; return them as they were."""
+    carriers = {claim.carrier for claim in claims}
+    gpus = {claim.gpu for claim in claims}
+    others = tuple(c for c in read_claims(host) if c.gpu in gpus and c.carrier not in carriers)
+    tx.take_over(tuple(_with_holder_of(claims[0], other) for other in others), include_missing=False)
     return others
 
 
@@ -229,9 +238,14 @@ def _with_holder_of(holder: Claim, claim: Claim) -> Claim:
     return replace(claim, process=holder.process, command=holder.command, operation=holder.operation)
 
 
-def _without_claim(snapshot: Snapshot, claim: Claim) -> Snapshot:
-    """Return the snapshot without our own claim on the whole GPU."""
-    return replace(snapshot, vgpus=tuple(v for v in snapshot.vgpus if v.vm_uuid != claim.vm_uuid))
+def _without_claims(snapshot: Snapshot, claims: tuple[Claim, ...]) -> Snapshot:
+    """Return the snapshot without our own claims on whole GPUs, which are of one uuid."""
+    own = {claim.vm_uuid for claim in claims}
+    return replace(
+        snapshot,
+        vgpus=tuple(v for v in snapshot.vgpus if v.vm_uuid not in own),
+        claims=tuple(c for c in snapshot.claims if c.vm_uuid not in own),
+    )
 
 
 def _interrupted() -> Interrupted:

@@ -129,9 +129,10 @@ def _plan_transactions(
     """
     planned: list[tuple[GpuRequest, TransactionPlan]] = []
     snapshot = _with_desired_settings(snapshot, gpu.address, spec)
-    if spec.mode is None and spec.vfs is not None:
+    keys = [key for key in ("vfs", "compute_partition", "memory_partition") if getattr(spec, key) is not None]
+    if spec.mode is None and keys:
         raise InvalidInput(
-            f"{gpu.address} has vfs: {spec.vfs} but no mode, which vfs requires",
+            f"{gpu.address} has {keys[0]}: {getattr(spec, keys[0])} but no mode, which {keys[0]} requires",
             hint="add mode: sriov in the same entry of gpus:, or in a wider one",
             gpu=gpu.address,
         )
@@ -187,6 +188,8 @@ def _mode_request(address: str, spec: GpuSpec, *, drain: bool) -> ModeRequest:
         scheduler=spec.scheduler,
         mig=spec.mig,
         mixed_size=spec.mixed_size,
+        compute_partition=spec.compute_partition,
+        memory_partition=spec.memory_partition,
         vf_memory_mib=vf_memory_mib(spec),
     )
 
@@ -202,6 +205,8 @@ def _with_desired_settings(snapshot: Snapshot, address: str, spec: GpuSpec) -> S
         "desired_mode": GpuMode(spec.mode) if spec.mode is not None else None,
         "desired_mig": spec.mig,
         "desired_mixed_size": spec.mixed_size,
+        "desired_compute_partition": spec.compute_partition,
+        "desired_memory_partition": spec.memory_partition,
         "desired_vf_memory_mib": vf_memory_mib(spec),
     }
     gpus = tuple(replace(g, **desired) if g.address == address else g for g in snapshot.gpus)

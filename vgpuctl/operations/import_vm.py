@@ -11,9 +11,17 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.foreign_vms.imported import ForeignFile, ImportedHostSettings, VmFile, bounded, merge_files
+from vgpuctl.config.foreign_vms.imported import (
+    ForeignFile,
+    ImportedHostSettings,
+    ImportedVm,
+    VmFile,
+    bounded,
+    merge_files,
+)
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.port_values import X86_64
 from vgpuctl.model.results.host import ImportedVmsResult
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.plans.facts import DIRECTORY_POOLS
@@ -52,6 +60,7 @@ def import_vms(host: Host, files: Sequence[VmFile], *, pool: str | None = None) 
         "".join(f"---\n{result.text}" for result in results) if len(results) > 1 else "".join(r.text for r in results)
     )
     warnings = [f"{plan.result.name}: {line}" for plan in plans for line in plan.warnings]
+    warnings += _find_other_archs(host, [(vm, name) for _, vm, name in named])
     warnings += [f"{result.name}: ignored: {line}" for result in results for line in result.left_out]
     not_of_vms = bounded((*left_out, *host_notes))
     warnings += [f"ignored: {line}" for line in not_of_vms]
@@ -65,6 +74,20 @@ def import_vms(host: Host, files: Sequence[VmFile], *, pool: str | None = None) 
         )
     data = ImportedVmsResult(text, results, host_lines, not_of_vms)
     return QueryResult(data, (*snapshot.warnings, *warnings), notes=tuple(notes))
+
+
+def _find_other_archs(host: Host, named: Sequence[tuple[ImportedVm, str]]) -> list[str]:
+    """Return a sentence for each VM whose disks hold a system for other CPUs than this host's."""
+    known = [(vm, name) for vm, name in named if vm.arch is not None]
+    if not known or not host.hypervisor.status().available:
+        return []
+    here = host.hypervisor.capabilities().arch
+    runs = {here, "i686"} if here == X86_64 else {here}
+    return [
+        f"{name}: {vm.position}: it is for {vm.arch}, and VMs of this host have {here}: its system does not start here"
+        for vm, name in known
+        if vm.arch not in runs
+    ]
 
 
 def _folder_of(host: Host, name: str) -> str:

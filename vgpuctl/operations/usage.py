@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.arguments import RENDERING_MODE
 from vgpuctl.errors import HostCannot
 from vgpuctl.makers import usage_source
 from vgpuctl.makers.nvidia_releases import rate_guest
@@ -90,7 +91,8 @@ def join(host: Host, snapshot: Snapshot, sample: UsageSample) -> UsageResult:
     gpus = tuple(g for g in snapshot.gpus if g.is_display_class)
     driver = sample.driver_version or driver_version(host, snapshot)
     vms = snapshot.vms_by_uuid()
-    vgpu_rows = tuple(row for gpu in gpus for row in _vgpu_rows(host, snapshot, vms, gpu, sample, driver))
+    vgpu_rows = [row for gpu in gpus for row in _vgpu_rows(host, snapshot, vms, gpu, sample, driver)]
+    vgpu_rows += [_drawn_row(snapshot, vm, vm.render_node) for vm in snapshot.vms if vm.render_node is not None]
     return UsageResult(
         host=host.name,
         time=sample.time,
@@ -98,7 +100,7 @@ def join(host: Host, snapshot: Snapshot, sample: UsageSample) -> UsageResult:
         duration_seconds=sample.duration_seconds,
         driver_version=driver,
         gpus=tuple(_gpu_row(snapshot, vms, gpu, uses) for gpu in gpus),
-        vgpus=vgpu_rows,
+        vgpus=tuple(vgpu_rows),
         failed_sources=sample.failed_sources,
         nvml_paused=sample.nvml_paused,
     )
@@ -146,6 +148,14 @@ def _vgpu_rows(
         fit = None if use is None or use.guest_driver is None else str(rate_guest(driver or "", use.guest_driver))
         rows.append(replace(row, peak_memory_bytes=max(known, default=None), guest_driver_fit=fit, hint=_hint(row)))
     return rows
+
+
+def _drawn_row(snapshot: Snapshot, vm: Vm, node: str) -> VgpuUsageResult:
+    """Return the row of a VM for which QEMU draws on a GPU: nothing reports the use of each."""
+    owner = Ownership.UNMANAGED if vm.record is None else Ownership.MANAGED
+    gpu = snapshot.render_gpu(vm) or node
+    drawn = Vgpu(node, gpu, node, owner, present=True, profile=RENDERING_MODE, vm=vm.name, vm_uuid=vm.uuid)
+    return _vgpu_row(vm, drawn, None, None)
 
 
 def _hint(row: VgpuUsageResult) -> str | None:

@@ -131,6 +131,16 @@ def _scheduler_policies(gpu: Gpu) -> set[str | None]:
     return {state.policy for state in states}
 
 
+def allowed_addresses(snapshot: Snapshot, constraints: GpuConstraints) -> set[str]:
+    """Return the addresses of the GPUs that constraints name, without the excluded ones.
+
+    Raises:
+        NotFound: they match no GPU of this host.
+    """
+    allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, constraints)}
+    return allowed - {gpu.address for name in constraints.not_gpus for gpu in match_gpus(snapshot.gpus, name)}
+
+
 def why_unschedulable(snapshot: Snapshot, gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
     """Return why nothing new is placed on a GPU now.
 
@@ -206,6 +216,12 @@ def _differences(gpu: Gpu, *, lost_vgpus: bool) -> list[str]:
         differences.append(f"MIG is {_on_or_off(gpu.mig.enabled)}, not {_on_or_off(gpu.desired_mig.is_requested)}")
     if None not in (gpu.mixed_size, gpu.desired_mixed_size) and gpu.mixed_size is not gpu.desired_mixed_size:
         differences.append(f"mixed sizes are {_on_or_off(gpu.mixed_size)}, not {_on_or_off(gpu.desired_mixed_size)}")
+    for mode, configured in (
+        (gpu.compute_partition, gpu.desired_compute_partition),
+        (gpu.memory_partition, gpu.desired_memory_partition),
+    ):
+        if None not in (mode, configured) and mode != configured:
+            differences.append(f"its partition mode is {mode}, not {configured}")
     desired, state = gpu.desired_scheduler, running_scheduler(gpu)
     if not lost_vgpus or desired is None or state is None:
         return differences

@@ -161,3 +161,10 @@ class VendorCommands(Protocol):
         Raises:
             FileNotFoundError, OSError, Stuck: as `sriov_manage`.
         """
+
+    def modprobe(self, module: str, *, unload: bool, address: str, deadline_seconds: float) -> CommandResult:
+        """Load a kernel module, or unload it. `address`: the GPU for which that happens, for the record if it hangs.
+
+        Raises:
+            FileNotFoundError, OSError, Stuck: as `sriov_manage`.
+        """

@@ -22,6 +22,7 @@ CALLS = (
     "sysfs-readlink",
     "sysfs-write",
     "sriov-manage",
+    "modprobe",
     "nvml",
     "nvml-usage",
     "nvml-set-scheduler",

@@ -18,7 +18,7 @@ from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
-from vgpuctl.sim import mtgpu, vgpu_scheduler
+from vgpuctl.sim import drm, mtgpu, vgpu_scheduler
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.domain_events import SimDomainEvents
 from vgpuctl.sim.domain_xml import host_arch
@@ -35,7 +35,7 @@ from vgpuctl.sim.state import FIRST_PID, State
 from vgpuctl.sim.storage import SimStorage
 from vgpuctl.sim.sysfs import SimSysfs
 from vgpuctl.sim.usage import SimUsage
-from vgpuctl.sim.vendor_commands import SimVendorCommands
+from vgpuctl.sim.vendor_commands import SimVendorCommands, load_gim, modprobe_files
 from vgpuctl.sim.volume_bin import SimVolumeBin
 
 SCENARIOS = (
@@ -46,6 +46,9 @@ SCENARIOS = (
     "h100-mig",
     "rtx-pro-6000",
     "ascend",
+    "mtt-s3000",
+    "makers",
+    "mi300x",
     "b60",
     "hgx-h100",
     "h100-pcie-x8",
@@ -121,6 +124,7 @@ class SimHost:
             DeviceUser(running.pid, f"{EMULATOR_PREFIX}{host_arch(state.machine.scenario)} -name guest={running.name}")
             for running in state.running.values()
             if requested.intersection(node for c in running.carriers for node in _device_nodes(state, c))
+            or requested.intersection(drm.nodes_of_domain(state, running.xml))
         ]
         for number, gpu in enumerate(state.machine.gpus.values()):
             if (
@@ -150,8 +154,10 @@ class SimHost:
         """Power cycle the host: VMs stop, mdevs disappear, VFs are as the scenario boots them, /run is empty."""
         with self._core.operation("reboot", self.name) as change:
             change.add("boot")
-            texts = tuple(self._modprobe_files())
+            texts = tuple(modprobe_files(self._core.directory))
             change.records += vgpu_scheduler.module_records(texts) + mtgpu.module_records(texts)
+            if self._core.state.gim_config:
+                change.records += load_gim(self._core)
             self._empty_run_directory()
 
     def reset(self) -> None:
@@ -162,14 +168,11 @@ class SimHost:
             self.audit.clear()
             self._empty_run_directory()
             _remove(self._core.directory / "etc/modprobe.d")
+            (self._core.directory / "etc/gim_config").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the journal's files."""
         self._core.journal.close()
-
-    def _modprobe_files(self) -> list[str]:
-        """Return the files that modprobe reads below /etc, in its order."""
-        return [path.read_text() for path in sorted((self._core.directory / "etc" / "modprobe.d").glob("*.conf"))]
 
     def _empty_run_directory(self) -> None:
         for path in self.run_dir.iterdir():

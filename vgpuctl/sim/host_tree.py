@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from vgpuctl.sim import binding, guest_host, mdev, mtgpu, sriov, vendor_vf, vgpu_scheduler, xe_sriov
+from vgpuctl.sim import binding, drm, gim, guest_host, mdev, mtgpu, sriov, vendor_vf, vgpu_scheduler, xe_sriov
 from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node, fixed_directory, text_file
@@ -50,6 +50,7 @@ def build_root(state: State, machine_id: str) -> DirectoryNode:
             "etc": fixed_directory(
                 {
                     "machine-id": text_file(machine_id),
+                    **({"gim_config": FileNode(show=lambda: state.gim_config)} if state.gim_config else {}),
                     "libvirt": fixed_directory({"qemu": DirectoryNode(partial(_domain_files, state))}),
                 }
             ),
@@ -251,18 +252,11 @@ def _driver_files(state: State, gpu: SimGpu, function: SimFunction) -> dict[str,
     files: dict[str, Node] = {}
     if function.kind != "pf" or driver is None:
         return files
-    if gpu.console and driver == function.driver:
-        number = list(state.machine.gpus).index(gpu.address)
-        files["drm"] = fixed_directory(
-            {f"card{number}": fixed_directory({}), f"renderD{128 + number}": fixed_directory({})}
-        )
+    if drm.has_nodes(state, gpu):
+        files["drm"] = fixed_directory({name: fixed_directory({}) for name in drm.names(state, gpu)})
     if driver == "gim":
-        files["reset_gpu"] = FileNode(show=_forbid_reset_read)
+        files.update(gim.nodes(state, gpu))
     return files
-
-
-def _forbid_reset_read() -> str:
-    raise AssertionError("reading reset_gpu resets the card under its VMs: a PF's files are never read by glob")
 
 
 def _iommu_group_nodes(state: State) -> Mapping[str, Node]:
@@ -284,6 +278,8 @@ def _module_nodes(state: State) -> Mapping[str, Node]:
     if mtgpu.MODULE in names:
         children[mtgpu.MODULE] = fixed_directory(mtgpu.nodes(state))
     children.update({"vfio": fixed_directory({}), "vfio_pci": fixed_directory({}), "kvm": fixed_directory({})})
+    if "gim" in names:
+        children["gim"] = fixed_directory({"parameters": fixed_directory({"enabled_devices": text_file("(null)")})})
     if "nvidia" in names:
         children["nvidia"] = fixed_directory({"version": text_file(state.machine.scenario["nvidia"]["driver"])})
     return children
@@ -343,6 +339,8 @@ def _dev_nodes(state: State) -> Mapping[str, Node]:
     groups.update({str(device.group): FileNode() for device in state.mdevs.values()})
     groups["devices"] = fixed_directory(devices)
     children: dict[str, Node] = {"vfio": fixed_directory(groups)}
+    if drm.list_render_nodes(state):
+        children["dri"] = drm.dri_directory(state)
     if state.machine.scenario["libvirt"]["kvm"]:
         children["kvm"] = FileNode()
     for gpu in state.machine.gpus.values():

@@ -21,7 +21,7 @@ from vgpuctl.model.port_values import (
     NetworkInfo,
 )
 from vgpuctl.model.vm import VmState
-from vgpuctl.sim import domain_xml, guest_host, hostdevs
+from vgpuctl.sim import domain_xml, drm, guest_host, hostdevs
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.guest_access import SimGuestAccess, boots_a_system
 from vgpuctl.sim.hotplug import SimHotplug
@@ -75,6 +75,7 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
                 machine=domain_xml.PCIE_MACHINES[arch],
                 secure_boot=libvirt["uefi"] and libvirt.get("secure_boot", True) and arch == "x86_64",
                 tpm=libvirt.get("tpm", True),
+                has_opengl=libvirt.get("opengl", True),
             )
 
     # --------------------------------------------------------------- reading
@@ -197,6 +198,7 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
             if element.get("type") == "kvm" and not self._core.machine.scenario["libvirt"]["kvm"]:
                 raise VirError(VirErrorNumber.CONFIG_UNSUPPORTED, "could not access KVM kernel module")
             guest_host.require_guest_host(state, element, self._core.machine.libvirt_version)
+            drm.require_render_node(state, element)
             host_devices = domain_xml.parse_hostdevs(element)
             taken = hostdevs.prepare_hostdevs(state, domain.name, host_devices)
             hostdevs.require_displays(state, domain_xml.find_displays(element))

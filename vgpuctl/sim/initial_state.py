@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from vgpuctl.sim import mdev, mig, mixed_size, vendor_vf
+from vgpuctl.sim import gim, mdev, mig, mixed_size, vendor_vf
 from vgpuctl.sim.domain_xml import MACHINE_TYPES, PCIE_MACHINES, host_arch
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import Machine, SimGpu, SimType, build_machine
@@ -29,6 +29,7 @@ def initial_records(compiled: Mapping[str, Any], entries: list[YamlValue]) -> li
     """Return the records for every `mig:`, `mixed_size:` and `vgpus:` entry, and for the VMs that they name."""
     machine = build_machine(compiled)
     builder = _Builder(machine)
+    builder.load_gim()
     position = 0
     for entry in entries:
         mapping = entry.mapping(GPU_KEYS)
@@ -50,6 +51,17 @@ class _Builder:
         self._vms: dict[str, list[str]] = {}
         self._running: dict[str, bool] = {}
         self._taken: set[str] = set()
+
+    def load_gim(self) -> None:
+        """Load AMD's driver with the numbers of VFs that the GPUs have."""
+        text = gim.initial_config(tuple(self._state.machine.gpus.values()))
+        if text:
+            modes = [
+                ["gim_modes", gpu.address, *gim.initial_modes(gpu)]
+                for gpu in self._state.machine.gpus.values()
+                if gpu.own_function.driver == "gim"
+            ]
+            self._apply([["gim_config", text], *modes])
 
     def partition(self, gpu: SimGpu, table: YamlMapping) -> None:
         """Turn MIG on and create the GPU instances that the entry names, or turn mixed sizes on."""

@@ -107,6 +107,7 @@ class KernelRefusal(Enum):
     NUMVFS_RANGE = (errno.ERANGE, "more than sriov_totalvfs")
     NUMVFS_NO_DRIVER = (errno.ENOENT, "the function has no driver")
     NUMVFS_NO_CALLBACK = (errno.ENOENT, "the driver does not let sysfs set the number of VFs")
+    NUMVFS_MDEVS = (errno.EINVAL, "Ascend's driver changes the number of VFs only while the card has no vNPU")
     NUMVFS_BUSY = (errno.EBUSY, "VFs are on: write 0 first")
 
     XE_RANGE = (errno.ERANGE, "more than the file's number of bits")

@@ -160,6 +160,7 @@ def _read_libvirt(value: YamlValue | None) -> dict[str, Any]:
         "uefi": True,
         "secure_boot": True,
         "tpm": True,
+        "opengl": True,
     }
     if value is None:
         return defaults
@@ -167,7 +168,7 @@ def _read_libvirt(value: YamlValue | None) -> dict[str, Any]:
     return {
         "version": _read_version(table, "version", defaults["version"]),
         "qemu": _read_version(table, "qemu", defaults["qemu"]),
-        **{name: table.flag(name, True) for name in ("running", "kvm", "uefi", "secure_boot", "tpm")},
+        **{name: table.flag(name, True) for name in ("running", "kvm", "uefi", "secure_boot", "tpm", "opengl")},
     }
 
 

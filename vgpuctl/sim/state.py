@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The current state of a simulated host: the replay of its journal.
 
-Each record names one of the `_on_…` methods here. They check nothing and cannot fail on records that the
-simulator wrote: it checks the rules before it makes a record. `records` returns a short journal that replays to
-the same state, for compacting.
+Each record names one of the `_on_…` methods here. They check nothing and cannot fail on records that the simulator
+wrote: it checks the rules before it makes a record. `records` returns a short journal with the same state.
 """
 
 from __future__ import annotations
@@ -48,6 +47,8 @@ class State:
     pools: dict[str, SimPool] = field(default_factory=dict)
     files: dict[str, SimFile] = field(default_factory=dict)
     fault_hits: dict[int, int] = field(default_factory=dict)
+    gim_config: str = ""
+    gim_modes: dict[str, tuple[int, int]] = field(default_factory=dict)
     boots: int = 0
     next_pid: int = FIRST_PID
     next_iommu_group: int = FIRST_IOMMU_GROUP
@@ -229,6 +230,14 @@ class State:
         """Load a module with this value of a parameter."""
         self.module_parameters.setdefault(module, {})[name] = value
 
+    def _on_gim_config(self, text: str) -> None:
+        """AMD's driver gim writes its file of settings; a boot keeps it."""
+        self.gim_config = text
+
+    def _on_gim_modes(self, address: str, compute: int, memory: int) -> None:
+        """Set how many compute and memory partitions an AMD GPU has."""
+        self.gim_modes[address] = (compute, memory)
+
     def _on_domain(self, uuid: str, name: str, xml: str) -> None:
         former = self.domains.get(uuid)
         self.domains[uuid] = SimDomain(uuid, name, xml, stop_reason=former.stop_reason if former else None)
@@ -354,11 +363,11 @@ class State:
         journal += [record for record in bound if record[1] not in self.vfs]
         journal += [["override", *item] for item in self.driver_overrides.items()]
         journal += [["module", *self.module_options]] if any(self.module_options) else []
+        journal += [["gim_config", self.gim_config]] if self.gim_config else []
+        journal += [["gim_modes", address, *modes] for address, modes in self.gim_modes.items()]
         journal += [["scheduler", address, *values] for address, values in self.schedulers.items()]
-        for module, parameters in self.module_parameters.items():
-            journal += [["parameter", module, name, value] for name, value in parameters.items()]
-        for address, values in self.xe_values.items():
-            journal += [["xe", address, vfid, name, value] for (vfid, name), value in values.items()]
+        journal += [["parameter", m, *item] for m, values in self.module_parameters.items() for item in values.items()]
+        journal += [["xe", name, *key, v] for name, values in self.xe_values.items() for key, v in values.items()]
         for mdev in self.mdevs.values():
             journal.append(["mdev", mdev.uuid, mdev.parent, mdev.type_key, mdev.group])
             if mdev.params:

@@ -12,7 +12,7 @@ from vgpuctl.errors import Stuck
 from vgpuctl.model.port_values import FilePermissions
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
-from vgpuctl.sim import agent_service
+from vgpuctl.sim import agent_service, gim
 from vgpuctl.sim.core import Core, FaultInjected, StateChange, serialize_calls
 from vgpuctl.sim.host_tree import build_root
 from vgpuctl.sim.journal import JournalRecord
@@ -172,7 +172,8 @@ class SimSysfs:
             or _is_libvirt_config(normalised)
         ):
             return None
-        return self._core.directory / normalised.lstrip("/")
+        real = self._core.directory / normalised.lstrip("/")
+        return None if normalised == gim.CONFIG_PATH and not real.exists() else real
 
     def _run_path(self, path: str) -> Path | None:
         """Return the real directory or file behind a path at or below /run/vgpuctl."""

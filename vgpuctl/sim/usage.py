@@ -2,8 +2,8 @@
 """The use of a simulated host's GPUs: steady curves, one for each VM, so that two looks at one instant are equal.
 
 A guest's framebuffer use swings between a quarter and three quarters of its size, with a period and a phase of its own;
-what a GPU uses is the sum of its guests. A fault `nvml-usage` makes a GPU lost (code 15), or
-NVML fail for it.
+what a GPU uses is the sum of its guests. Of another maker's card only the card's use is known. A fault `nvml-usage`
+makes a GPU lost (code 15), or NVML fail for it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ class SimUsage:
         failed: dict[str, str] = {}
         for target in targets:
             gpu = state.machine.gpus.get(target.address)
-            if gpu is None or target.source != NVML_SOURCE or nvidia["nvml"] != NVML_PRESENT:
+            if gpu is not None and target.source != NVML_SOURCE:
+                gpus.append(_other_use(state, gpu, target.source, time))
+                continue
+            if gpu is None or nvidia["nvml"] != NVML_PRESENT:
                 continue
             try:
                 self._core.read_state("nvml-usage", target.address)
@@ -96,7 +99,8 @@ class SimUsage:
             running = [_vgpu_use(state, gpu, domain, carrier, time) for domain, carrier in _running_on(state, gpu)]
             gpus.append(_gpu_use(gpu, running, time))
             vgpus += running
-        return UsageSample(time, 0.0, tuple(gpus), tuple(vgpus), nvidia["driver"] if gpus else None, failed)
+        by_nvml = any(use.source == NVML_SOURCE for use in gpus)
+        return UsageSample(time, 0.0, tuple(gpus), tuple(vgpus), nvidia["driver"] if by_nvml else None, failed)
 
     def read_processes(self, gpu: str) -> tuple[ProcessUse, ...] | None:
         """Return the guests' processes that use a GPU: one in each VM."""
@@ -151,6 +155,23 @@ def _vgpu_use(state: State, gpu: SimGpu, domain: RunningDomain, carrier: str, ti
         encoder=FrameUse(1, 30.0, 0.004) if runs else None,
         capture=FrameUse(0) if runs else None,
         frame_rate_limit_fps=60 if runs else None,
+    )
+
+
+def _other_use(state: State, gpu: SimGpu, source: str, time: float) -> GpuUse:
+    """Return what the program of another maker tells: about the whole card, and nothing about a vGPU."""
+    running = [domain for domain, _ in _running_on(state, gpu)]
+    busy = min(1.0, sum(_engines(domain, time).sm or 0.0 for domain in running))
+    share = 0.5 * _wave(f"memory {gpu.address}", time) if running else 0.0
+    return GpuUse(
+        address=gpu.address,
+        source=source,
+        up=True,
+        memory_size_bytes=gpu.framebuffer_mib * _MIB or None,
+        memory_used_bytes=int(gpu.framebuffer_mib * share) * _MIB if gpu.framebuffer_mib else None,
+        engines=EngineUse(sm=busy),
+        power_watts=_IDLE_WATTS + (_LIMIT_WATTS - _IDLE_WATTS) * busy,
+        temperatures={"gpu": 40.0 + 40.0 * busy},
     )
 
 

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's sriov-manage, and nvidia-smi's reset of a GPU, on a simulated host.
+"""NVIDIA's sriov-manage, nvidia-smi's reset of a GPU, and modprobe for AMD's gim, on a simulated host.
 
 Sources for sriov-manage: its usage text and messages in NVIDIA's vGPU documentation and in tools that call it, and
 unbindLock in NVIDIA's open kernel modules (nv-procfs.c), which is granted only while nobody uses the driver. It unbinds
 the GPU from the driver and binds it again, so vGPUs on it are lost. Its exit statuses are not documented: 1 stands for
 every failure. No contract test verifies it: only NVIDIA's own driver provides the command, and the lab does not have
 it. Here it always ends at once: no scenario leaves it running. nvidia-smi's messages and exit statuses are those of its
-manual (19, in use, was observed).
+manual (19, in use, was observed). modprobe's are those of kmod: 1 for every failure.
 """
 
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.port_values import CommandResult
+from vgpuctl.sim import gim
 from vgpuctl.sim.core import Core, FaultInjected, serialize_calls
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimGpu
@@ -90,6 +92,36 @@ class SimVendorCommands:
                 return CommandResult(0, f"GPU 0000{gpu.address.upper()} was successfully reset.\nAll done.\n")
         except FaultInjected as exc:
             return CommandResult(255, f"{exc.fault.message}\n")
+
+    def modprobe(self, module: str, *, unload: bool, address: str, deadline_seconds: float) -> CommandResult:
+        """Load or unload AMD's driver gim. A host without its GPUs lacks the module."""
+        try:
+            with self._core.operation("modprobe", module) as change:
+                state = self._core.state
+                if module != "gim" or not state.gim_config:
+                    release = state.machine.scenario["kernel"]
+                    return CommandResult(
+                        1, f"modprobe: FATAL: Module {module} not found in directory /lib/modules/{release}\n"
+                    )
+                if unload and any(gpu.held_by for gpu in state.machine.gpus.values()):
+                    return CommandResult(1, f"modprobe: FATAL: Module {module} is in use.\n")
+                change.records += gim.unload_records(state) if unload else load_gim(self._core)
+                return CommandResult(0, "")
+        except FaultInjected as exc:
+            return CommandResult(1, f"modprobe: ERROR: could not insert '{module}': {exc.fault.message}\n")
+
+
+def load_gim(core: Core) -> list[JournalRecord]:
+    """Return the records of loading gim: it reads its file, whose text is then the simulator's."""
+    file = core.directory / gim.CONFIG_PATH.lstrip("/")
+    text = file.read_text() if file.exists() else core.state.gim_config
+    file.unlink(missing_ok=True)
+    return gim.load_records(core.state, text, modprobe_files(core.directory))
+
+
+def modprobe_files(directory: Path) -> list[str]:
+    """Return the files that modprobe reads below /etc, in its order."""
+    return [path.read_text() for path in sorted((directory / "etc" / "modprobe.d").glob("*.conf"))]
 
 
 def _supports_vgpus(gpu: SimGpu) -> bool:

@@ -56,7 +56,7 @@ def test_the_page_has_every_technique_and_says_who_chooses(sim: Run, workload: s
         ("a16", "inference", "mig-backed", "0000:3b:00.0", "it has no MIG, or NVML does not report it"),
         ("a100-40", "office", "vgpu-equal-share", "0000:3b:00.0", "none of its profiles is of series B or Q or A"),
         ("a100-40", "inference", "mig-backed-shared", "0000:3b:00.0", "no profile of it is known to share"),
-        ("a100-40", "inference", "virtio-gpu", "0000:3b:00.0", "vgpuctl does not set it up"),
+        ("a100-40", "inference", "virtio-gpu", "0000:3b:00.0", "its driver (nvidia) has no render node"),
         ("mixed", "cad", "vgpu-best-effort", "0000:d8:00.0", "its driver makes no vGPUs (vfio-pci)"),
         ("mixed", "inference", "mps-in-guest", "0000:86:00.0", "only for NVIDIA's GPUs"),
     ],

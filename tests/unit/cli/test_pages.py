@@ -35,7 +35,7 @@ GPU: dict[str, Any] = {
     "vfs": {"total": 16, "enabled": 16, "used": 2},
     "vgpus": [vgpu(), vgpu(ownership="unmanaged", vm=None, profile=None)], "problems": ["a fan is loud"],
     "desired_mode": None, "cordoned": False, "allowed_profiles": None, "reserved_for": [], "mixed_size": None,
-    "scheduler": None,
+    "scheduler": None, "render_node": None, "draws_for": [],
 }  # fmt: skip
 DETAILS: dict[str, Any] = {
     **GPU, "console": [], "group_members": [], "functions": [], "types": [], "mig": None,
@@ -57,7 +57,7 @@ VM: dict[str, Any] = {
     "guest_helper": None,
     "off_after_setup": None,
     "prepared": None,
-    "stop_reason": None,
+    "stop_reason": None, "render_gpu": None,
     "disks": [
         {"path": "/d/a.qcow2", "device": "disk", "size_bytes": 40 << 30, "base": "/d/base.qcow2", "copied_from": None,
          "made": True},

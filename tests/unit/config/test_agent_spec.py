@@ -110,7 +110,7 @@ def test_every_value_has_the_path_of_its_key() -> None:
         ("allow: {networks: none}", "agent.allow.networks: 'none' is not a network"),
         ("allow: {networks: {network: a, model: virtio}}", "is not a network: write its name, or bridge=br0"),
         ("allow: {vgpu_params: 'A B'}", "agent.allow.vgpu_params: 'A B' is not a plugin parameter"),
-        ("allow: {modes: all}", "'all' is not vgpu, sriov or passthrough"),
+        ("allow: {modes: all}", "'all' is not vgpu, sriov, passthrough or virtio-gpu"),
         ("allow: {folder: /srv}", "agent.allow.folder: unknown field (did you mean 'folders'?)"),
         ("accounts: {ada: root}", "agent.accounts.ada: 'root' is not operator or fleet"),
         ("accounts: {'a b': fleet}", "agent.accounts.a b: 'a b' is not the name of a user"),

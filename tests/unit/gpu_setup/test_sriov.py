@@ -11,7 +11,8 @@ import pytest
 from tests.hosts import create, open_sim_host, request
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, InvalidInput, Stuck, VerifyFailed
 from vgpuctl.gpu_setup import vf_steps
-from vgpuctl.gpu_setup.sriov import PCI_DEVICES, SetVfs, count_vfs, list_vfs, numvfs_error
+from vgpuctl.gpu_setup.sriov import SetVfs, count_vfs, list_vfs
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES, numvfs_error
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.value import replace
 
@@ -119,7 +120,7 @@ def test_a_number_that_does_not_read_back_is_noticed(ports):
 @pytest.mark.parametrize(
     ("number", "driver", "kind", "text", "hint"),
     [
-        (errno.ENOENT, "gim", HostCannot, "its driver gim sets it", "vf_num"),
+        (errno.ENOENT, "gim", HostCannot, "its driver gim sets it", "modinfo gim"),
         (errno.ENOENT, "i915", HostCannot, "its driver i915 sets it", "modinfo i915"),
         (errno.ENOENT, None, HostCannot, "it has no driver", "lspci"),
         (errno.ERANGE, "xe", InvalidInput, "cannot have 3 VFs", "sriov_totalvfs"),

@@ -39,13 +39,6 @@ GPU 00000000:3B:00.0
             Total : ? MiB
             Used : 1 GiB
 """
-NPU = {
-    "info -l": "Total Count : 1\n\nNPU ID : 2\nProduct Name : Atlas\nNPU ID : 4\n",
-    "board": "Product Name : Atlas 300\nPCIe Bus Info : 0000:82:00.0\n",
-    "usages": "NPU ID : 2\nHBM Capacity(MB) : 32768\nHBM Usage Rate(%) : 25\nAicore Usage Rate(%) : 50\n",
-    "temp": "NPU Temperature (C) : 45\n",
-    "power": "NPU Real-time Power(W) : 68.5\n",
-}
 
 
 def run_shipped(
@@ -77,32 +70,11 @@ def test_moore_threads(tmp_path: Path) -> None:
     assert vgpus == [first, VgpuUse("0000:3b:00.0", (), memory_used_bytes=1 << 30)]
 
 
-def test_ascend(tmp_path: Path) -> None:
-    cases = "".join(f"*'{words}'*) cat <<'END'\n{text}END\n;;\n" for words, text in NPU.items())
-    script = f'case "$*" in\n*"-i 4") ;;\n{cases}esac'
-    gpus, _, failed = run_shipped(tmp_path, "npu-smi", "/usr/local/bin/npu-smi", script)
-    assert failed == {}
-    assert gpus == [
-        GpuUse(
-            "0000:82:00.0",
-            "npu-smi",
-            up=True,
-            memory_size_bytes=32 << 30,
-            memory_used_bytes=8 << 30,
-            engines=EngineUse(sm=0.5),
-            power_watts=68.5,
-            temperatures={"gpu": 45.0},
-        )
-    ], "a card that does not tell its address is left out"
-
-
-@pytest.mark.parametrize(
-    ("name", "original"), [("mthreads-gmi", "/usr/bin/mthreads-gmi"), ("npu-smi", "/usr/local/bin/npu-smi")]
-)
-def test_a_command_that_fails_or_is_missing(tmp_path: Path, name: str, original: str) -> None:
-    assert "status" in run_shipped(tmp_path, name, original, "exit 9")[2][name]
-    missing = run_programs((ReaderProgram(name, str(READERS / name), "root", 30.0),), require_trusted=lambda _: None)
-    assert "status" in missing[2][name]
+def test_a_command_that_fails_or_is_missing(tmp_path: Path) -> None:
+    assert "status" in run_shipped(tmp_path, "mthreads-gmi", "/usr/bin/mthreads-gmi", "exit 9")[2]["mthreads-gmi"]
+    program = ReaderProgram("mthreads-gmi", str(READERS / "mthreads-gmi"), "root", 30.0)
+    missing = run_programs((program,), require_trusted=lambda _: None)
+    assert "status" in missing[2]["mthreads-gmi"]
 
 
 @pytest.mark.parametrize(

@@ -132,8 +132,8 @@ def test_a_stopped_vm_whose_vf_would_not_come_back_is_named_and_not_to_be_delete
 @pytest.mark.parametrize(
     ("gpu", "mode", "vfs", "kind", "text"),
     [
-        (V710, "sriov", 5, HostCannot, "the driver gim"),
-        (V710, "passthrough", None, HostCannot, "the driver gim"),
+        (V710, "sriov", 13, InvalidInput, "1 to 12"),
+        (V710, "passthrough", None, HostCannot, "turns on 1 VF at least"),
         (FLEX, "sriov", 32, InvalidInput, "1 to 31"),
         (FLEX, "sriov", 0, InvalidInput, "1 to 31"),
         (FLEX, "vgpu", None, HostCannot, "no mode vgpu"),

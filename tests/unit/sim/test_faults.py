@@ -172,5 +172,5 @@ def test_numbers_are_libvirts(code: VirErrorNumber) -> None:
 
 
 def test_every_call_that_can_fail_has_words() -> None:
-    others = ("sysfs", "nvml", "sriov-manage", "reset-gpu")
+    others = ("sysfs", "nvml", "sriov-manage", "reset-gpu", "modprobe")
     assert {call for call in faults.CALLS if not call.startswith(others)} <= set(_LIBVIRT_CALLS)

@@ -26,7 +26,7 @@ def compiled(text: str) -> dict:
 
 def test_defaults_are_a_fresh_ubuntu() -> None:
     scenario = compiled("gpus: []\n")
-    has = dict.fromkeys(("running", "kvm", "uefi", "secure_boot", "tpm"), True)
+    has = dict.fromkeys(("running", "kvm", "uefi", "secure_boot", "tpm", "opengl"), True)
     assert scenario["libvirt"] == {"version": "10.0.0", "qemu": "8.2.2", **has}
     assert scenario["networks"] == [{"name": "default", "active": True}]
     assert (scenario["iommu"], scenario["nvidia"]["nvml"], scenario["found"]) == (True, "present", [])

@@ -11,10 +11,10 @@ from vgpuctl.cli import complete, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.commands.gpus import gpu_change_page
 from vgpuctl.cli.global_options import Settings
-from vgpuctl.cli.scheduler_text import configured_text, running_text
+from vgpuctl.cli.gpu_page import configured_text, running_text
 from vgpuctl.cli.shown import Page, dry_run
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows
-from vgpuctl.config.arguments import GPU_MODES, SCHEDULER_POLICIES
+from vgpuctl.config.arguments import COMPUTE_PARTITIONS, GPU_MODES, MEMORY_PARTITIONS, SCHEDULER_POLICIES
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Outcome
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
         ),
         ("vgpuctl --host sim:b60 set-mode 0000:3b:00.0 sriov --vfs 4 --vf-memory 4GiB", "4 VFs of 4 GiB"),
         (
+            "vgpuctl --host sim:mi300x set-mode 0000:3b:00.0 sriov --vfs 1 --compute-partition CPX "
+            "--memory-partition NPS4 --dry-run",
+            "what would be done for the partition modes of an AMD GPU",
+        ),
+        (
             "vgpuctl --host sim:a100-40 set-mode 0000:3b:00.0 passthrough",
             "turns VFs off and keeps all of it for one VM",
         ),
@@ -44,25 +49,49 @@ if TYPE_CHECKING:
 @click.option("--vfs", type=click.IntRange(min=1), metavar="N", help="How many plain virtual functions. [all]")
 @click.option("--vf-memory", metavar="SIZE", help="GPU memory of each plain virtual function. [an equal part]")
 @click.option(
+    "--compute-partition", type=click.Choice(COMPUTE_PARTITIONS), help="The compute partition mode of an AMD GPU."
+)
+@click.option(
+    "--memory-partition", type=click.Choice(MEMORY_PARTITIONS), help="The memory partition mode of an AMD GPU."
+)
+@click.option(
     "--drain", is_flag=True, help="Shut running VMs down first, at most --wait seconds, and start them again."
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def set_mode(
-    settings: Settings, targets: Targets, mode: str, vfs: int | None, vf_memory: str | None, drain: bool, dry_run: bool
+    settings: Settings,
+    targets: Targets,
+    mode: str,
+    vfs: int | None,
+    vf_memory: str | None,
+    compute_partition: str | None,
+    memory_partition: str | None,
+    drain: bool,
+    dry_run: bool,
 ) -> int:
     """Set GPUs up for vGPUs, for plain virtual functions (sriov), for one VM (passthrough), or for nothing.
 
     vgpuctl turns the virtual functions on or off for the mode, and writes the mode to /etc/vgpuctl/host.yaml. After a
     boot it is set again, and nothing of another mode is placed there. Nothing changes while a VM uses the GPU, or has a
     vGPU there that would be lost. 'unmanaged' changes no device: vgpuctl then places nothing there. Several GPUs are
-    set up one after another.
+    set up one after another. AMD's driver gim takes the number of virtual functions only when it is loaded, so vgpuctl
+    loads it again, with no VM on any of its GPUs. It has one pair of partition modes for all its GPUs.
     """
     return change(
         settings,
         "set-mode",
         targets,
-        lambda host, gpu: host.set_mode(gpu, mode, vfs=vfs, vf_memory=vf_memory, drain=drain, dry_run=dry_run),
+        lambda host, gpu: host.set_mode(
+            gpu,
+            mode,
+            vfs=vfs,
+            vf_memory=vf_memory,
+            compute_partition=compute_partition,
+            memory_partition=memory_partition,
+            drain=drain,
+            dry_run=dry_run,
+        ),
         question=_stop_question if drain else None,
         dry_run=dry_run,
     )

@@ -19,6 +19,7 @@ from vgpuctl.cli.shown import (
     Pairs,
     device_item,
     disk_line,
+    drawn_line,
     known_texts,
     mib,
     network_line,
@@ -26,7 +27,7 @@ from vgpuctl.cli.shown import (
     vgpus_text,
 )
 from vgpuctl.cli.targets import Targets, change, count_rows, query, running_text
-from vgpuctl.config.arguments import NONE
+from vgpuctl.config.arguments import NONE, RENDERING_MODE
 from vgpuctl.model.autostart import ANY_STORAGE, AUTOSTART_NEVER
 from vgpuctl.model.numbers import count_text
 from vgpuctl.value import field_names
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 def _vm_vgpus(vm: VmRowResult) -> str | None:
     """Return a VM's vGPUs, whether some of those that it has a place for do not exist, and what it lacks or shares."""
     if not vm.vgpus:
-        return None
+        return vm.render_gpu and f"{RENDERING_MODE} on {vm.render_gpu}"
     own = [v for v in vm.vgpus if v.vm == vm.name and v.attached is not False]
     lacking = [v.profile or v.carrier for v in vm.vgpus if v.vm == vm.name and v.attached is False]
     shared = [f"{vgpus_text([v])} of {v.vm or v.name}" for v in vm.vgpus if v.vm != vm.name]
@@ -87,7 +88,7 @@ VMS = Listing(
         Column("labels", "LABELS", lambda vm: _label_texts(vm.labels), level="wide"),
         Column("uuid", "UUID", lambda vm: vm.uuid, level="wide"),
         Column("profile", "PROFILE", lambda vm: known_texts([v.profile for v in vm.vgpus]), level="named"),
-        Column("gpu", "GPU", lambda vm: known_texts([v.gpu for v in vm.vgpus]), level="named"),
+        Column("gpu", "GPU", lambda vm: known_texts([v.gpu for v in vm.vgpus]) or vm.render_gpu, level="named"),
         Column("desktop", "DESKTOP", _desktop_text, level="named"),
         Column("account", "ACCOUNT", lambda vm: vm.account, level="named"),
     ),
@@ -136,7 +137,7 @@ _IN_OWN_WORDS = frozenset({
     "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
     "network_config", "labels", "vgpus", "disks", "generation", "autostart", "autostart_storage", "start_order",
     "should_run", "planned", "libvirt_autostart", "guest_software", "guest_helper", "helper_report", "desktop",
-    "prepared", "stop_reason", "off_after_setup",
+    "prepared", "stop_reason", "off_after_setup", "render_gpu",
 })  # fmt: skip
 """The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
 neither list come after the first."""
@@ -174,6 +175,7 @@ def _vm(data: VmResult) -> Page:
     )
     items += _helper_lines(data.helper_report)
     items += [device_item(v, data.name) for v in data.vgpus]
+    items += [("gpu", drawn_line(data.render_gpu))] if data.render_gpu else []
     items += [("disk", disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
 

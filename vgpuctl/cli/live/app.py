@@ -258,9 +258,10 @@ class TopApp(App[None]):
     def _rearrange(self) -> None:
         """Sort and filter again; the cursor stays on its vGPU."""
         grid = self._grid("vms")
-        carrier = self.state.rows[grid.cursor].carrier if self.state.rows else None
+        current = self.state.rows[grid.cursor] if self.state.rows else None
         self.state.arrange()
-        grid.cursor = next((n for n, row in enumerate(self.state.rows) if row.carrier == carrier), 0)
+        key = current and (current.vm, current.carrier)
+        grid.cursor = next((n for n, row in enumerate(self.state.rows) if (row.vm, row.carrier) == key), 0)
         self.paint()
 
     def action_leave(self) -> None:

@@ -50,7 +50,7 @@ def detail_text(usage: UsageResult, row: VgpuUsageResult, processes: Sequence[Pr
     memory = None if use is None else use.memory_used_bytes
     expiry = None if use is None or use.license_expiry is None else time.strftime("%F", time.gmtime(use.license_expiry))
     peak = "? (no history)" if row.peak_memory_bytes is None else f"{gib(row.peak_memory_bytes)} GiB"
-    neighbours = [r for r in usage.vgpus if r.gpu == row.gpu and r.carrier != row.carrier]
+    neighbours = [r for r in usage.vgpus if r.gpu == row.gpu and r is not row]
     size = "?" if row.framebuffer_mib is None else f"{row.framebuffer_mib / 1024:g}"
     pairs = [
         ("VM", f"{or_dash(row.vm)} ({or_dash(row.vm_state)}{'' if row.managed else ', unmanaged'})"),

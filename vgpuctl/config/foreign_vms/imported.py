@@ -152,7 +152,7 @@ class ImportedVm(Value):
     it, empty if it does not. `opener`: how virt-v2v opens the whole VM (`vmx`, `ova`), or `disk` where its only disk
     must be exported first; None where each disk is opened by itself. `listed_nics`: network cards that other files
     describe, None if it does not say how many. `tpm`: the place and key of its TPM; `hardware_uuid`: of the UUID that
-    its guest sees. `notes`: what is assumed where the file says nothing.
+    its guest sees. `arch`: of its CPU, as libvirt names it. `notes`: what is assumed where the file says nothing.
     """
 
     name: str
@@ -171,6 +171,7 @@ class ImportedVm(Value):
     clock: ImportedClock | None = None
     tpm: str | None = None
     hardware_uuid: str | None = None
+    arch: str | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

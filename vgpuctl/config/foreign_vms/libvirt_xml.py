@@ -101,6 +101,7 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         clock=_clock(source, domain),
         tpm=None if tpm is None else f"{source.at(line_of(tpm))}: <tpm>",
         hardware_uuid=None if uuid is None else f"{source.at(line_of(uuid))}: <uuid>",
+        arch=_arch(source, domain),
         left_out=(
             *left_out,
             *_find_differences(source, domain),
@@ -135,6 +136,12 @@ def _memory_mib(source: Source, domain: etree._Element, name: str = "memory") ->
     if unit.lower() not in _UNITS:
         raise source.error(line, f"{name} has the unit {unit[:60]!a}, which is not known")
     return scaled_mib(source.count(line, name, content(memory)), _UNITS[unit.lower()])
+
+
+def _arch(source: Source, domain: etree._Element) -> str | None:
+    kind = first(domain, "os", "type")
+    arch = attribute(kind, "arch")
+    return None if kind is None or arch is None else source.text(line_of(kind), "arch", arch)
 
 
 def _find_differences(source: Source, domain: etree._Element) -> list[str]:

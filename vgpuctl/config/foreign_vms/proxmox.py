@@ -36,7 +36,7 @@ _MARK = re.compile(
     r"^(ostype|scsihw|vmgenid|smbios1|bootdisk|cores|memory|(scsi|virtio|sata|ide|net|hostpci)\d{1,3}):", re.MULTILINE
 )
 _USED = frozenset(
-    {"bios", "cores", "memory", "name", "ostype", "sockets", "vcpus", "smbios1", "localtime", "tpmstate0"}
+    {"arch", "bios", "cores", "memory", "name", "ostype", "sockets", "vcpus", "smbios1", "localtime", "tpmstate0"}
 )
 _SILENT = frozenset({"boot", "bootdisk", "description", "digest", "meta", "scsihw", "tablet", "vmgenid"})
 """What means nothing for a guest elsewhere, or what every VM of vgpuctl has in its own way."""
@@ -100,7 +100,7 @@ def parse_text(source: Source, text: str) -> ForeignFile:
     position = source.at(1 if name is None else name.number)
     if os_type is not None and os_word in _UNKNOWN_SYSTEMS:
         notes.append(f"{source.at(os_type.number)}: ostype: {os_word} names no system: check os: in the spec")
-    smbios = values.get("smbios1")
+    smbios, arch = values.get("smbios1"), values.get("arch")
     has_uuid = smbios is not None and "uuid=" in smbios.value
     vm = ImportedVm(
         name="" if name is None else source.text(name.number, "name", name.value),
@@ -117,6 +117,7 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         clock=_clock(source, values, is_windows=is_windows),
         tpm=None if "tpmstate0" not in values else f"{source.at(values['tpmstate0'].number)}: tpmstate0",
         hardware_uuid=f"{source.at(smbios.number)}: smbios1" if smbios is not None and has_uuid else None,
+        arch=None if arch is None else source.text(arch.number, "arch", arch.value),
         notes=tuple(notes),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))

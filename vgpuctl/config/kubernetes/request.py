@@ -21,6 +21,7 @@ from vgpuctl.config.kubernetes.words import (
     HAMI,
     NVIDIA,
     ORION,
+    PERCENT,
     PLUGIN,
     WORDS,
     Amount,
@@ -121,6 +122,10 @@ def _option(name: str) -> str:
     return f"--assume {name}={word.choices[0][0] if word.choices else 4}"
 
 
+def _size(count: int, factor: float) -> str:
+    return f"{count} % of a GPU's memory" if factor == PERCENT else format_mib(int(count * factor))
+
+
 def _how_to_say(word: Word, count: int, assumed: Assumed) -> str:
     """Return the commands that say what one unit of a word is, the likely one first."""
     if word.any_number:
@@ -128,8 +133,7 @@ def _how_to_say(word: Word, count: int, assumed: Assumed) -> str:
         return f"if each GPU has {shares} shares: {assumed.command} --assume {word.name}={shares}"
     likely = sorted(word.choices, key=lambda choice: int(count * choice[1]) not in _PLAUSIBLE_MIB)
     return "; ".join(
-        f"if it is {format_mib(int(count * factor))}: {assumed.command} --assume {word.name}={name}"
-        for name, factor in likely
+        f"if it is {_size(count, factor)}: {assumed.command} --assume {word.name}={name}" for name, factor in likely
     )
 
 
@@ -235,7 +239,7 @@ class _Parts:
             case Amount.SHARES:
                 self._add_shares(word, count)
             case Amount.MEMORY:
-                self._memory_mib = int(count * self._factor(word, count))
+                self._add_memory(count, self._factor(word, count))
             case Amount.MEMORY_PERCENT:
                 self._memory_percent = Fraction(count)
             case Amount.CORES:
@@ -246,6 +250,12 @@ class _Parts:
                 self._mig, self._count = (count, None), 1
             case Amount.PRIORITY:
                 self._left_out.append(f"{word.name} {count}: vGPUs of one GPU have no priority over each other")
+
+    def _add_memory(self, count: int, factor: float) -> None:
+        if factor == PERCENT:
+            self._memory_percent = Fraction(count)
+        else:
+            self._memory_mib = int(count * factor)
 
     def add_orion(self, word: Word) -> None:
         """Add what OrionX has in the environment: MiB of memory, and percent of the cores, of each device."""

@@ -13,6 +13,8 @@ from enum import StrEnum
 from vgpuctl.value import Value, replace
 
 GIB = 1024
+PERCENT = 0.0
+"""The factor of a choice by which a unit of memory is one percent of a GPU's."""
 
 
 class Amount(StrEnum):
@@ -71,6 +73,8 @@ _QGPU = "elastic-ai/elastic-gpu, apis/elasticgpu/v1alpha1/types.go; Tencent Clou
 _GPUSHARE = "AliyunContainerService/gpushare-device-plugin, cmd/nvidia/main.go"
 _ACK = "kubeflow/arena, pkg/apis/types"
 _ACS = "Alibaba Cloud, GPU sharing on GPU-HPN nodes"
+_DYNAMIC_SMLU = f"{_HAMI}; the maker's device plugin, min-dsmlu-unit"
+_T9K = "T9k's manuals, resources of its scheduler"
 _4PARADIGM = "4paradigm/k8s-vgpu-scheduler, docs"
 _ORION = "virtaitech/orion, doc/quick-start"
 _MAKER = "the maker's device plugin"
@@ -124,6 +128,8 @@ WORDS = (
     _word("alibabacloud.com/gpu-core.percentage", "Alibaba's ACS", NVIDIA, Amount.CORES, _ACS),
     _word("alibabacloud.com/gpu-memory.percentage", "Alibaba's ACS", NVIDIA, Amount.MEMORY_PERCENT, _ACS),
     _word("virtaitech.com/gpu", ORION, NVIDIA, Amount.DEVICES, _ORION),
+    _word("tensorstack.dev/nvidia-gpu", "T9k", NVIDIA, Amount.DEVICES, _T9K),
+    _word("tensorstack.dev/nvidia-gpu-percent", "T9k", NVIDIA, Amount.MEMORY_PERCENT, _T9K),
     _word("amd.com/gpu", "AMD's device plugin", AMD, Amount.DEVICES, "ROCm/k8s-device-plugin, README"),
     _word("amd.com/gpumem", "AMD's device plugin", AMD, Amount.MEMORY, _HAMI),
     _word("amd.com/gpumem-percentage", "AMD's device plugin", AMD, Amount.MEMORY_PERCENT, _HAMI),
@@ -162,10 +168,17 @@ WORDS = (
         "cambricon.com",
         ("mlu", Amount.DEVICES, 1),
         ("vmlu", Amount.DEVICES, 1),
-        ("mlu.smlu.vmemory", Amount.MEMORY_PERCENT, 1),
         ("mlu.smlu.vcore", Amount.CORES, 1),
-        ("mlu370.smlu.vmemory", Amount.MEMORY_PERCENT, 1),
         ("mlu370.smlu.vcore", Amount.CORES, 1),
+    ),
+    Word(
+        "cambricon.com/mlu.smlu.vmemory",
+        HAMI,
+        "Cambricon",
+        Amount.MEMORY,
+        _DYNAMIC_SMLU,
+        choices=(("256MiB", 256), ("percent", PERCENT)),
+        pattern=r"cambricon\.com/mlu[0-9]{0,4}\.smlu\.vmemory",
     ),
     _word("cambricon.com/mlunum", "4paradigm's", "Cambricon", Amount.DEVICES, _4PARADIGM),
     _word("cambricon.com/mlumem", "4paradigm's", "Cambricon", Amount.MEMORY, _4PARADIGM),

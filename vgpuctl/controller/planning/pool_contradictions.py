@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vgpuctl.config import rules
-from vgpuctl.config.arguments import NONE, VM_MODES
+from vgpuctl.config.arguments import NONE, RENDERING_MODE, VM_MODES
 from vgpuctl.config.device_rules import find_device_contradictions
 from vgpuctl.config.rules import Problem
 from vgpuctl.controller.model import OnLogoff, PoolKind, ReadyWhen
@@ -94,6 +94,9 @@ def _check_vm(fields: Mapping[str, object]) -> Iterator[Problem]:
     if profiles:
         whole["profile"] = profiles[0] if isinstance(profiles, tuple) else profiles
     problems = [*rules.find_contradictions(whole), *find_device_contradictions(whole)]
+    if whole.get("mode") == RENDERING_MODE:
+        text = f"desktops of a pool have a GPU or a part of one; {RENDERING_MODE} is for VMs of create-vm and ensure-vm"
+        problems.append(Problem(("mode",), text))
     if whole.get("mode") in (None, *VM_MODES):
         problems += rules.find_missing_fields(whole)
     for problem in problems:

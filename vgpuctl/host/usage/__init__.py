@@ -2,7 +2,8 @@
 """The use of the host's GPUs; implements `ports.devices.UsageReader`.
 
 A process of its own (`child`) asks the drivers: one that hangs in the kernel cannot be ended, so it is left alone and
-another one takes its place. `programs` asks programs of the operator.
+another one takes its place. It also runs makers' programs (`maker_tools`). `programs` asks programs of the operator,
+whose values count instead of all but NVML's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from vgpuctl.host.usage.nvml_locks import changing
 from vgpuctl.host.usage.processes import LineProcess
-from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
+from vgpuctl.model.usage import NVML_SOURCE, ProcessUse, ReaderProgram, UsageSample, UsageTarget
 from vgpuctl.value import replace
 
 DEADLINE_SECONDS = 10.0
@@ -66,11 +67,14 @@ class HostUsage:
             sources = {target.source for target in targets}
             failed = dict.fromkeys(sorted(sources), problem)
             sample = replace(sample, failed_sources=failed, nvml_hangs=self._is_hanging)
-        gpus, vgpus, failed = run_programs(programs, frozenset(gpu.address for gpu in sample.gpus))
+        known = frozenset(gpu.address for gpu in sample.gpus if gpu.source == NVML_SOURCE)
+        gpus, vgpus, failed = run_programs(programs, known)
+        read_by_program = {gpu.address for gpu in gpus}
+        vgpus_by_program = {vgpu.gpu for vgpu in vgpus}
         return replace(
             sample,
-            gpus=(*sample.gpus, *gpus),
-            vgpus=(*sample.vgpus, *vgpus),
+            gpus=(*(gpu for gpu in sample.gpus if gpu.address not in read_by_program), *gpus),
+            vgpus=(*(vgpu for vgpu in sample.vgpus if vgpu.gpu not in vgpus_by_program), *vgpus),
             failed_sources={**sample.failed_sources, **failed},
             duration_seconds=time.monotonic() - start,
         )

@@ -18,8 +18,9 @@ from typing import Any
 
 from vgpuctl.host.nvml.library import load_pynvml
 from vgpuctl.host.nvml.usage import NvmlUsage
+from vgpuctl.host.usage.maker_tools import ToolRunner
 from vgpuctl.host.usage.nvml_locks import reading
-from vgpuctl.host.usage.sysfs_use import read_gpu
+from vgpuctl.host.usage.sysfs_use import add_sysfs, read_gpu
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.usage import NVML_SOURCE, SYSFS_SOURCE, GpuUse, UsageSample, VgpuUse
 
@@ -27,7 +28,7 @@ from vgpuctl.model.usage import NVML_SOURCE, SYSFS_SOURCE, GpuUse, UsageSample, 
 def main() -> int:
     """Answer until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is its parent's
-    reader = UsageProcess(Path(sys.argv[1]))
+    reader = UsageProcess(Path(sys.argv[1]), ToolRunner())
     for line in sys.stdin:
         request = json.loads(line)
         answer: object
@@ -42,11 +43,12 @@ def main() -> int:
 
 
 class UsageProcess:
-    """What the process keeps between two requests. `run_dir`: see the module."""
+    """What the process keeps between two requests. `run_dir`: see the module; `tools`: programs of other makers."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, tools: ToolRunner) -> None:
         self._run_dir = run_dir
         self._nvml = NvmlUsage(time.monotonic)
+        self._tools = tools
 
     def read(self, targets: list[tuple[str, str, str]]) -> UsageSample:
         """Return the use of GPUs, each an address, its directory in sysfs, and its source."""
@@ -64,14 +66,25 @@ class UsageProcess:
                         driver, gpus, vgpus = self._nvml.read(load_pynvml(), addresses)
             except Exception as error:  # noqa: BLE001 - pynvml's errors have no common base before it is loaded
                 failed[NVML_SOURCE] = _one_line(error)
-        for address, path, source in targets:
-            if source == SYSFS_SOURCE:
-                try:
-                    gpus.append(read_gpu(address, path))
-                except OSError as error:
-                    failed[SYSFS_SOURCE] = f"{address}: {error.strerror}"
+        others, other_vgpus, problems = self._read_others([target for target in targets if target[2] != NVML_SOURCE])
+        failed |= problems
         duration = time.monotonic() - start
-        return UsageSample(began, duration, tuple(gpus), tuple(vgpus), driver, failed, nvml_paused=is_paused)
+        return UsageSample(
+            began, duration, (*gpus, *others), (*vgpus, *other_vgpus), driver, failed, nvml_paused=is_paused
+        )
+
+    def _read_others(self, targets: list[tuple[str, str, str]]) -> tuple[list[GpuUse], list[VgpuUse], dict[str, str]]:
+        """Return the use of GPUs that NVML does not know: as their maker's program tells it, the rest from sysfs."""
+        reading, failed = self._tools.read(source for _, _, source in targets if source != SYSFS_SOURCE)
+        uses = {use.address: use for use in reading.gpus}
+        gpus: list[GpuUse] = []
+        for address, path, _ in targets:
+            try:
+                gpus.append(add_sysfs(uses.get(address), read_gpu(address, path)))
+            except OSError as error:
+                failed[SYSFS_SOURCE] = f"{address}: {error.strerror}"
+        present = {gpu.address for gpu in gpus}
+        return gpus, [vgpu for vgpu in reading.vgpus if vgpu.gpu in present], failed
 
     def read_processes(self, gpu: str) -> object:
         """Return the guests' processes on a GPU; None where NVML does not report them."""

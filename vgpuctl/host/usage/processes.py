@@ -10,12 +10,29 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from vgpuctl.host.commands import PATH
 
+if TYPE_CHECKING:
+    import subprocess
+
 _CHUNK_BYTES = 1 << 16
 _REAP_SECONDS = 1.0
+
+
+class LateProgram(TimeoutError):
+    """A program did not end in time. It was killed; one that hangs in the kernel ends when the kernel lets it."""
+
+    def __init__(self, text: str, child: subprocess.Popen[bytes]) -> None:
+        super().__init__(text)
+        self.pid = child.pid
+        self._child = child
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended meanwhile."""
+        return self._child.poll() is not None
 
 
 def read_output(argv: Sequence[str], *, user: str | None, deadline_seconds: float, max_bytes: int) -> bytes:
@@ -23,7 +40,7 @@ def read_output(argv: Sequence[str], *, user: str | None, deadline_seconds: floa
 
     Raises:
         OSError: there is no such user, it could not be started, prints too much, or ended with another status than 0.
-        TimeoutError: the deadline passed; the command was killed with what it started.
+        LateProgram: the deadline passed; the command was killed with what it started.
     """
     import subprocess  # slow to load
 
@@ -52,7 +69,7 @@ def read_output(argv: Sequence[str], *, user: str | None, deadline_seconds: floa
         output = _read_to_end(child.stdout, deadline, max_bytes)
         status = child.wait(max(0.1, deadline - time.monotonic()))
     except (TimeoutError, subprocess.TimeoutExpired):
-        raise TimeoutError(f"it did not end within {deadline_seconds:g} s") from None
+        raise LateProgram(f"it did not end within {deadline_seconds:g} s", child) from None
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)  # also what it left behind in its session

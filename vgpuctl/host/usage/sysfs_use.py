@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.usage import SYSFS_SOURCE, EngineUse, GpuUse
 from vgpuctl.regular_file import read_regular_file
+from vgpuctl.value import field_names, replace
 
 _MICRO, _MILLI = 1e6, 1e3
 _SENSORS = {"edge": "gpu", "pkg": "gpu", "junction": "hotspot", "mem": "memory", "vram": "memory"}
@@ -45,6 +46,15 @@ def read_gpu(address: str, path: str) -> GpuUse:
         vbios=_text(f"{path}/vbios_version"),
         pcie_link_width_lanes=_number(f"{path}/current_link_width"),
     )
+
+
+def add_sysfs(use: GpuUse | None, sysfs: GpuUse) -> GpuUse:
+    """Return a GPU's use with what its maker's program leaves unknown from sysfs."""
+    if use is None:
+        return sysfs
+    unknown = GpuUse(use.address, use.source)
+    missing = [name for name in field_names(use) if getattr(use, name) == getattr(unknown, name)]
+    return replace(use, **{name: getattr(sysfs, name) for name in missing if name not in ("address", "source")})
 
 
 def _is_answering(path: str) -> bool:

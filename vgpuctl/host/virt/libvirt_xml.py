@@ -129,6 +129,7 @@ def parse_capabilities(root: _Element, *, kvm: bool, enrolled_keys: bool) -> Hyp
     secure boot is installed, with or without keys: libvirt 11.3 does not report which.
     """
     uefi = _offers(root, "os/enum[@name='firmware']", "efi")
+    graphics = "devices/graphics[@supported='yes']/enum[@name='type']"
     has_crb = _offers(root, "devices/tpm[@supported='yes']/enum[@name='model']", "tpm-crb")
     has_emulator = _offers(root, "devices/tpm[@supported='yes']/enum[@name='backendModel']", "emulator")
     return HypervisorCapabilities(
@@ -139,6 +140,7 @@ def parse_capabilities(root: _Element, *, kvm: bool, enrolled_keys: bool) -> Hyp
         tpm=has_crb and has_emulator,
         arch=find_text(root, "arch") or X86_64,
         machine=find_text(root, "machine") or MACHINES[X86_64],
+        has_opengl=_offers(root, graphics, "egl-headless") if root.find(graphics) is not None else None,
     )
 
 

@@ -154,8 +154,10 @@ class GpuResult(Value):
     names of VMs that it is reserved for, empty for all.
 
     `pcie_switch`: the upstream port of the PCIe switch that the GPU is behind, null if it is behind none.
-    `mixed_size` is null if the GPU does not support mixed sizes, or that is not known. `scheduler` is null if its
-    driver has none that vgpuctl knows, and host.yaml configures none.
+    `mixed_size` is null if the GPU does not support mixed sizes, or that is not known. `compute_partition`,
+    `memory_partition`: the modes of an AMD GPU, such as SPX and NPS1, null without such modes. `scheduler` is null if
+    its driver has none that vgpuctl knows, and host.yaml configures none. `render_node`: the device node through which
+    QEMU can draw on it for VMs of mode virtio-gpu, null if its driver has none; `draws_for`: the names of those VMs.
     """
 
     address: str
@@ -175,7 +177,11 @@ class GpuResult(Value):
     allowed_profiles: tuple[str, ...] | None
     reserved_for: tuple[str, ...]
     mixed_size: bool | None
+    compute_partition: str | None
+    memory_partition: str | None
     scheduler: SchedulerResult | None
+    render_node: str | None
+    draws_for: tuple[str, ...]
 
 
 class FunctionResult(Value):

@@ -144,6 +144,8 @@ class HostGpuResult(Value):
     reserved_for: tuple[str, ...] | None
     mig: Literal["off"] | tuple[str, ...] | Mapping[str, int] | None
     mixed_size: bool | None
+    compute_partition: str | None
+    memory_partition: str | None
     reason: str | None
     vf_memory: str | None = None
 

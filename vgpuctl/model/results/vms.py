@@ -215,7 +215,8 @@ class VmRowResult(Value):
     program made it with a vGPU, VF or whole GPU, and the adopt command would probably take it over. `desktop`: the mark
     of a pool's desktop in its record, null for other VMs. `prepared`: prepare-vm kept its first disk. `stop_reason`:
     why it is off, in libvirt's words (shutdown, destroyed, crashed, failed, saved); null while it runs, and where
-    libvirt does not know, as after a boot of the host. `off_after_setup`: as in `VmResult`.
+    libvirt does not know, as after a boot of the host. `off_after_setup`: as in `VmResult`. `render_gpu`: the GPU on
+    which QEMU draws for the guest (mode virtio-gpu), or its device node where no GPU has that now; null for other VMs.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -242,6 +243,7 @@ class VmRowResult(Value):
     prepared: bool | None
     stop_reason: str | None
     off_after_setup: bool | None
+    render_gpu: str | None
     vgpus: tuple[VgpuResult, ...]
 
 
@@ -251,8 +253,8 @@ class VmResult(Value):
     `spread_group`: the group whose VMs are on different GPUs, null for none. `hugepages`: the size of its memory's huge
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
-    console. `owner`, `account`, `generation`, `ownership`, `image`, `desktop`, `prepared`, `stop_reason`: as in
-    `VmRowResult`. `off_after_setup`: its guest shuts down once it was set up. `cloud_init`,
+    console. `owner`, `account`, `generation`, `ownership`, `image`, `desktop`, `prepared`, `stop_reason`, `render_gpu`:
+    as in `VmRowResult`. `off_after_setup`: its guest shuts down once it was set up. `cloud_init`,
     `network_config`: the files that its seed for cloud-init was made from, null without one. `guest_sharing`: how the
     programs of its guest share its GPU, "none" where nothing is set up for that, null without a record. `license`: the
     name of the license that its guest is given, or "none"; whether NVIDIA's driver there has one now is in
@@ -309,6 +311,7 @@ class VmResult(Value):
     desktop: DesktopMark | None
     prepared: bool | None
     stop_reason: str | None
+    render_gpu: str | None
     vgpus: tuple[VgpuResult, ...]
     disks: tuple[DiskResult, ...]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vgpuctl.backends import backend_for, backend_of_mode
+from vgpuctl.config.arguments import RENDERING_MODE
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity
 from vgpuctl.gpu.division import name_holders
@@ -47,7 +48,7 @@ def choose_vgpus(
     uuid: str,
     kept_profiles: Sequence[str] = (),
 ) -> tuple[AssignedVgpu, ...]:
-    """Return the vGPUs that a new VM would get, after checking the host's prerequisites.
+    """Return the vGPUs that a new VM would get, after checking the host's prerequisites; none in mode virtio-gpu.
 
     `kept_profiles`: the profiles of the vGPUs that the VM already has and keeps.
 
@@ -59,6 +60,8 @@ def choose_vgpus(
         return _choose_by_profile(snapshot, request, uuid, kept_profiles)
     if request.mode == "sriov":
         return _choose_vfs(snapshot, request, uuid)
+    if request.mode == RENDERING_MODE:
+        return ()
     return choose_whole_gpus(snapshot, request, vm_name(request, uuid), uuid)
 
 
@@ -141,10 +144,11 @@ def _refuse_no_types(snapshot: Snapshot, request: VmRequest) -> None:
     non_vgpu_gpus = [g for g in gpus if not backend_for(g.backend).creates_devices]
     if non_vgpu_gpus:
         gpu = non_vgpu_gpus[0]
-        mode = backend_for(gpu.backend).mode
+        whole = f"vgpuctl create-vm --mode {backend_for(gpu.backend).mode} --gpu {gpu.address}"
+        slicing = maker_of(gpu).slicing
         raise HostCannot(
             f"no GPU offers vGPUs: {gpu.address} ({gpu.model}) is in mode {gpu.mode}, driver {gpu.driver or 'none'}",
-            hint=f"{vgpu_driver_hint(gpu)}; or pass it on whole: vgpuctl create-vm --mode {mode} --gpu {gpu.address}",
+            hint=f"{slicing}: {whole}" if slicing else f"{vgpu_driver_hint(gpu)}; or pass it on whole: {whole}",
             check="mode",
             gpu=gpu.address,
         )

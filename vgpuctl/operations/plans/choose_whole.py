@@ -34,7 +34,7 @@ def choose_whole_gpus(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str
         NoCapacity: fewer are free than requested; the message has both numbers, and the reason for each GPU.
         NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: why the only GPU, or a named one, cannot be given.
     """
-    gpus, excluded = _candidate_gpus(snapshot, request.constraints, uuid)
+    gpus, excluded = candidate_gpus(snapshot, request.constraints, uuid)
     if names_each_gpu(request) and not excluded and len(gpus) == request.gpus:
         return _give_all(snapshot, request, gpus, _gpus_of_vm(snapshot, uuid), vm)
     offer = offer_whole_gpus(snapshot, request, vm, uuid)
@@ -64,7 +64,7 @@ def offer_whole_gpus(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str)
     Raises:
         NoCapacity, NotFound: the request excludes every GPU, or names one that the host does not have.
     """
-    gpus, excluded = _candidate_gpus(snapshot, request.constraints, uuid)
+    gpus, excluded = candidate_gpus(snapshot, request.constraints, uuid)
     beside = _gpus_of_vm(snapshot, uuid)
     restricted = excluded | _restrictions(snapshot, request, gpus, vm)
     open_gpus = [g for g in gpus if g.address not in restricted]
@@ -98,12 +98,14 @@ def choose_vf_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str) ->
     Raises:
         NoCapacity, NotFound, Stuck: as `choose_whole_gpus`.
     """
-    return _least_taken(snapshot, request, _candidate_gpus(snapshot, request.constraints, uuid)[0], vm)
+    return _least_taken(snapshot, request, candidate_gpus(snapshot, request.constraints, uuid)[0], vm)
 
 
 def _give(snapshot: Snapshot, request: VmRequest, gpu: Gpu, fellows: frozenset[str] = frozenset()) -> Functions:
     backend = backend_of_mode(request.mode)
-    return backend.assign(snapshot, gpu, force_console=request.force_console, fellows=fellows)
+    return backend.assign(
+        snapshot, gpu, force_console=request.force_console, force_reset=request.force_reset, fellows=fellows
+    )
 
 
 def _give_all(snapshot: Snapshot, request: VmRequest, gpus: Sequence[Gpu], beside: Sequence[Gpu], vm: str) -> Functions:
@@ -193,7 +195,7 @@ def _least_taken(snapshot: Snapshot, request: VmRequest, gpus: Sequence[Gpu], vm
     return (free or usable or list(gpus))[0]
 
 
-def _candidate_gpus(snapshot: Snapshot, requested: GpuConstraints, uuid: str) -> tuple[tuple[Gpu, ...], dict[str, str]]:
+def candidate_gpus(snapshot: Snapshot, requested: GpuConstraints, uuid: str) -> tuple[tuple[Gpu, ...], dict[str, str]]:
     """Return the GPUs that a request for whole GPUs or plain VFs can choose from, and why it excludes others.
 
     Raises:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.arguments import DEFAULT_DISK_GIB, WINDOWS_11
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
+from vgpuctl.makers import maker_of, support_warnings
 from vgpuctl.model.guest_driver import GuestDriver
 from vgpuctl.model.numbers import format_bytes, format_mib
 from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, PoolInfo
@@ -31,6 +32,7 @@ from vgpuctl.operations.plans.guest_devices import (
 )
 from vgpuctl.operations.plans.guest_driver import check_guest_driver
 from vgpuctl.operations.plans.guest_setup import check_guest_setup
+from vgpuctl.operations.plans.rendering import check_rendering
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
@@ -72,7 +74,8 @@ class HostFacts(Value):
     each function.
     `chains`: who already uses which file. `image_hints`: for a path without an image, the hint that names images.
     `file_system_bytes`: the size of the file system that holds the pool, or would hold it. `guest`: what the network
-    cards, CPUs and huge pages of the request need. `driver`: the one that the guest is to get.
+    cards, CPUs and huge pages of the request need. `driver`: the one that the guest is to get. `render_links`: the
+    names that udev gives the GPUs' nodes, for a request that needs one.
     """
 
     capabilities: HypervisorCapabilities
@@ -87,6 +90,7 @@ class HostFacts(Value):
     file_system_bytes: int | None = None
     guest: GuestHost = GuestHost()
     driver: GuestDriver | None = None
+    render_links: frozenset[str] = frozenset()
 
 
 def check_facts(
@@ -98,6 +102,7 @@ def check_facts(
         HostCannot, InvalidInput, NotFound, NoSpace, InUse: as the message says.
     """
     check_windows(request, facts.capabilities)
+    check_rendering(request, facts.capabilities)
     refuse_excess_memory(request.memory_mib, facts.host_memory_mib)
     check_guest_devices(snapshot, request, vgpus, facts.guest, vms)
     _check_cloud_init(request)
@@ -113,7 +118,17 @@ def check_facts(
         check_pool(request.storage_pool, facts.pool)
         check_full_size(facts.pool, _disk_sizes(request, facts), vms=vms)
     _check_sizes(request, facts)
-    return (*warnings, *setup_warnings)
+    return (*warnings, *setup_warnings, *_maker_warnings(snapshot, vgpus, facts.capabilities))
+
+
+def _maker_warnings(
+    snapshot: Snapshot, vgpus: tuple[AssignedVgpu, ...], capabilities: HypervisorCapabilities
+) -> tuple[str, ...]:
+    """Return what the makers of the chosen GPUs say about such vGPUs; what concerns the machine q35 is for x86 only."""
+    chosen = [(gpu, vgpu) for vgpu in vgpus if (gpu := snapshot.gpu(vgpu.gpu)) is not None and vgpu.profile is not None]
+    about_types = (maker_of(gpu).type_warning(vgpu.profile or "") for gpu, vgpu in chosen if capabilities.is_x86)
+    about_gpus = support_warnings(gpu for gpu, _ in chosen)
+    return tuple(dict.fromkeys((*about_gpus, *(text for text in about_types if text is not None))))
 
 
 def refuse_excess_memory(requested_mib: int, host_mib: int | None) -> None:

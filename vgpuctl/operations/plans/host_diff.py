@@ -30,12 +30,13 @@ from vgpuctl.model.numbers import format_size
 from vgpuctl.model.results.gpus import PartitionResult
 from vgpuctl.model.results.host import DifferenceResult, HostGpuResult, RemovedResult
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
-from vgpuctl.operations.plans.layout import target_vf_count
+from vgpuctl.operations.plans.layout import chooses_vf_count, target_vf_count
 from vgpuctl.operations.plans.schedulers import can_set_scheduler, has_scheduler, needs_scheduler_change
 from vgpuctl.scheduler.limits import running_scheduler, satisfies, spec_from_state
 from vgpuctl.value import Value, as_dict, replace
 
-_DEVICE_KEYS = ("mode", "vfs", "vf_memory", "mig", "mixed_size", "scheduler")
+_MODE_KEYS = ("compute_partition", "memory_partition")
+_DEVICE_KEYS = ("mode", "vfs", "vf_memory", "mig", "mixed_size", "scheduler", *_MODE_KEYS)
 _MODES = (GpuMode.VGPU, GpuMode.SRIOV, GpuMode.PASSTHROUGH)
 
 
@@ -49,7 +50,7 @@ def current_gpu_spec(gpu: Gpu) -> GpuSpec:
     mode = next((m for m in (gpu.desired_mode, observed_mode) if m is not None and _is_mode_applied(gpu, m)), None)
     return GpuSpec(
         mode=None if mode is None else str(mode),
-        vfs=gpu.vfs_enabled if mode is GpuMode.SRIOV else None,
+        vfs=gpu.vfs_enabled if mode is not None and chooses_vf_count(gpu, mode) else None,
         vf_memory=_current_vf_memory(gpu) if mode is GpuMode.SRIOV else None,
         cordoned=gpu.cordoned or None,
         scheduler=_current_scheduler(gpu),
@@ -57,6 +58,8 @@ def current_gpu_spec(gpu: Gpu) -> GpuSpec:
         reserved_for=gpu.reserved_for or None,
         mig=_current_mig(gpu) if mode is GpuMode.VGPU else None,
         mixed_size=gpu.mixed_size or None if mode is GpuMode.VGPU else None,
+        compute_partition=gpu.compute_partition if mode is GpuMode.SRIOV else None,
+        memory_partition=gpu.memory_partition if mode is GpuMode.SRIOV else None,
         reason=gpu.reason,
     )
 
@@ -126,6 +129,11 @@ def diff_gpu(gpu: Gpu, configured: GpuSpec) -> tuple[DifferenceResult, ...]:
         *_diff_mode(gpu, configured, current),
         *_diff_partition(gpu, configured, current),
         *_diff_scheduler(gpu, configured, current),
+        *(
+            DifferenceResult(key, desired, getattr(gpu, key))
+            for key in _MODE_KEYS
+            if (desired := getattr(configured, key)) is not None and desired != getattr(gpu, key)
+        ),
     ]
     for key in ("cordoned", "profiles", "reserved_for", "reason"):
         desired, observed = (dump_value(getattr(spec, key)) or None for spec in (configured, current))
@@ -262,6 +270,8 @@ def merged_gpu_spec(gpu: Gpu, configured: GpuSpec) -> GpuSpec:
     if values["mode"] == GpuMode.VGPU:
         values["mig"] = current.mig if configured.mig is None else configured.mig
         values["mixed_size"] = (current.mixed_size if configured.mixed_size is None else configured.mixed_size) or None
+    if values["mode"] == GpuMode.SRIOV and values["vfs"] == current.vfs:
+        values |= {key: getattr(configured, key) or getattr(current, key) for key in _MODE_KEYS}
     keeps_scheduler = values["mode"] == GpuMode.UNMANAGED or has_scheduler(gpu, configured.mode or current.mode)
     scheduler = configured.scheduler or (current.scheduler if keeps_scheduler else None)
     return replace(configured, **values, cordoned=configured.cordoned or None, scheduler=scheduler)
@@ -278,6 +288,8 @@ def gpu_settings(spec: GpuSpec) -> HostGpuResult:
         reserved_for=spec.reserved_for or None,
         mig=None if spec.mig is None else dict(spec.mig.vgpus) or spec.mig.instances or "off",
         mixed_size=spec.mixed_size,
+        compute_partition=spec.compute_partition,
+        memory_partition=spec.memory_partition,
         reason=spec.reason,
         vf_memory=spec.vf_memory,
     )

@@ -12,7 +12,7 @@ from vgpuctl.config.kubernetes.pods import PodTemplate
 from vgpuctl.config.kubernetes.request import DeviceRequest
 from vgpuctl.config.vm_spec import VM_SHAPE, build_request
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.makers import maker_of, own_vf_setting
+from vgpuctl.makers import disable_vfs_hint, maker_of, sets_vfs_at_load
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
@@ -121,10 +121,9 @@ def _is_passed_through(gpu: Gpu) -> bool:
 
 def _passthrough_command(gpu: Gpu) -> str:
     """Return what makes a GPU one for passthrough; some drivers alone turn VFs off."""
-    setting = own_vf_setting(gpu.driver) if gpu.vfs_enabled else None
-    if setting is None:
+    if not (sets_vfs_at_load(gpu) and gpu.vfs_enabled):
         return f"vgpuctl set-mode {gpu.address} passthrough"
-    return f"{gpu.address} has {count_text(gpu.vfs_enabled, 'VF')} on, and is a whole GPU without: {setting}"
+    return f"{gpu.address} has {count_text(gpu.vfs_enabled, 'VF')}, which stay on: {disable_vfs_hint(gpu)}"
 
 
 def _whole_fit(gpus: Sequence[Gpu], chosen: Sequence[Gpu], count: int, first: tuple[str, ...]) -> PodFit:

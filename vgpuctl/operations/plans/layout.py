@@ -9,7 +9,14 @@ from collections.abc import Iterable
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.makers import maker_of, own_vf_setting, vfs_are_for_vgpus, vgpu_driver_hint
+from vgpuctl.makers import (
+    disable_vfs_hint,
+    maker_of,
+    sets_vfs_at_load,
+    vfs_are_for_vgpus,
+    vgpu_driver_hint,
+    vgpus_take_vfs,
+)
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.hint_commands import detach_command, off_command, stop_command
 from vgpuctl.model.numbers import count_text, format_size
@@ -27,8 +34,9 @@ def target_vf_count(gpu: Gpu, mode: str, vfs: int | None) -> int:
         InvalidInput: this number is impossible.
         HostCannot: the GPU or its driver has no such mode, or cannot set another number.
     """
-    if vfs is not None and (mode not in ("vgpu", "sriov") or not 1 <= vfs <= gpu.vfs_total):
-        valid = f"1 to {gpu.vfs_total}" if mode in ("vgpu", "sriov") and gpu.vfs_total else "no --vfs"
+    maximum = min(gpu.vfs_total, maker_of(gpu).max_plain_vfs)
+    if vfs is not None and (mode not in ("vgpu", "sriov") or not 1 <= vfs <= maximum):
+        valid = f"1 to {maximum}" if mode in ("vgpu", "sriov") and maximum else "no --vfs"
         raise InvalidInput(f"--vfs {vfs} is not valid for {gpu.address} in mode {mode}: {valid}", gpu=gpu.address)
     if mode == "unmanaged":
         return gpu.vfs_enabled
@@ -38,7 +46,14 @@ def target_vf_count(gpu: Gpu, mode: str, vfs: int | None) -> int:
     return vf_count
 
 
+def chooses_vf_count(gpu: Gpu, mode: str) -> bool:
+    """Return whether an administrator chooses the number of VFs that a GPU has in a mode."""
+    return mode == "sriov" or (mode == "vgpu" and vgpus_take_vfs(gpu))
+
+
 def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
+    if vgpus_take_vfs(gpu):
+        return vfs or gpu.vfs_enabled or min(gpu.vfs_total, maker_of(gpu).max_plain_vfs)
     if backend_for(gpu.backend).creates_devices:
         vf_count = gpu.vfs_enabled
     elif vfs_are_for_vgpus(gpu) and gpu.backend is None:
@@ -60,7 +75,7 @@ def _plain_vf_count(gpu: Gpu, vfs: int | None) -> int:
         raise _no_mode_error(gpu, "sriov", hint)
     if not gpu.vfs_total or backend_for(gpu.backend).creates_devices:
         raise _no_mode_error(gpu, "sriov", "turn on SR-IOV and ARI in the firmware; lspci -vvs " + gpu.address)
-    return vfs or gpu.vfs_enabled or gpu.vfs_total
+    return vfs or gpu.vfs_enabled or min(gpu.vfs_total, maker_of(gpu).max_plain_vfs)
 
 
 def _no_mode_error(gpu: Gpu, mode: str, hint: str) -> HostCannot:
@@ -75,19 +90,20 @@ def _no_mode_error(gpu: Gpu, mode: str, hint: str) -> HostCannot:
 def _require_vf_switch(gpu: Gpu, vf_count: int) -> None:
     """Refuse a number that the driver does not accept, or a GPU whose VFs no driver can switch now."""
     facts = {"gpu": gpu.address, "vfs": vf_count, "vfs_enabled": gpu.vfs_enabled}
-    setting = own_vf_setting(gpu.driver)
-    if setting is not None:
+    if sets_vfs_at_load(gpu) and not vf_count:
         raise HostCannot(
-            f"the driver {gpu.driver} of {gpu.address} sets the number of VFs: {gpu.vfs_enabled} are on, "
-            f"not {vf_count}",
-            hint=setting,
+            f"the driver {gpu.driver} of {gpu.address} turns on 1 VF at least, so no VM can have the GPU itself",
+            hint=disable_vfs_hint(gpu),
             check="vfs-fixed",
             **facts,
         )
     if gpu.driver in HARMLESS_DRIVERS:
+        bind = f"bind it to its own driver: echo {gpu.address} > /sys/bus/pci/drivers_probe"
+        if gpu.driver is None and maker_of(gpu).sets_vfs_at_load:
+            bind = f"load its driver: modprobe {maker_of(gpu).vgpu_driver}"
         raise HostCannot(
             f"{gpu.address} has the driver {gpu.driver or 'none'}, which cannot turn VFs on or off",
-            hint=f"stop what uses it, then bind it to its own driver: echo {gpu.address} > /sys/bus/pci/drivers_probe",
+            hint=f"stop what uses it, then {bind}",
             check="driver",
             **facts,
         )
@@ -150,6 +166,7 @@ def refuse_vf_memory(gpu: Gpu, mode: str | None, vf_count: int, memory_mib: int 
 def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int, *, recreates_vfs: bool = False) -> tuple[Vm, ...]:
     """Return the running VMs that must stop while the GPU changes to this number of VFs, sorted by name.
 
+    `recreates_vfs`: its VFs are new afterwards, also with the number that it has now.
     While libvirt is unavailable, nobody knows which VMs run, so this returns none. The step that removes VFs then fails
     if a process still holds one.
 
@@ -162,6 +179,9 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int, *, recreates_vfs: 
         return ()
     _refuse_host_use(gpu)
     remaining_functions = {f.address for f in gpu.functions[:vf_count]}
+    present = [v for v in taken if v.present and v.function == gpu.address]
+    if present and vgpus_take_vfs(gpu):
+        raise _in_use_error(snapshot, gpu, present, "and its driver changes the number of VFs only without a vNPU")
     host_vgpus = [v for v in taken if v.name is not None and v.present]
     if host_vgpus:
         raise _in_use_error(snapshot, gpu, host_vgpus, "which host.yaml has")
@@ -213,7 +233,7 @@ def refuse_unresponsive_vms(gpu: Gpu, vms: Iterable[Vm]) -> None:
         )
 
 
-def refuse_running_vms(gpu: Gpu, vms: Iterable[Vm]) -> None:
+def refuse_running_vms(gpu: Gpu, vms: Iterable[Vm], why: str = "changing the number of VFs removes theirs") -> None:
     """Refuse to remove VFs of running VMs.
 
     Raises:
@@ -222,7 +242,7 @@ def refuse_running_vms(gpu: Gpu, vms: Iterable[Vm]) -> None:
     names = [vm.name for vm in vms]
     if names:
         raise InUse(
-            f"{gpu.address} is in use by {', '.join(names)}: changing the number of VFs removes theirs",
+            f"{gpu.address} is in use by {', '.join(names)}: {why}",
             hint="use --drain: it shuts them down, changes the GPU and starts them again",
             gpu=gpu.address,
             vms=names,

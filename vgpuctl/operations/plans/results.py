@@ -12,6 +12,7 @@ from vgpuctl.config.arguments import DEFAULT_PLACEMENT_POLICY, NONE
 from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.room import divide
+from vgpuctl.makers import offers_profiles_with_vfs, support_warnings
 from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode, Ownership, Vgpu, VgpuType
 from vgpuctl.model.guest_report import GuestReport
@@ -139,6 +140,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         desktop=vm.record.desktop if vm.record else None,
         prepared=None if vm.record is None else vm.record.prepared_disk is not None,
         stop_reason=vm.stop_reason,
+        render_gpu=snapshot.render_gpu(vm),
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -258,6 +260,7 @@ def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmR
         prepared=None if vm.record is None else vm.record.prepared_disk is not None,
         stop_reason=vm.stop_reason,
         off_after_setup=_recorded_value(vm, "off_after_setup"),
+        render_gpu=snapshot.render_gpu(vm),
         vgpus=_vgpus_of(snapshot, vm),
     )
 
@@ -294,18 +297,24 @@ def gpu_result(snapshot: Snapshot, gpu: Gpu) -> GpuResult:
         allowed_profiles=gpu.allowed_profiles,
         reserved_for=gpu.reserved_for,
         mixed_size=gpu.mixed_size,
+        compute_partition=gpu.compute_partition,
+        memory_partition=gpu.memory_partition,
         scheduler=scheduler_summary(gpu),
+        render_node=gpu.render_node,
+        draws_for=tuple(sorted(vm.name for vm in snapshot.vms_drawn_by(gpu))),
     )
 
 
 def gpu_warnings(gpus: Iterable[Gpu]) -> tuple[str, ...]:
     """Return what people must know about these GPUs."""
-    return tuple(
-        f"{g.address} ({g.model}): its VFs are off, 0 of {g.vfs_total} enabled; it offers profiles only when they "
-        "are on"
+    gpus = tuple(gpus)
+    vfs_off = (
+        f"{g.address} ({g.model}): its VFs are off, 0 of {g.vfs_total} enabled; it "
+        f"{'offers profiles' if offers_profiles_with_vfs(g) else 'gives VMs VFs'} only when they are on"
         for g in gpus
         if g.backend is None and g.vfs_total and not g.vfs_enabled and g.desired_mode not in MODES_WITHOUT_VFS
     )
+    return (*vfs_off, *support_warnings(gpus))
 
 
 def gpu_details(snapshot: Snapshot, gpu: Gpu, scheduler: SchedulerDetails) -> GpuDetailsResult:
@@ -369,9 +378,9 @@ def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, 
         if field.shown is not None and (value := getattr(request, field.attribute)) is not field.empty
     }
     sources = dict(request.sources)
-    if request.mode != "vgpu":
+    if request.mode in (GpuMode.SRIOV, GpuMode.PASSTHROUGH):
         values["gpus"] = request.gpus
-    if request.mode != "passthrough":
+    if request.mode in (GpuMode.VGPU, GpuMode.SRIOV):
         values["placement"] = request.placement or placement.policy or DEFAULT_PLACEMENT_POLICY
         default_source = "host.yaml" if placement.policy is not None else "default"
         sources["placement"] = "given" if request.placement is not None else default_source

@@ -29,7 +29,7 @@ from vgpuctl.config.vm_request import (
 )
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
-from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.gpu import VgpuType, address_of_render_link
 from vgpuctl.model.guest_driver import is_driver_disc
 from vgpuctl.model.numbers import format_mib, format_ranges
 from vgpuctl.model.snapshot import Snapshot
@@ -187,8 +187,9 @@ def count_devices(vgpus: Iterable[AssignedVgpu]) -> int:
 
 
 def record_gpus(vm: Vm) -> set[str]:
-    """Return the addresses of the GPUs that hold a VM's vGPUs."""
-    return {v.gpu for v in vm.record.vgpus} if vm.record else set()
+    """Return the addresses of the GPUs that hold a VM's vGPUs, or draw for it."""
+    drawn = {address} if (address := address_of_render_link(vm.render_node)) else set()
+    return drawn | ({v.gpu for v in vm.record.vgpus} if vm.record else set())
 
 
 def request_fields_json(request: VmRequest, static_addresses: Sequence[str] = ()) -> str:

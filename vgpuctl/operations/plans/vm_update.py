@@ -80,6 +80,7 @@ class VmUpdate(Value):
     `reserve` is the VM's setting afterwards. `topology`: the host's, when CPUs or huge pages change. `freed_vgpus` stay
     in its record and give up their slots. `move_target` is set when the added vGPU is the removed one at another slot.
     `setup` sets up the guest, where that changes; `driver`: the one that it gets, where that changes.
+    `render_node`: the device node by which QEMU draws for it from now on, where that changes.
     """
 
     snapshot: Snapshot
@@ -96,6 +97,7 @@ class VmUpdate(Value):
     setup: Step | None = None
     driver: GuestDriver | None = None
     warnings: tuple[str, ...] = ()
+    render_node: str | None = None
 
     @property
     def reserves_slots(self) -> bool:
@@ -282,6 +284,7 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
             *zip(old_carriers, new_hostdevs, strict=True),
             *((v.carrier, design_hostdev(m, update.record)) for v, m in moved_vgpus),
         ),
+        render_node=update.render_node,
         record=new_record if new_record != update.record else None,
     )
     return RedefineDomain(vm.name, vm.uuid, edit_domain(update.xml, edit), update.xml, _describe_changes(update, new))
@@ -340,7 +343,9 @@ def updated_vm_result(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> VmResu
     new_record = with_recorded_fields(update.vm, new_record, request, fields)
     removed_carriers = {v.carrier for v in (*update.vgpu_changes.removed, *update.freed_vgpus)}
     remaining_vgpus = tuple(v for v in update.snapshot.vgpus if v.carrier not in removed_carriers)
-    changed_vm = replace(update.vm, record=new_record, settings=tuple(update.settings_after.items()))
+    node = update.render_node or update.vm.render_node
+    settings = tuple(update.settings_after.items())
+    changed_vm = replace(update.vm, record=new_record, settings=settings, render_node=node)
     kept = vm_result(replace(update.snapshot, vgpus=remaining_vgpus), changed_vm)
     moved_carriers = {v.carrier for v in update.vgpu_changes.kept if v.index in kept_slots}
     chosen = (planned_vgpu(v, update.vm.name) for v in (*kept_slots.values(), *added))
@@ -374,6 +379,8 @@ def _describe_changes(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> tuple[
         else f"{added[0].profile}: {_describe_slot(update.vgpu_changes.removed[0])} -> {_describe_slot(added[0])}",
         "gpu": f"gpu: {', '.join(sorted(record_gpus(vm)))} -> {', '.join(sorted({v.gpu for v in added}))}",
     }
+    if update.render_node is not None:
+        descriptions["gpu"] = f"drawn through: {vm.render_node} -> {update.render_node}"
     if "guest_driver" in descriptions and before["guest_driver"] == after["guest_driver"]:
         descriptions["guest_driver"] = (
             f"guest_driver: {after['guest_driver']} is another file now, or its disc was lost"

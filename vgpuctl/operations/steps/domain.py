@@ -69,9 +69,9 @@ class DefineDomain(Step):
     def describe(self) -> str:
         d = self.design
         networks = "; ".join(replace(nic, model=None).text for nic in d.nics) or "none"
-        return (
-            f"define VM {d.name} ({d.vcpus} vCPU, {format_mib(d.memory_mib)}, {d.firmware.upper()}, network {networks})"
-        )
+        drawn = "" if d.render_node is None else f", drawn through {d.render_node}"
+        memory = format_mib(d.memory_mib)
+        return f"define VM {d.name} ({d.vcpus} vCPU, {memory}, {d.firmware.upper()}, network {networks}{drawn})"
 
     def perform(self, host: Host) -> None:
         """Define it, validated against libvirt's schema."""

@@ -99,6 +99,11 @@ CASES = {
         ("NVIDIA", 1, None, 20, None),
     ),
     "virtaitech.com/gpu": ("virtaitech.com/gpu: 1", ("NVIDIA", 1, 4096, None, 50)),
+    "tensorstack.dev/nvidia-gpu": ("tensorstack.dev/nvidia-gpu: 2", ("NVIDIA", 2, None, None, None)),
+    "tensorstack.dev/nvidia-gpu-percent": (
+        "tensorstack.dev/nvidia-gpu-percent: 20",
+        ("NVIDIA", 1, None, 20, None),
+    ),
     "amd.com/gpu": ("amd.com/gpu: 1", ("AMD", 1, None, None, None)),
     "amd.com/gpumem": ("amd.com/gpu: 1, amd.com/gpumem: 8192", ("AMD", 1, 8192, None, None)),
     "amd.com/gpumem-percentage": ("amd.com/gpu: 1, amd.com/gpumem-percentage: 50", ("AMD", 1, None, 50, None)),
@@ -117,21 +122,17 @@ CASES = {
     "cambricon.com/mlu370.share": ("cambricon.com/mlu370.share: 1", None),
     "cambricon.com/mlu": ("cambricon.com/mlu: 1", ("Cambricon", 1, None, None, None)),
     "cambricon.com/vmlu": ("cambricon.com/vmlu: 1", ("Cambricon", 1, None, None, None)),
-    "cambricon.com/mlu.smlu.vmemory": (
-        "cambricon.com/vmlu: 1, cambricon.com/mlu.smlu.vmemory: '20'",
-        ("Cambricon", 1, None, 20, None),
-    ),
     "cambricon.com/mlu.smlu.vcore": (
         "cambricon.com/vmlu: 1, cambricon.com/mlu.smlu.vcore: 10",
         ("Cambricon", 1, None, None, 10),
     ),
-    "cambricon.com/mlu370.smlu.vmemory": (
-        "cambricon.com/vmlu: 1, cambricon.com/mlu370.smlu.vmemory: '20'",
-        ("Cambricon", 1, None, 20, None),
-    ),
     "cambricon.com/mlu370.smlu.vcore": (
         "cambricon.com/vmlu: 1, cambricon.com/mlu370.smlu.vcore: 10",
         ("Cambricon", 1, None, None, 10),
+    ),
+    "cambricon.com/mlu.smlu.vmemory": (
+        "cambricon.com/vmlu: 1, cambricon.com/mlu.smlu.vmemory: '20'",
+        None,
     ),
     "cambricon.com/mlunum": ("cambricon.com/mlunum: 1", ("Cambricon", 1, None, None, None)),
     "cambricon.com/mlumem": (
@@ -295,6 +296,18 @@ def test_what_a_cluster_decides_is_assumed_by_the_user_alone() -> None:
         with pytest.raises(InvalidInput, match="--assume") as raised:
             parse_assumed((text,))
         assert parse_assumed((str(raised.value.hint).removeprefix("--assume "),)), "the hint is accepted"
+
+
+@pytest.mark.parametrize("word", ["cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu370.smlu.vmemory"])
+def test_a_unit_of_cambricon_is_a_percent_or_256_mib(word: str) -> None:
+    """HAMi's older documents say a percent, its newer ones what `min-dsmlu-unit` of the maker's plugin says."""
+    limits = f"cambricon.com/vmlu: 1, {word}: '20'"
+    with pytest.raises(InvalidInput) as refused:
+        requested(limits)
+    assert f"if it is 5 GiB: vgpuctl import-job - --assume {word}=256MiB" in refused.value.hint
+    assert f"if it is 20 % of a GPU's memory: vgpuctl import-job - --assume {word}=percent" in refused.value.hint
+    assert requested(limits, assume=(f"{word}=256MiB",)).memory_mib == 5 * 1024
+    assert requested(limits, assume=(f"{word}=percent",)).memory_percent == 20
 
 
 def test_the_hint_is_for_the_word_of_the_manifest() -> None:

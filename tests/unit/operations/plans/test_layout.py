@@ -43,10 +43,11 @@ def test_how_many_vfs_a_mode_means(gpu, mode, vfs, number):
     assert target_vf_count(gpu, mode, vfs) == number
 
 
-@pytest.mark.parametrize("driver", [None, "vfio-pci", "gim"])
-def test_a_driver_that_cannot_switch_them_is_named(driver):
-    with pytest.raises(HostCannot, match=driver or "none"):
+@pytest.mark.parametrize(("driver", "hint"), [(None, "modprobe gim"), ("vfio-pci", "drivers_probe")])
+def test_a_driver_that_cannot_switch_them_is_named(driver, hint):
+    with pytest.raises(HostCannot, match=driver or "none") as raised:
         target_vf_count(a100(vendor_id="1002", driver=driver, backend=Backend.SRIOV_VF), "sriov", 3)
+    assert hint in raised.value.hint
 
 
 def test_unmanaged_vgpus_do_not_block_mode_unmanaged():

@@ -60,10 +60,11 @@ options:
         first-fit: the lowest address. Default: placement: of host.yaml, else least-waste.'
   mode:
     type: str
-    choices: [vgpu, sriov, passthrough]
+    choices: [vgpu, sriov, passthrough, virtio-gpu]
     description:
       - 'vgpu: vGPUs of O(profile); sriov: plain VFs, of O(gpu); passthrough: whole GPUs, every address of
-        O(gpu) or O(gpus) N.'
+        O(gpu) or O(gpus) N; virtio-gpu: QEMU draws for the guest on a GPU that it shares with all others, and
+        gives it none.'
       - 'Without it, V(vgpu).'
   memory:
     type: str
@@ -252,6 +253,10 @@ options:
     type: bool
     description:
       - 'Pass through a GPU even if it is the host''s console.'
+  force_reset:
+    type: bool
+    description:
+      - 'Pass through a GPU even if its reset breaks it until the host boots.'
 """
 
     VGPU = r"""
@@ -334,6 +339,16 @@ options:
     type: str
     description:
       - 'GPU memory of each plain virtual function.'
+  compute_partition:
+    type: str
+    choices: [SPX, DPX, QPX, CPX]
+    description:
+      - 'The compute partition mode of an AMD GPU.'
+  memory_partition:
+    type: str
+    choices: [NPS1, NPS2, NPS4, NPS8]
+    description:
+      - 'The memory partition mode of an AMD GPU.'
   drain:
     type: bool
     default: false

@@ -13,7 +13,7 @@ VM = {
     "spread_group": {"type": "str"},
     "scheduler": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"]},
     "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit", "binpack", "spread"]},
-    "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough"]},
+    "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough", "virtio-gpu"]},
     "memory": {"type": "str"},
     "vcpus": {"type": "int"},
     "hugepages": {"type": "str"},
@@ -45,6 +45,7 @@ VM = {
     "labels": {"type": "dict"},
     "owner": {"type": "str"},
     "force_console": {"type": "bool"},
+    "force_reset": {"type": "bool"},
 }
 VGPU = {
     "name": {"type": "str", "required": True},
@@ -63,6 +64,8 @@ GPU_MODE = {
     "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough", "unmanaged"], "required": True},
     "vfs": {"type": "int"},
     "vf_memory": {"type": "str"},
+    "compute_partition": {"type": "str", "choices": ["SPX", "DPX", "QPX", "CPX"]},
+    "memory_partition": {"type": "str", "choices": ["NPS1", "NPS2", "NPS4", "NPS8"]},
     "drain": {"type": "bool", "default": False},
 }
 SCHEDULER = {
