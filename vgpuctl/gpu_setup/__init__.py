@@ -7,15 +7,11 @@ Each method of switching VFs has its own module; `vf_steps` chooses one for a GP
 from __future__ import annotations
 
 from vgpuctl.gpu_setup.sriov import ManageVfs, SetVfs
+from vgpuctl.gpu_setup.vf_memory import has_vf_memory
 from vgpuctl.makers import vfs_are_for_vgpus, vgpus_take_vfs
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.ports.step import Step
 from vgpuctl.value import replace
-
-
-def has_vf_memory(gpu: Gpu, memory_mib: int | None) -> bool:
-    """Return whether each VF that is on has this GPU memory; None: any."""
-    return memory_mib is None or all(f.framebuffer_mib == memory_mib for f in gpu.functions)
 
 
 def vf_steps(

@@ -19,7 +19,6 @@ stackhpc/ansible-collection-linux#37 reports the same race.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_error
@@ -29,12 +28,12 @@ from vgpuctl.errors import (
     InUse,
     VerifyFailed,
 )
-from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES, numvfs_error, profile_error
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES, numvfs_error
+from vgpuctl.gpu_setup.vf_memory import release_memory, verify_memory, write_memory
 from vgpuctl.model.numbers import count_text, format_size, parse_integer
 from vgpuctl.observe.claims import report_unreadable
 from vgpuctl.placement.vm_placement import stuck_write_error
 from vgpuctl.ports.step import Step
-from vgpuctl.scheduler.xe import MEMORY_QUOTA, profile_directory
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -282,27 +281,9 @@ class SetVfs(Step):
             self._write_numvfs(host, 0)
         if vf_count:
             set_autoprobe(host, self.gpu, autoprobe)
-            self._write_memory(host, vf_count, memory_mib)
+            if memory_mib is not None:
+                write_memory(host, self.gpu, vf_count, memory_mib)
             self._write_numvfs(host, vf_count)
-
-    def _write_memory(self, host: Host, vf_count: int, memory_mib: int | None) -> None:
-        """Write the memory of each VF that is turned on; the bulk file would give it to every possible VF.
-
-        After a refusal the memory is released: what is left would stop the driver from dividing it by itself.
-        """
-        for vf in range(vf_count if memory_mib is not None else 0):
-            path = f"{PCI_DEVICES}/{self.gpu}/{profile_directory(vf)}/{MEMORY_QUOTA}"
-            try:
-                host.sysfs.write(path, f"{(memory_mib or 0) << 20}\n")
-            except OSError as error:
-                self._release_memory(host, vf)
-                text = f"{format_size(memory_mib or 0)} of GPU memory for each of {count_text(vf_count, 'VF')}"
-                raise profile_error(error, self.gpu, text, path) from error
-
-    def _release_memory(self, host: Host, vf_count: int) -> None:
-        for vf in range(vf_count):
-            with suppress(OSError):  # the next write of a number of VFs, or a boot, releases it too
-                host.sysfs.write(f"{PCI_DEVICES}/{self.gpu}/{profile_directory(vf)}/{MEMORY_QUOTA}", "0\n")
 
     def _write_numvfs(self, host: Host, vf_count: int) -> None:
         path = f"{PCI_DEVICES}/{self.gpu}/sriov_numvfs"
@@ -315,7 +296,7 @@ class SetVfs(Step):
             raise numvfs_error(error, self.gpu, vf_count, path, self.driver) from error
 
     def verify(self, host: Host) -> None:
-        """Count the VFs: a driver may accept the write and keep its own number."""
+        """Count the VFs, and read their memory: a driver may accept a write and keep its own number."""
         actual = count_vfs(host, self.gpu)
         if actual != self.vf_count:
             raise VerifyFailed(
@@ -324,6 +305,8 @@ class SetVfs(Step):
                 wanted=self.vf_count,
                 actual=actual,
             )
+        if self.memory_mib is not None:
+            verify_memory(host, self.gpu, self.vf_count, self.memory_mib)
 
     def undo(self, host: Host) -> None:
         """Restore the previous number unless somebody else has set another one meanwhile.
@@ -334,7 +317,7 @@ class SetVfs(Step):
         refuse_while_stuck(host, self.gpu)
         current = count_vfs(host, self.gpu)
         if self.memory_mib is not None and not current:
-            self._release_memory(host, self.vf_count)
+            release_memory(host, self.gpu, self.vf_count)
         is_changed = current != self.previous_count or self.memory_mib is not None
         if is_changed and current in (0, self.vf_count):
             self._switch(host, self.previous_count, self.previous_memory_mib, autoprobe=self.autoprobe)

@@ -44,6 +44,7 @@ class MooreThreads(Maker):
     vgpu_driver = "mtgpu"
     has_displays = False
     usage_tool = "mthreads-gmi"
+    scheduler_hint = None
     pool_rule = "its types share the card's memory, in any mix; how many more of each fit is what its driver says"
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:

@@ -95,6 +95,11 @@ class GpuScheduler(Value):
         return bool(self.setter_versions) or self.interface is SchedulerInterface.SRIOV_ADMIN
 
     @property
+    def is_set_at_load(self) -> bool:
+        """Whether parameters of the driver's module set it, which are read when it is loaded."""
+        return self.interface is SchedulerInterface.MODULE
+
+    @property
     def is_set_in_use(self) -> bool:
         """Whether it can be set while VMs use the GPU."""
         return self.interface is SchedulerInterface.SRIOV_ADMIN

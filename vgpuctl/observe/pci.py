@@ -22,10 +22,9 @@ from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMo
 from vgpuctl.model.names import address_sort_key, is_pci_address, normalize_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlStatus
-from vgpuctl.observe import gim, mdev, nvml_facts, render_nodes, vendor_vf, xe_profiles
+from vgpuctl.observe import gim, mdev, nvml_facts, render_nodes, schedulers, vendor_vf
 from vgpuctl.observe.vendor_vf import add_placements
 from vgpuctl.ports.host import Host
-from vgpuctl.scheduler.xe import ADMIN_DIRECTORY
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -233,7 +232,7 @@ def _build_gpu(
     )
     gpu = gim.add_partition_modes(sysfs, gpu, entries)
     gpu = _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, scope)
-    return xe_profiles.add_profiles(sysfs, gpu) if ADMIN_DIRECTORY in entries else gpu
+    return schedulers.add_scheduler(sysfs, gpu, entries)
 
 
 def _with_backend(

@@ -40,7 +40,7 @@ from vgpuctl.operations.plans.host_diff import (
     missing_device,
     refuse_lost_vgpus,
 )
-from vgpuctl.operations.plans.schedulers import SchedulerNotLoaded
+from vgpuctl.operations.plans.scheduler_load import SchedulerNotLoaded
 from vgpuctl.operations.steps.host_file import PATH
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace

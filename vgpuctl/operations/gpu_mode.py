@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.host_spec import GpuSpec, dump_value, merge_gpu_entries
 from vgpuctl.errors import Interrupted, NotFound, Refused, VerifyFailed, VgpuctlError
-from vgpuctl.gpu_setup import has_vf_memory
 from vgpuctl.gpu_setup.set_scheduler import SCHEDULER_STEPS
+from vgpuctl.gpu_setup.vf_memory import has_vf_memory
 from vgpuctl.makers import sets_vfs_at_load, uses_nvml
 from vgpuctl.model.gpu import Gpu, GpuMode, MigSpec
 from vgpuctl.model.names import is_pci_address

@@ -33,14 +33,16 @@ from vgpuctl.operations.gpu_transaction import (
 from vgpuctl.operations.guards import refuse_stuck_gpus, require_system_libvirt, require_writable, select_one_gpu
 from vgpuctl.operations.plans.host_diff import current_gpu_spec, gpu_settings
 from vgpuctl.operations.plans.results import gpu_result
-from vgpuctl.operations.plans.schedulers import (
+from vgpuctl.operations.plans.scheduler_load import (
     DriverOptions,
-    can_set_scheduler,
     find_not_loaded,
     is_loaded,
-    needs_scheduler_change,
     next_load_notes,
     not_loaded_error,
+)
+from vgpuctl.operations.plans.schedulers import (
+    can_set_scheduler,
+    needs_scheduler_change,
     plan_scheduler_change,
     refuse_unsupported_scheduler,
 )

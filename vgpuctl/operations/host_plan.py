@@ -28,13 +28,8 @@ from vgpuctl.operations.guards import refuse_gpus_in_setup, require_system_libvi
 from vgpuctl.operations.nvml_types import resolve_mig_spec
 from vgpuctl.operations.plans.host_diff import diff_gpu
 from vgpuctl.operations.plans.partition_plan import apply_request, build_partition_request, refuse_missing_mode
-from vgpuctl.operations.plans.schedulers import (
-    SchedulerNotLoaded,
-    can_set_scheduler,
-    find_not_loaded,
-    has_scheduler,
-    needs_scheduler_change,
-)
+from vgpuctl.operations.plans.scheduler_load import SchedulerNotLoaded, find_not_loaded
+from vgpuctl.operations.plans.schedulers import can_set_scheduler, has_scheduler, needs_scheduler_change
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:

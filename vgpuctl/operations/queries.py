@@ -275,14 +275,15 @@ def with_logged_scheduler(host: Host, gpu: Gpu) -> Gpu:
 
 def read_scheduler_status(host: Host, snapshot: Snapshot, gpu: Gpu) -> tuple[SchedulerDetails, tuple[str, ...]]:
     """Return everything known about a GPU's scheduler and warnings for what could not be read."""
-    if not uses_nvml(gpu):
+    if not (uses_nvml(gpu) or (gpu.scheduler is not None and gpu.scheduler.is_set_at_load)):
         return scheduler_details(snapshot, gpu, None, None, ()), ()
     warnings: list[str] = []
     driver: str | None = None
     params: str | None = None
     files: tuple[ModprobeFile, ...] = ()
     try:
-        driver, params = driver_version(host, snapshot), loaded_parameters(host)
+        if uses_nvml(gpu):
+            driver, params = driver_version(host, snapshot), loaded_parameters(host)
         files = read_modprobe(host)
     except Failed as error:
         warnings.append(error.message)

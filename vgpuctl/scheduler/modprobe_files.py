@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the registry key of the vGPU scheduler (`REGISTRY_KEY`) in modprobe.d files, and word the line that sets it.
+"""Read parameters of a driver's module in modprobe.d files, and word the line that sets the vGPU scheduler.
 
-nvidia.ko takes `NVreg_RegistryDwords="Key=0x1;Key2=0x2"` for every GPU, and
-`NVreg_RegistryDwordsPerDevice="pci=0000:15:00.0;Key=0x1;pci=0000:16:00.0;Key=0x2"` for single GPUs. Two lines with the
-same parameter do not add up: the kernel keeps the last (charp parameters, kernel/params.c). modprobe reads the *.conf
-files of its directories sorted by name; a file hides files of the same name in later directories (modprobe.d(5)).
+nvidia.ko has a registry key for it (`REGISTRY_KEY`). It takes `NVreg_RegistryDwords="Key=0x1;Key2=0x2"` for every GPU,
+and `NVreg_RegistryDwordsPerDevice="pci=0000:15:00.0;Key=0x1;pci=0000:16:00.0;Key=0x2"` for single GPUs. Two lines with
+the same parameter do not add up: the kernel keeps the last (charp parameters, kernel/params.c). modprobe reads the
+*.conf files of its directories sorted by name; a file hides those of its name in later directories (modprobe.d(5)).
 vgpuctl writes none of these files. The line that it shows keeps other options, other keys and other GPUs' entries.
 """
 
@@ -28,8 +28,6 @@ DIRECTORIES = (
 VGPUCTL_FILE = f"{ADMIN_DIRECTORY}/vgpuctl-nvidia.conf"
 DRIVER_PARAMS_PATH = "/proc/driver/nvidia/params"
 ALL_GPUS_PARAMETER, PER_GPU_PARAMETER = "NVreg_RegistryDwords", "NVreg_RegistryDwordsPerDevice"
-_OPTIONS = re.compile(r"\s*options\s+nvidia\s")
-_PARAMETER = re.compile(r'(?<![\w-])(NVreg_RegistryDwords(?:PerDevice)?)=(?:"([^"]*)"|([^\s"]*))')
 _LOGICAL_LINE = re.compile(r"(?:[^\\\n]|\\(?:.|\n))*\n?")
 
 
@@ -41,7 +39,7 @@ class ModprobeFile(Value):
 
 
 class ParameterSetting(Value):
-    """One value of one of the two parameters, and its location. `start` and `end`: the value's span in the text."""
+    """One value of a parameter, and its location. `start` and `end`: the value's span in the text."""
 
     path: str
     line: int
@@ -51,23 +49,67 @@ class ParameterSetting(Value):
     end: int
 
 
-def parse_settings(files: Iterable[ModprobeFile]) -> tuple[ParameterSetting, ...]:
-    """Return every value of both parameters in the order in which the kernel gets them: the last of a name wins.
+def parse_settings(
+    files: Iterable[ModprobeFile],
+    module: str = "nvidia",
+    names: tuple[str, ...] = (ALL_GPUS_PARAMETER, PER_GPU_PARAMETER),
+) -> tuple[ParameterSetting, ...]:
+    """Return every value of a module's parameters in the order in which the kernel gets them: the last of a name wins.
 
     `files`: without those that a file of the same name in an earlier directory hides.
     """
+    options = re.compile(rf"\s*options\s+{module}\s")
+    parameter = _parameter_pattern(names)
     settings: list[ParameterSetting] = []
     for file in sorted(files, key=lambda f: f.path.rpartition("/")[2]):
         for logical_line in _LOGICAL_LINE.finditer(file.text):
-            if not _OPTIONS.match(logical_line.group()):
+            if not options.match(logical_line.group()):
                 continue
-            for match in _PARAMETER.finditer(logical_line.group()):
+            for match in parameter.finditer(logical_line.group()):
                 group = 2 if match.group(2) is not None else 3
                 start = logical_line.start() + match.start(group)
                 end = logical_line.start() + match.end(group)
                 line = file.text.count("\n", 0, start) + 1
                 settings.append(ParameterSetting(file.path, line, match.group(1), match.group(group), start, end))
     return tuple(settings)
+
+
+def _parameter_pattern(names: Iterable[str]) -> re.Pattern[str]:
+    return re.compile(rf'(?<![\w-])({"|".join(names)})=(?:"([^"]*)"|([^\s"]*))')
+
+
+def line_with_values(files: Iterable[ModprobeFile], module: str, values: Mapping[str, str]) -> tuple[str, str]:
+    """Return where a line goes and the line, so that a module gets these values of its parameters.
+
+    The line that takes effect now is replaced; its other options stay.
+    """
+    files = tuple(files)
+    last = next(reversed(parse_settings(files, module, tuple(values))), None)
+    if last is None:
+        line = " ".join([f"options {module}", *(f"{name}={value}" for name, value in values.items())])
+        return f"add this line to {ADMIN_DIRECTORY}/vgpuctl-{module}.conf", line
+    place, _, line = _line_of(files, last)
+    line = line.replace("\\\n", " ").strip()
+    for name, value in values.items():
+        pattern = _parameter_pattern((name,))
+        is_set = pattern.search(line) is not None
+        line = pattern.sub(f"{name}={value}", line) if is_set else f"{line} {name}={value}"
+    return place, line
+
+
+def _line_of(files: Iterable[ModprobeFile], setting: ParameterSetting) -> tuple[str, int, str]:
+    """Return where the line with a setting is to be replaced, its start in the text, and that line.
+
+    It may have several parts, each but the last with a backslash at its end.
+    """
+    text = next(f.text for f in files if f.path == setting.path)
+    logical = next(m for m in _LOGICAL_LINE.finditer(text) if m.start() <= setting.start < m.end())
+    number = text.count("\n", 0, logical.start()) + 1
+    place = f"replace line {number} of {setting.path} with this line"
+    if not setting.path.startswith(f"{ADMIN_DIRECTORY}/"):
+        copy = f"{ADMIN_DIRECTORY}/{setting.path.rpartition('/')[2]}"
+        place = f"copy {setting.path} to {copy}, and replace line {number} there with this line"
+    return place, logical.start(), logical.group()
 
 
 def find_dword(all_gpus: str, per_gpu: str, address: str) -> int | None:
@@ -110,14 +152,9 @@ def line_with_dword(files: Iterable[ModprobeFile], words: Mapping[str, int]) -> 
         value = _replace_dword(value, address, dword)
     if last is None:
         return f"add this line to {VGPUCTL_FILE}", f'options nvidia {PER_GPU_PARAMETER}="{value}"'
-    text = next(f.text for f in files if f.path == last.path)
-    logical = next(m for m in _LOGICAL_LINE.finditer(text) if m.start() <= last.start < m.end())
-    number = text.count("\n", 0, logical.start()) + 1
-    line = f"{text[logical.start() : last.start]}{value}{text[last.end : logical.end()]}".replace("\\\n", " ").strip()
-    if last.path.startswith(f"{ADMIN_DIRECTORY}/"):
-        return f"replace line {number} of {last.path} with this line", line
-    copy = f"{ADMIN_DIRECTORY}/{last.path.rpartition('/')[2]}"
-    return f"copy {last.path} to {copy}, and replace line {number} there with this line", line
+    place, start, line = _line_of(files, last)
+    line = f"{line[: last.start - start]}{value}{line[last.end - start :]}"
+    return place, line.replace("\\\n", " ").strip()
 
 
 def overridden_settings(settings: Iterable[ParameterSetting]) -> tuple[ParameterSetting, ...]:

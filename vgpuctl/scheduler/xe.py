@@ -54,20 +54,20 @@ def bulk_values(spec: SchedulerSpec, vfs: int) -> Mapping[str, str]:
     return {QUANTUM: str(slice_ms), TIMEOUT: str(timeout_us), PRIORITY: priority}
 
 
-def parse_state(functions: Sequence[Mapping[str, str]]) -> State:
-    """Return the scheduler from the texts of each function's files, the host's first.
+def parse_state(functions: Sequence[Mapping[str, str]], first_vf: int = 0) -> State:
+    """Return the scheduler from the texts of each function's files. `first_vf`: 0 where the host's are the first.
 
     The policy is None, with the reason, if functions differ, or if the values are those of no policy.
     """
     values = [_parse_function(texts) for texts in functions]
-    if None in values:
-        return _unknown("a value in sriov_admin is not what xe writes")
+    if None in values or not values:
+        return _unknown("a value is not what the driver writes")
     first = values[0]
     for number, value in enumerate(values):
-        if first is None or value != first:
-            return _unknown(
-                f"vf{number} and the host (pf) differ: {value_text(functions[number])}, not {value_text(functions[0])}"
-            )
+        if value != first:
+            names = ["the host (pf)" if n == 0 else f"vf{n}" for n in (number + first_vf, first_vf)]
+            texts = value_text(functions[number]), value_text(functions[0])
+            return _unknown(f"{names[0]} and {names[1]} differ: {texts[0]}, not {texts[1]}")
     quantum, timeout, priority = first or (0, 0, "")
     if quantum:
         policy = {"low": SchedulerPolicy.EQUAL_SHARE, "normal": SchedulerPolicy.FIXED_SHARE}.get(priority)

@@ -18,7 +18,7 @@ from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
-from vgpuctl.sim import drm, vgpu_scheduler
+from vgpuctl.sim import drm, mtgpu, vgpu_scheduler
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.domain_events import SimDomainEvents
 from vgpuctl.sim.domain_xml import host_arch
@@ -154,7 +154,8 @@ class SimHost:
         """Power cycle the host: VMs stop, mdevs disappear, VFs are as the scenario boots them, /run is empty."""
         with self._core.operation("reboot", self.name) as change:
             change.add("boot")
-            change.records += vgpu_scheduler.module_records(modprobe_files(self._core.directory))
+            texts = tuple(modprobe_files(self._core.directory))
+            change.records += vgpu_scheduler.module_records(texts) + mtgpu.module_records(texts)
             if self._core.state.gim_config:
                 change.records += load_gim(self._core)
             self._empty_run_directory()

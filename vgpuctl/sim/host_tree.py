@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from vgpuctl.sim import binding, drm, gim, guest_host, mdev, sriov, vendor_vf, vgpu_scheduler, xe_sriov
+from vgpuctl.sim import binding, drm, gim, guest_host, mdev, mtgpu, sriov, vendor_vf, vgpu_scheduler, xe_sriov
 from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node, fixed_directory, text_file
@@ -275,6 +275,8 @@ def _iommu_group_nodes(state: State) -> Mapping[str, Node]:
 def _module_nodes(state: State) -> Mapping[str, Node]:
     names = {state.driver(f) for f in _present_functions(state) if f.device_class != PORT_CLASS} - {None}
     children: dict[str, Node] = {str(name).replace("-", "_"): fixed_directory({}) for name in names}
+    if mtgpu.MODULE in names:
+        children[mtgpu.MODULE] = fixed_directory(mtgpu.nodes(state))
     children.update({"vfio": fixed_directory({}), "vfio_pci": fixed_directory({}), "kvm": fixed_directory({})})
     if "gim" in names:
         children["gim"] = fixed_directory({"parameters": fixed_directory({"enabled_devices": text_file("(null)")})})

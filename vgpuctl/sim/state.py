@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The current state of a simulated host: the replay of its journal.
 
-Each record names one of the `_on_…` methods here. They check nothing and cannot fail on records that the
-simulator wrote: it checks the rules before it makes a record. `records` returns a short journal that replays to
-the same state, for compacting.
+Each record names one of the `_on_…` methods here. They check nothing and cannot fail on records that the simulator
+wrote: it checks the rules before it makes a record. `records` returns a short journal with the same state.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ class State:
     schedulers: dict[str, list[Any]] = field(default_factory=dict)
     xe_values: dict[str, dict[tuple[int, str], int]] = field(default_factory=dict)
     module_options: tuple[str, str] = ("", "")
+    module_parameters: dict[str, dict[str, str]] = field(default_factory=dict)
     partitions: Partitions = field(default_factory=Partitions)
     blocked_writes: dict[int, BlockedWrite] = field(default_factory=dict)
     domains: dict[str, SimDomain] = field(default_factory=dict)
@@ -117,6 +117,7 @@ class State:
             self.autoprobe,
             self.schedulers,
             self.xe_values,
+            self.module_parameters,
             self.blocked_writes,
             self.running,
             self.carrier_users,
@@ -224,6 +225,10 @@ class State:
     def _on_module(self, dwords: str, per_device: str) -> None:
         """Load nvidia.ko with these registry values (RegistryDwords)."""
         self.module_options = (dwords, per_device)
+
+    def _on_parameter(self, module: str, name: str, value: str) -> None:
+        """Load a module with this value of a parameter."""
+        self.module_parameters.setdefault(module, {})[name] = value
 
     def _on_gim_config(self, text: str) -> None:
         """AMD's driver gim writes its file of settings; a boot keeps it."""
@@ -361,8 +366,8 @@ class State:
         journal += [["gim_config", self.gim_config]] if self.gim_config else []
         journal += [["gim_modes", address, *modes] for address, modes in self.gim_modes.items()]
         journal += [["scheduler", address, *values] for address, values in self.schedulers.items()]
-        for address, values in self.xe_values.items():
-            journal += [["xe", address, vfid, name, value] for (vfid, name), value in values.items()]
+        journal += [["parameter", m, *item] for m, values in self.module_parameters.items() for item in values.items()]
+        journal += [["xe", name, *key, v] for name, values in self.xe_values.items() for key, v in values.items()]
         for mdev in self.mdevs.values():
             journal.append(["mdev", mdev.uuid, mdev.parent, mdev.type_key, mdev.group])
             if mdev.params:

@@ -204,7 +204,7 @@ def test_new_vfs_get_the_scheduler_requested_with_them(tmp_path, mode):
         ([f"gpus[{FLEX}].vfs=4"], InvalidInput, "no mode, which .* requires"),
         ([f"gpus[{FLEX}].mode=vgpu"], HostCannot, "has no mode vgpu"),
         ([f"gpus[{FLEX}].mode=sriov", f"gpus[{FLEX}].vfs=200"], InvalidInput, "1 to 31"),
-        ([f"gpus[{FLEX}].scheduler.policy=fixed_share"], HostCannot, "only NVIDIA's"),
+        ([f"gpus[{FLEX}].scheduler.policy=fixed_share"], HostCannot, "vgpuctl cannot set"),
     ],
 )
 def test_what_a_gpu_cannot_be_is_refused_before_host_yaml_says_it(host, sets, kind, text):

@@ -107,7 +107,7 @@ def test_a_vgpu_that_comes_between_the_looks_is_seen(host):
 @pytest.mark.parametrize(
     ("gpu", "wanted", "text"),
     [
-        ("0000:86:00.0", SchedulerSpec(EQUAL), "only NVIDIA's"),
+        ("0000:86:00.0", SchedulerSpec(EQUAL), "vgpuctl cannot set"),
         (A100, SchedulerSpec(EQUAL, 31), "the driver accepts 1 to 30 ms"),
         (A100, SchedulerSpec(EQUAL, None, 40), "the driver accepts 63 to 960"),
     ],

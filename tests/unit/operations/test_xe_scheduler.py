@@ -56,8 +56,9 @@ def entry(host, gpu=ON):
 def values(host):
     names = ("exec_quantum_ms", "preempt_timeout_us", "sched_priority")
     text = host.ports.host_file.read()
+    memory = [host.ports.sysfs.read(f"{ADMIN}/vf{number}/profile/vram_quota") for number in (1, 2, 3)]
     functions = [[host.ports.sysfs.read(f"{ADMIN}/{f}/profile/{n}") for n in names] for f in ("pf", "vf1", "vf2")]
-    return functions, sorted(sizes(host), key=str), text, picture(host)
+    return functions, memory, sorted(sizes(host), key=str), text, picture(host)
 
 
 def test_it_is_set_while_a_vm_runs_and_shown_with_each_vms_share(tmp_path):
@@ -102,7 +103,7 @@ def test_vfs_get_their_memory_before_they_are_on_and_a_boot_restores_all_in_orde
     assert (sizes(host, OFF), entry(host, OFF).vf_memory) == ({4096}, "4GiB")
     assert not diff(host.ports).changed
     host = rebooted(host)
-    assert {row.key for row in diff(host.ports).data.gpus[0].differences} == {"mode", "vfs", "vf_memory", "scheduler"}
+    assert {row.key for row in diff(host.ports).data.gpus[0].differences} == {"mode", "vfs", "vf_memory"}
     assert [step.split(" of ")[0] for step in restore(host).steps] == ["turn 4 VFs", "set the scheduler"]
     assert (sizes(host, OFF), running(host, OFF)[:2]) == ({4096}, ("fixed_share", 8000))
     assert (diff(host.ports).changed, restore(host).changed) == (False, False)
@@ -204,10 +205,17 @@ def test_a_refused_write_is_explained_by_its_errno_and_undone(tmp_path, number, 
     assert raised.value.code == code
 
 
-def test_a_write_that_does_nothing_is_noticed(tmp_path):
-    host = card(tmp_path, more="faults: [{on: sysfs-write, match: '*exec_quantum_ms', kind: lost}]")
-    with pytest.raises(VgpuctlError, match="reads back as") as raised:
-        act(host.ports, EIGHT, gpu=ON)
+@pytest.mark.parametrize(
+    ("file", "change", "text"),
+    [
+        ("exec_quantum_ms", lambda ports: act(ports, EIGHT, gpu=ON), "reads back as"),
+        ("vf2/profile/vram_quota", lambda ports: mode(ports, 2, 2048), "VF 2 of 0000:5e:00.0 was given 2GiB"),
+    ],
+)
+def test_a_write_that_does_nothing_is_noticed(tmp_path, file, change, text):
+    host = card(tmp_path, more=f"faults: [{{on: sysfs-write, match: '*{file}', kind: lost, times: 1}}]")
+    with pytest.raises(VgpuctlError, match=text) as raised:
+        change(host.ports)
     assert raised.value.code == "verify-failed"
 
 
@@ -216,8 +224,8 @@ def test_a_write_that_does_nothing_is_noticed(tmp_path):
     [
         ("pf/profile/exec_quantum_ms", OSError(117, "Structure needs cleaning"), "parts of the card have different"),
         ("vf2/profile/exec_quantum_ms", "9\n", "vf2 and the host (pf) differ: 9 ms, 0 us, low, not 0 ms, 0 us, low"),
-        ("vf1/profile/sched_priority", "low normal\n", "is not what xe writes"),
-        ("vf1/profile/preempt_timeout_us", "-3\n", "is not what xe writes"),
+        ("vf1/profile/sched_priority", "low normal\n", "is not what the driver writes"),
+        ("vf1/profile/preempt_timeout_us", "-3\n", "is not what the driver writes"),
         ("vf1/profile/exec_quantum_ms", PermissionError(13, "Permission denied"), "cannot be read: Permission denied"),
     ],
 )

@@ -23,8 +23,8 @@ from vgpuctl.config.host_spec import (
     vf_memory_mib,
 )
 from vgpuctl.errors import HostCannot, InvalidInput, Refused
-from vgpuctl.gpu_setup import has_vf_memory
 from vgpuctl.gpu_setup.instance_plan import choose_gi_profiles, find_gi_profiles, has_exactly, instance_names
+from vgpuctl.gpu_setup.vf_memory import has_vf_memory
 from vgpuctl.model.gpu import Gpu, GpuMode, MigSpec, MigState
 from vgpuctl.model.numbers import format_size
 from vgpuctl.model.results.gpus import PartitionResult

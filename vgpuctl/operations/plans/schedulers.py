@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU's scheduler: what changes it, what is left to the driver's next start, and as a result what runs.
+"""A GPU's scheduler: what changes it, and as a result what runs. `scheduler_load` has what is left to a driver.
 
 The result has the configured and the running scheduler, the limits, and each vGPU's guaranteed share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from vgpuctl.errors import HostCannot, Refused
 from vgpuctl.gpu_setup.set_scheduler import set_scheduler_command, set_scheduler_step
@@ -20,28 +20,32 @@ from vgpuctl.model.results.gpus import (
     ShareResult,
 )
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vgpu_scheduler import SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
+from vgpuctl.model.vgpu_scheduler import (
+    SchedulerLimits,
+    SchedulerPolicy,
+    SchedulerSpec,
+    SchedulerState,
+)
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_eviction
-from vgpuctl.scheduler import limits
-from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies, scheduler_text
+from vgpuctl.scheduler import limits, mtgpu
+from vgpuctl.scheduler.limits import (
+    explain_unsupported,
+    running_scheduler,
+    satisfies,
+    scheduler_text,
+    spec_from_state,
+)
 from vgpuctl.scheduler.modprobe_files import (
     ModprobeFile,
-    ParameterSetting,
     find_configured_dword,
     find_loaded_dword,
-    line_with_dword,
     parse_settings,
 )
 from vgpuctl.scheduler.registry_dword import (
-    MODULE_VERSION,
-    PROC_VERSION,
-    REGISTRY_KEY,
     decode_dword,
     driver_generation,
-    encode_dword,
     is_weighted,
-    supports_weights,
 )
 from vgpuctl.value import Value
 
@@ -70,18 +74,23 @@ def scheduler_details(
     snapshot: Snapshot, gpu: Gpu, driver: str | None, params: str | None, files: tuple[ModprobeFile, ...]
 ) -> SchedulerDetails:
     """Return the details for show-gpu. `params`: the loaded driver's parameters as text; `files`: modprobe's."""
-    limits = gpu.scheduler.limits if gpu.scheduler is not None else None
+    scheduler = gpu.scheduler
+    limits = scheduler.limits if scheduler is not None else None
+    if scheduler is not None and scheduler.is_set_at_load:
+        loaded = spec_from_state(scheduler.state) if scheduler.state is not None else None
+        next_load = spec_from_state(mtgpu.configured_state(files))
+        return SchedulerDetails(_limits_result(limits), loaded, next_load, _shares(snapshot, gpu, weights=False))
     adaptive = limits.supports_adaptive if limits is not None else None
     word = find_loaded_dword(params or "", gpu.address)
     return SchedulerDetails(
         limits=_limits_result(limits),
         at_load=_word_spec(driver, adaptive, word),
         at_next_load=_word_spec(driver, adaptive, find_configured_dword(parse_settings(files), gpu.address)),
-        shares=_shares(snapshot, gpu, is_weighted(driver, word)),
+        shares=_shares(snapshot, gpu, weights=is_weighted(driver, word)),
     )
 
 
-def _shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> tuple[ShareResult, ...]:
+def _shares(snapshot: Snapshot, gpu: Gpu, *, weights: bool | None) -> tuple[ShareResult, ...]:
     return tuple(
         ShareResult(
             carrier=vgpu.carrier,
@@ -202,7 +211,8 @@ def refuse_unsupported_scheduler(gpu: Gpu, desired: SchedulerSpec, driver: str |
             gpu=gpu.address,
         )
     adaptive = gpu.scheduler.limits.supports_adaptive if gpu.scheduler is not None and gpu.scheduler.limits else None
-    reason = explain_unsupported(gpu, driver_generation(driver, adaptive=adaptive), desired)
+    generation = driver_generation(driver, adaptive=adaptive) if uses_nvml(gpu) else None
+    reason = explain_unsupported(gpu, generation, desired)
     if reason is not None:
         raise HostCannot(
             f"{gpu.address} cannot have the scheduler {scheduler_text(desired)}: {reason}",
@@ -255,138 +265,3 @@ def plan_scheduler_change(gpu: Gpu, desired: SchedulerSpec, snapshot: Snapshot, 
     cause = "the driver changes the scheduler only on a GPU without vGPUs"
     reason = EvictionReason(cause, drain_hint)
     return plan_eviction(snapshot, gpu, (step,), reason)
-
-
-_LOAD = "load the driver nvidia again or reboot"
-
-
-class SchedulerNotLoaded(HostCannot):
-    """NVML cannot set the scheduler of `gpus`, and the driver was loaded with another; `hint` has the line for it."""
-
-    gpus: tuple[str, ...] = ()
-
-
-class DriverOptions(Value):
-    """The loaded driver's version and parameters (None: unknown), and modprobe's files, which its next load reads."""
-
-    version: str | None
-    parameters: str | None
-    files: tuple[ModprobeFile, ...] = ()
-
-
-def scheduler_word(gpu: Gpu, desired: SchedulerSpec, driver: str | None, current_word: int | None) -> int:
-    """Return the registry DWORD that selects a scheduler for this GPU's driver. `current_word`: the one it has now.
-
-    Raises:
-        HostCannot: the driver's version is unknown, or it has no such scheduler.
-    """
-    adaptive = gpu.scheduler.limits.supports_adaptive if gpu.scheduler is not None and gpu.scheduler.limits else None
-    generation = driver_generation(driver, adaptive=adaptive)
-    facts = {"gpu": gpu.address, "check": "scheduler", "driver": driver}
-    if generation is None:
-        raise HostCannot(
-            f"the version of the driver of {gpu.address} is not known, and the word {REGISTRY_KEY} differs "
-            "between versions",
-            hint=f"cat {MODULE_VERSION} {PROC_VERSION}",
-            **facts,
-        )
-    try:
-        return encode_dword(generation, desired, previous=(current_word or 0) if supports_weights(driver) else 0)
-    except ValueError as error:
-        raise HostCannot(
-            f"{gpu.address} cannot have the scheduler {scheduler_text(desired)}: {error}",
-            hint=f"vgpuctl show-gpu {gpu.address} shows its driver",
-            **facts,
-        ) from error
-
-
-def next_load_notes(gpu: Gpu, desired: SchedulerSpec, options: DriverOptions) -> tuple[str, ...]:
-    """Return notes for the user when NVML sets a scheduler and modprobe's files set another one."""
-    word = find_configured_dword(parse_settings(options.files), gpu.address)
-    if word is None or driver_generation(options.version) is None:
-        return ()
-    if word == scheduler_word(gpu, desired, options.version, word):
-        return ()
-    return (
-        f"modprobe's files set {REGISTRY_KEY}=0x{word:08X}, which applies from the driver's next load "
-        "until restore-host runs",
-    )
-
-
-def is_loaded(gpu: Gpu, desired: SchedulerSpec, options: DriverOptions) -> bool:
-    """Say whether the driver was loaded with a scheduler, or the GPU runs it; modprobe's files do not count.
-
-    Raises:
-        HostCannot: as `scheduler_word`.
-    """
-    word = find_loaded_dword(options.parameters or "", gpu.address)
-    return word == scheduler_word(gpu, desired, options.version, word) or not needs_scheduler_change(gpu, desired)
-
-
-def find_not_loaded(
-    snapshot: Snapshot, wanted: Sequence[tuple[Gpu, SchedulerSpec]], options: DriverOptions
-) -> SchedulerNotLoaded | None:
-    """Return the error for those GPUs whose scheduler NVML cannot set and whose driver was loaded with another one.
-
-    Raises:
-        HostCannot: as `scheduler_word`.
-    """
-    lacking = [(gpu, spec) for gpu, spec in wanted if not can_set_scheduler(gpu) and not is_loaded(gpu, spec, options)]
-    return not_loaded_error(snapshot, lacking, options, wanted) if lacking else None
-
-
-def not_loaded_error(
-    snapshot: Snapshot,
-    lacking: Sequence[tuple[Gpu, SchedulerSpec]],
-    options: DriverOptions,
-    configured: Sequence[tuple[Gpu, SchedulerSpec]] = (),
-) -> SchedulerNotLoaded:
-    """Return the error for GPUs that need another load of the driver, with the line for modprobe's files.
-
-    There is one line for all GPUs: it also has what `configured` and host.yaml say of the others.
-    """
-    specs = {gpu.address: (gpu, gpu.desired_scheduler) for gpu in snapshot.gpus if _is_for_vgpus(gpu)}
-    specs |= {gpu.address: (gpu, spec) for gpu, spec in (*configured, *lacking)}
-    settings = parse_settings(options.files)
-    words = {}
-    for gpu, desired in specs.values():
-        word = None if desired is None else _next_word(gpu, desired, options, settings)
-        if word is not None:
-            words[gpu.address] = word
-    reason = "" if snapshot.nvml.reason is None else f" ({snapshot.nvml.reason})"
-    place, line = line_with_dword(options.files, words)
-    is_written = all(find_configured_dword(settings, address) == word for address, word in words.items())
-    error = SchedulerNotLoaded(
-        "\n".join(_describe(gpu, spec, options, reason) for gpu, spec in lacking),
-        hint=f"modprobe's files have it: {_LOAD}" if is_written else f"{place}, then {_LOAD}: {line}",
-        check="nvml",
-        gpu=lacking[0][0].address,
-        line=line,
-    )
-    error.gpus = tuple(gpu.address for gpu, _ in lacking)
-    return error
-
-
-def _is_for_vgpus(gpu: Gpu) -> bool:
-    return uses_nvml(gpu) and gpu.desired_mode in (None, GpuMode.VGPU)
-
-
-def _next_word(
-    gpu: Gpu, desired: SchedulerSpec, options: DriverOptions, settings: tuple[ParameterSetting, ...]
-) -> int | None:
-    """Return the DWORD that the driver needs at its next load; None if NVML sets the scheduler, or nothing can."""
-    if can_set_scheduler(gpu):
-        return None
-    try:
-        return scheduler_word(gpu, desired, options.version, find_configured_dword(settings, gpu.address))
-    except HostCannot:
-        return None
-
-
-def _describe(gpu: Gpu, desired: SchedulerSpec, options: DriverOptions, reason: str) -> str:
-    word = find_loaded_dword(options.parameters or "", gpu.address)
-    loaded = "no setting for it" if word is None else f"{REGISTRY_KEY}=0x{word:08X}"
-    return (
-        f"{gpu.address} does not run the scheduler {scheduler_text(desired)}: NVML cannot set it{reason}, and its "
-        f"driver was loaded with {loaded}"
-    )

@@ -17,16 +17,14 @@ from vgpuctl.model.vgpu_scheduler import (
     SchedulerState,
 )
 from vgpuctl.model.vm import RecordState, VmState
+from vgpuctl.operations.plans.scheduler_load import DriverOptions, find_not_loaded, scheduler_word
 from vgpuctl.operations.plans.schedulers import (
-    DriverOptions,
     SchedulerDetails,
-    find_not_loaded,
     needs_scheduler_change,
     plan_scheduler_change,
     refuse_unsupported_scheduler,
     scheduler_details,
     scheduler_summary,
-    scheduler_word,
 )
 from vgpuctl.scheduler.modprobe_files import PER_GPU_PARAMETER, VGPUCTL_FILE, ModprobeFile
 from vgpuctl.value import replace
