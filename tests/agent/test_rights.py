@@ -233,6 +233,7 @@ def test_a_spec_that_the_client_sends_is_checked_like_its_arguments(host: Simula
         ("networks: {bridge: br0}", "the network bridge=br0 is not allowed"),
         ("mode: passthrough", "mode passthrough is not allowed"),
         ("force_console: true", "the host's console is root's"),
+        ("force_reset: true", "only root may risk a GPU"),
         ("storage_pool: fast", "the storage pool fast is not allowed"),
         ("vgpu_params: {b: 1}", "the plugin parameter b=1 is not allowed"),
     ):

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.site import PCI, Site
-from vgpuctl.gpu_setup.sriov import SetVfs, count_vfs, list_vfs, numvfs_error
+from vgpuctl.gpu_setup.sriov import SetVfs, count_vfs, list_vfs
+from vgpuctl.gpu_setup.sriov_errors import numvfs_error
 
 pytestmark = pytest.mark.forms("sriov-vf")
 

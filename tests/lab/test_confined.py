@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.console import guest_devices, read_console
+from tests.lab.console import ask_guest, guest_devices
 from tests.lab.machine import Lab
 from tests.lab.test_after_boot import INSTALLED
-from tests.lab.test_drawing import DRAWING, RENDERER
+from tests.lab.test_drawing import DRAWING
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, put_gpu, use_defaults
 
 EDU = "0000:03:00.0"
@@ -81,7 +81,7 @@ def test_a_confined_qemu_draws_on_a_gpu(lab_apparmor: Lab) -> None:
     lab.run("modprobe vgem; udevadm settle")
     must(lab, "create-vm", "vm-1", "--mode", "virtio-gpu", "--gpu", "vgem", "--image", DRAWING)
     assert confined(lab)
-    assert "renderer LLVMPIPE" in read_console(lab, "vm-1", RENDERER, timeout=300)
+    assert "renderer LLVMPIPE" in ask_guest(lab, "vm-1", "renderer")
     must(lab, "delete-vm", "vm-1")
 
 

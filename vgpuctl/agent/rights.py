@@ -101,17 +101,17 @@ SPEC_CALLS = frozenset({"create-vm", "create-vms", "ensure-vm", "ensure-vms", "p
 IMAGE_CALLS = frozenset({"check-image", "refresh-vm"})
 ROOTS_ARGUMENTS = frozenset({"when_off"})  # the agent makes the change later, without the limits of an account
 CHECKED_ARGUMENTS = frozenset({
-    "domain_join", "file", "files", "force_console", "guest_driver", "k8s_join", "keep_disks", "license", "name",
-    "networks", "pattern",
+    "domain_join", "file", "files", "force_console", "force_reset", "guest_driver", "k8s_join", "keep_disks", "license",
+    "name", "networks", "pattern",
 })  # fmt: skip
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
-    "assume", "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks", "drain", "dry_run",
-    "error", "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus", "job", "labels",
-    "lines", "managed_only", "max_moves", "minutes", "names", "nobody",
-    "owner", "parallel", "password", "pool", "profile", "profiles",
-    "seen_by_host", "sets", "since", "size", "start", "state", "targets", "text", "timeout_seconds", "unassigned",
-    "units", "user", "vgpus", "vm", "wait_for", "wait_timeout", "workload",
+    "assume", "by", "check", "checks", "clear", "code", "compute_partition", "count", "defragment", "disk", "disks",
+    "drain", "dry_run", "error", "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus",
+    "job", "labels", "lines", "managed_only", "max_moves", "memory_partition", "minutes", "names", "nobody",
+    "owner", "parallel", "password", "pool", "profile", "profiles", "seen_by_host", "sets", "since", "size",
+    "start", "state", "targets", "text", "timeout_seconds", "unassigned", "units", "user", "vgpus", "vm",
+    "wait_for", "wait_timeout", "workload",
 })  # fmt: skip
 """Arguments with names, numbers and choices, which the library checks: none of them is a path that something opens."""
 HARMLESS_FIELDS = frozenset({
@@ -123,7 +123,7 @@ HARMLESS_FIELDS = frozenset({
 """Fields of a VM spec that name nothing of the host but GPUs and CPUs; limits bound how many vGPUs."""
 CHECKED_FIELDS = frozenset({
     "image", "disk", "cdrom", "cloud_init", "network_config", "networks", "storage_pool", "vgpu_params", "template",
-    "mode", "force_console", "license", "guest_driver", "k8s_join", "domain_join",
+    "mode", "force_console", "force_reset", "license", "guest_driver", "k8s_join", "domain_join",
 })  # fmt: skip
 _CONTENT_FIELDS = ("cloud_init", "network_config")
 _MAKES_VM = frozenset({"profile", "mode", "gpus", "gpu"})
@@ -195,7 +195,7 @@ class _Check:
     def run(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments to use."""
         checked = dict(arguments)
-        _refuse_console(arguments)
+        _refuse_forced(arguments)
         if arguments.get("keep_disks") and self._caller.rights is not Rights.OPERATOR:
             raise not_allowed(
                 "a disk that is kept has no account any more, so everybody who may use its pool could read it",
@@ -231,7 +231,7 @@ class _Check:
         for field in _CONTENT_FIELDS:
             if field in spec and is_path(spec[field]):
                 self._require_sent(spec[field])
-        _refuse_console(spec)
+        _refuse_forced(spec)
         if not re.fullmatch(TEMPLATE_PATTERN, spec.get("template", "vm"), re.ASCII):
             raise NotAllowed("template: a template is named, without a path", hint="omit it", rule="root")
         self._check_names(arguments, spec)
@@ -314,9 +314,11 @@ class _Check:
         return used
 
 
-def _refuse_console(fields: Mapping[str, Any]) -> None:
+def _refuse_forced(fields: Mapping[str, Any]) -> None:
     if fields.get("force_console"):
         raise NotAllowed("force_console: the host's console is root's", hint="omit it", rule="root")
+    if fields.get("force_reset"):
+        raise NotAllowed("force_reset: only root may risk a GPU", hint="omit it", rule="root")
 
 
 class HostRights:

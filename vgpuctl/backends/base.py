@@ -86,7 +86,13 @@ class GpuBackend:
         return False
 
     def assign(
-        self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool, fellows: frozenset[str] = frozenset()
+        self,
+        snapshot: Snapshot,
+        gpu: Gpu,
+        *,
+        force_console: bool,
+        force_reset: bool = False,
+        fellows: frozenset[str] = frozenset(),
     ) -> tuple[AssignedVgpu, ...]:
         """Return what a new VM gets of a GPU that it asks for without a profile. `fellows`: GPUs that it gets as well.
 
@@ -95,7 +101,9 @@ class GpuBackend:
         """
         raise NotImplementedError
 
-    def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
+    def check(
+        self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool, force_reset: bool = False
+    ) -> None:
         """Check the host requirements of a carrier on this GPU; raises HostCannot or Refused."""
 
     def create_steps(self, vgpu: AssignedVgpu, type_id: str | None, gi_ids: tuple[int, ...] = ()) -> tuple[Step, ...]:

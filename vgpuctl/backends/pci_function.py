@@ -10,7 +10,7 @@ from __future__ import annotations
 from vgpuctl.backends.base import GpuBackend, require_iommu
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, Refused
 from vgpuctl.gpu.profiles import vfs_off_error
-from vgpuctl.makers import disable_vfs_hint
+from vgpuctl.makers import breaks_at_reset, disable_vfs_hint
 from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode, IommuGroupMember
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
@@ -27,7 +27,13 @@ class SriovVfBackend(GpuBackend):
     on_vfs = True
 
     def assign(
-        self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool, fellows: frozenset[str] = frozenset()
+        self,
+        snapshot: Snapshot,
+        gpu: Gpu,
+        *,
+        force_console: bool,
+        force_reset: bool = False,
+        fellows: frozenset[str] = frozenset(),
     ) -> tuple[AssignedVgpu, ...]:
         """Return the first free VF, one without a host driver if possible."""
         if gpu.backend is None or (gpu.vfs_total and not gpu.vfs_enabled):
@@ -49,7 +55,9 @@ class SriovVfBackend(GpuBackend):
         self.check(snapshot, gpu, free[0], force_console=False)
         return _assigned_functions(self.name, gpu, free[0].address)
 
-    def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
+    def check(
+        self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool, force_reset: bool = False
+    ) -> None:
         """Check for the IOMMU."""
         require_iommu(function)
 
@@ -102,7 +110,13 @@ class PassthroughBackend(GpuBackend):
         return function == gpu.address or gpu.vfs_enabled > 0 or function in {m.address for m in gpu.group_members}
 
     def assign(
-        self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool, fellows: frozenset[str] = frozenset()
+        self,
+        snapshot: Snapshot,
+        gpu: Gpu,
+        *,
+        force_console: bool,
+        force_reset: bool = False,
+        fellows: frozenset[str] = frozenset(),
     ) -> tuple[AssignedVgpu, ...]:
         """Return the GPU and its companions, if nothing is on it."""
         taken = snapshot.vgpus_on(gpu.address)
@@ -117,13 +131,17 @@ class PassthroughBackend(GpuBackend):
             )
         if not gpu.vendor_id:
             raise InvalidInput(f"{gpu.address} is not a PCI device, so it cannot be passed through", gpu=gpu.address)
+        _refuse_reset(gpu, force_reset=force_reset)
         self._check_alone(snapshot, gpu, gpu.whole_function, force_console=force_console, fellows=fellows)
         functions = (gpu.address, *(m.address for m in gpu.group_members if m.same_slot))
         _refuse_taken(snapshot, gpu, functions)
         return _assigned_functions(self.name, gpu, *functions)
 
-    def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
+    def check(
+        self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool, force_reset: bool = False
+    ) -> None:
         """Refuse a GPU that has VFs enabled, is the console or in use, or shares a busy IOMMU group."""
+        _refuse_reset(gpu, force_reset=force_reset)
         self._check_alone(snapshot, gpu, function, force_console=force_console, fellows=frozenset())
 
     def _check_alone(
@@ -190,6 +208,21 @@ def _refuse_drawing(snapshot: Snapshot, gpu: Gpu) -> None:
             hint=f"vgpuctl stop-vm {' '.join(drawn)}",
             gpu=gpu.address,
             vms=drawn,
+        )
+
+
+def _refuse_reset(gpu: Gpu, *, force_reset: bool) -> None:
+    """Refuse a GPU that VFIO's reset breaks: it resets the GPU when a VM takes it, and when it leaves it.
+
+    Raises:
+        Refused: with what else a VM can have of it.
+    """
+    if breaks_at_reset(gpu) and not force_reset:
+        raise Refused(
+            f"{gpu.address} ({gpu.model}) is lost until the host boots, once a VM has it and it is reset",
+            hint="give VMs its VFs, which are not affected (load the driver gim); --force-reset passes it through "
+            "anyway",
+            gpu=gpu.address,
         )
 
 

@@ -40,11 +40,13 @@ MIG_JSON_SCHEMA: Mapping[str, Any] = {
     ]
 }
 
-MAX_TIME_SLICE_MS, MAX_FREQUENCY_HZ, MAX_AVERAGING_FACTOR = 255, 1023, 255
-"""The largest values that the driver's registry dword can hold."""
+MAX_TIME_SLICE_MS, MAX_PREEMPT_TIMEOUT_US = 100_000, 100_000_000
+"""The largest that Intel's firmware takes (guc_klvs_abi.h). A driver's own limits are checked on the GPU."""
+MAX_FREQUENCY_HZ, MAX_AVERAGING_FACTOR = 1023, 255
+"""The largest values that the registry dword of NVIDIA's driver can hold."""
 POLICIES = tuple(str(policy) for policy in SchedulerPolicy)
 _ADAPTIVE = ("frequency_hz", "averaging_factor")
-_NUMBERS = ("time_slice_ms", *_ADAPTIVE)
+_NUMBERS = ("time_slice_ms", *_ADAPTIVE, "preempt_timeout_us")
 
 
 def parse_mig_spec(value: object) -> MigSpec:
@@ -193,7 +195,7 @@ def dump_scheduler(spec: SchedulerSpec) -> dict[str, object]:
 def _check_keys(given: Mapping[str, object]) -> tuple[Problem, ...]:
     numbers = [name for name in _NUMBERS if name in given]
     if given.get("policy") == SchedulerPolicy.BEST_EFFORT and numbers:
-        return (Problem((numbers[0],), "best_effort has neither slices nor a frequency"),)
+        return (Problem((numbers[0],), "best_effort has neither slices nor a frequency nor a timeout"),)
     adaptive = [name for name in numbers if name in _ADAPTIVE]
     if adaptive and "time_slice_ms" in given:
         text = f"a time slice and adaptive round robin ({adaptive[0]}) cannot be combined"
@@ -207,7 +209,7 @@ def _number_key(name: str, maximum: int, text: str) -> Key:
 
 SCHEDULER_SHAPE = Shape(
     "Scheduler",
-    "How NVIDIA's driver divides a GPU's time among its vGPUs.",
+    "How the driver divides a GPU's time among its vGPUs or plain VFs.",
     (
         Key(
             "policy",
@@ -222,6 +224,11 @@ SCHEDULER_SHAPE = Shape(
             "averaging_factor",
             MAX_AVERAGING_FACTOR,
             "adaptive round robin: over how many turns a VM's time is evened out",
+        ),
+        _number_key(
+            "preempt_timeout_us",
+            MAX_PREEMPT_TIMEOUT_US,
+            "how long a VM may keep the GPU after its slice before the engine is reset (Intel)",
         ),
     ),
     _check_keys,

@@ -32,6 +32,7 @@ from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import Gpu, MigSpec
 from vgpuctl.model.names import is_pci_address
+from vgpuctl.model.numbers import parse_memory_size
 from vgpuctl.model.request import PlacementSpec
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.value import EMPTY_MAPPING, Value, field_names
@@ -82,10 +83,10 @@ NO_DEFAULTS = Defaults()
 class GpuSpec(Value):
     """The configuration of a GPU. `vfs` None: as many as the driver creates itself; `cordoned`: no new vGPUs on it.
 
-    `scheduler` None: NVIDIA's driver decides. `profiles`: only these are placed on it; `reserved_for`: only for VMs
-    whose names match one of these patterns. `mig` None: its MIG mode and instances stay as they are; `mixed_size`:
-    whether vGPUs of several sizes may be on it at once. `compute_partition`, `memory_partition`: the partition modes of
-    an AMD GPU. `reason`: why it is so, for people.
+    `vf_memory`: the GPU memory of each plain VF. `scheduler` None: the driver decides. `profiles`: only these are
+    placed on it; `reserved_for`: only for VMs whose names match one of these patterns. `mig` None: its MIG mode and
+    instances stay as they are; `mixed_size`: whether vGPUs of several sizes may be on it at once. `compute_partition`,
+    `memory_partition`: the partition modes of an AMD GPU. `reason`: why it is so, for people.
     """
 
     mode: str | None = None
@@ -99,6 +100,7 @@ class GpuSpec(Value):
     compute_partition: str | None = None
     memory_partition: str | None = None
     reason: str | None = None
+    vf_memory: str | None = None
 
 
 class VgpuSpec(Value):
@@ -228,11 +230,12 @@ GPU_SHAPE = Shape(
     (
         Key("mode", rules.gpu_mode, "what the GPU is set up for", {"enum": list(GPU_MODES), "type": "string"}),
         Key("vfs", rules.vfs, "how many virtual functions are on", {"minimum": 0, "maximum": 256, "type": "integer"}),
+        Key("vf_memory", rules.vf_memory, "GPU memory of each plain VF", {"type": ["string", "integer"]}),
         Key("cordoned", rules.boolean, "true: no new vGPU is placed on it", {"type": "boolean"}),
         Key(
             "scheduler",
             parse_scheduler_spec,
-            "how NVIDIA's driver divides the GPU's time",
+            "how the driver divides the GPU's time",
             nested_shape=SCHEDULER_SHAPE,
         ),
         Key(
@@ -334,8 +337,14 @@ def merge_gpu_entries(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> GpuSpec:
         given = {key: value for key in GPU_SPEC_KEYS if (value := getattr(entry, key)) is not None}
         if "mode" in given:
             merged.pop("vfs", None)
+            merged.pop("vf_memory", None)
         merged |= given
     return GpuSpec(**merged)
+
+
+def vf_memory_mib(spec: GpuSpec) -> int | None:
+    """Return the GPU memory of each plain VF in MiB, None if it is not set."""
+    return None if spec.vf_memory is None else parse_memory_size(spec.vf_memory)
 
 
 def entry_matches(key: str, gpu: Gpu) -> bool:

@@ -228,6 +228,14 @@ def memory(value: object) -> str:
     return format_size(mib)
 
 
+def vf_memory(value: object) -> str:
+    """Return the GPU memory of a VF in its shortest spelling. The firmware takes steps of 2 MiB (guc_klvs_abi.h)."""
+    mib = parse_memory_size(_size_text(value))
+    if mib % 2:
+        raise ValueError(f"{format_size(mib)} of GPU memory is no multiple of 2MiB (a bare number is MiB)")
+    return format_size(mib)
+
+
 def disk(value: object) -> str:
     """Return a disk's size in its shortest spelling, or the path of an existing one."""
     text = _size_text(value)

@@ -637,6 +637,14 @@ class VmRequest(DeclaredFields):
         recorded="given",
         compared=False,
     )
+    force_reset: bool = vm_field(
+        rules.boolean,
+        {"type": "boolean"},
+        "pass through a GPU even if its reset breaks it until the host boots",
+        default=False,
+        recorded="given",
+        compared=False,
+    )
     sources: Mapping[str, str] = EMPTY_MAPPING
     seed: CloudInit | None = None
     label_changes: Mapping[str, str | None] = EMPTY_MAPPING

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from typing import Protocol, TypeVar
 
-from vgpuctl.doctor import agent, gpu_settings, gpus, nvidia, own_files, vgpu_software, virtualization, vms
+from vgpuctl.doctor import agent, amd, gpu_settings, gpus, nvidia, own_files, vgpu_software, virtualization, vms
 from vgpuctl.doctor.check import Check
 from vgpuctl.errors import NotFound
 
@@ -28,6 +28,7 @@ CHECKS: tuple[Check, ...] = (
     *virtualization.CHECKS,
     *gpus.CHECKS,
     *nvidia.CHECKS,
+    *amd.CHECKS,
     *vgpu_software.CHECKS,
     *gpu_settings.CHECKS,
     *virtualization.SECURITY_CHECKS,

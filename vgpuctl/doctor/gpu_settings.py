@@ -204,7 +204,7 @@ def _set_command(differing: tuple[Gpu, SchedulerSpec]) -> str:
 
 
 def _is_settable(gpu: Gpu) -> bool:
-    return gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
+    return gpu.scheduler is not None and gpu.scheduler.can_set
 
 
 def _runs_spec(context: CheckContext, snapshot: Snapshot, gpu: Gpu, spec: SchedulerSpec) -> bool | None:

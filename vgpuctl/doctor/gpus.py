@@ -8,7 +8,7 @@ include/linux/ioport.h for `resource`: start, end and flags of each BAR, IORESOU
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
@@ -25,7 +25,7 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.gpu.division import name_holders
-from vgpuctl.makers import enable_vfs_hint, uses_nvml, vgpu_driver_hint
+from vgpuctl.makers import enable_vfs_hint, maker_of, support_warnings, uses_nvml, vgpu_driver_hint
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu
 from vgpuctl.model.numbers import count_text, format_bytes
 from vgpuctl.model.snapshot import Snapshot
@@ -51,7 +51,7 @@ def _check_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
     without_driver = [
         line
         for g, line in zip(gpus, lines, strict=True)
-        if g.driver is None and g.desired_mode not in MODES_WITHOUT_VFS
+        if g.driver is None and g.desired_mode not in MODES_WITHOUT_VFS and maker_of(g).slicing is None
     ]
     if without_driver:
         return warn(
@@ -137,11 +137,20 @@ def _has_problem(gpu: Gpu) -> bool:
 
 
 def _check_types(context: CheckContext, snapshot: Snapshot) -> Finding:
+    in_use = {v.gpu for v in snapshot.vgpus}
+    without_room = list(_offering_nothing(snapshot, in_use))
+    if without_room:
+        return warn(
+            *shorten([f"{g.address} ({g.model}): its driver {g.driver} offers no vGPU now" for g, _ in without_room]),
+            fix="; ".join(dict.fromkeys(fix for _, fix in without_room)),
+        )
     capable = [g for g in snapshot.gpus if backend_for(g.backend).creates_devices]
     if not capable:
         return not_applicable("no GPU here offers vGPUs")
+    warnings = support_warnings(capable)
+    if warnings:
+        return warn(*shorten(list(warnings)), fix="for production use a GPU from NVIDIA's list of GPUs for vGPU")
     lines = [f"{g.address}: {len(g.types)} vGPU types" for g in capable]
-    in_use = {v.gpu for v in snapshot.vgpus}
     empty = [g.address for g in capable if not g.types and g.address not in in_use]
     if empty:
         return fail(
@@ -150,6 +159,17 @@ def _check_types(context: CheckContext, snapshot: Snapshot) -> Finding:
             " instances that exist: vgpuctl doctor mig-instances",
         )
     return ok(*shorten(lines))
+
+
+def _offering_nothing(snapshot: Snapshot, in_use: Set[str]) -> Iterator[tuple[Gpu, str]]:
+    """Yield the GPUs with their maker's driver that offer and have no vGPU, with what their maker says helps."""
+    for gpu in snapshot.gpus:
+        available = [n for f in gpu.functions for n in (f.available_instances or {}).values()]
+        if gpu.driver in (None, "vfio-pci") or any(available) or gpu.address in in_use:
+            continue
+        fix = maker_of(gpu).offers_nothing_fix(gpu)
+        if fix is not None and gpu.desired_mode not in MODES_WITHOUT_VFS:
+            yield gpu, fix
 
 
 def _check_nvml(context: CheckContext, snapshot: Snapshot) -> Finding:

@@ -34,7 +34,7 @@ def can_offer(gpu: Gpu, text: str) -> bool | None:
 
 def has_no_name(gpu: Gpu) -> bool:
     """Return whether only the PCI ids of a GPU are known."""
-    return gpu.model == gpu.pci_id
+    return gpu.pci_id is not None and gpu.model.endswith(gpu.pci_id)
 
 
 def suggest_offered(text: str, gpus: Sequence[Gpu]) -> str:

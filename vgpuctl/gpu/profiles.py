@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
 from vgpuctl.gpu.division import is_given_whole, name_holders
-from vgpuctl.makers import enable_vfs_hint
+from vgpuctl.makers import enable_vfs_hint, slicing_notes
 from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
 from vgpuctl.model.names import ProfileName, parse_profile_name, strip_board
 from vgpuctl.model.numbers import count_text
@@ -169,7 +169,8 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
     if not offered:
         on_gpus = [(g, snapshot.vgpus_on(g.address)) for g in gpus]
         whole = [f"all of {g.address} is assigned to {name_holders(on)}" for g, on in on_gpus if is_given_whole(g, on)]
-        hint = "; ".join(["no GPU here offers vGPU profiles now", *whole, "vgpuctl list-gpus --all shows why"])
+        why = [*whole, *slicing_notes(gpus)]
+        hint = "; ".join(["no GPU here offers vGPU profiles now", *why, "vgpuctl list-gpus --all shows why"])
     return NotFound(f"no GPU on this host offers the profile '{text}'", hint=hint, profile=text, near=similar)
 
 

@@ -75,7 +75,8 @@ class NoVgpus(Division):
         """Why it offers none."""
         if self.gpu.backend is None:
             return f"its VFs are off (0 of {self.gpu.vfs_total} enabled)"
-        return f"it offers no vGPUs: its backend is {self.gpu.backend}"
+        slicing = maker_of(self.gpu).slicing
+        return f"it offers no vGPUs: {slicing or f'its backend is {self.gpu.backend}'}"
 
 
 class PlainVfs(NoVgpus):

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import refuse_if_held, write_error
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed
-from vgpuctl.gpu_setup.sriov import PCI_DEVICES, count_vfs, list_vfs, refuse_while_stuck, set_autoprobe
+from vgpuctl.gpu_setup.sriov import count_vfs, list_vfs, refuse_while_stuck, set_autoprobe
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES
 from vgpuctl.makers import gim
 from vgpuctl.model.numbers import count_text
 from vgpuctl.ports.step import Step

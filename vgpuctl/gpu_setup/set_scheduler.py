@@ -1,17 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that set a GPU's vGPU scheduler through NVML, and the step that removes a device until that is done.
+"""Steps that set a GPU's scheduler, and the step that removes a device until that is done.
 
 NVML sets it only while no vGPU exists on the GPU. So vgpuctl removes the VMs' devices first and creates them again
-afterwards.
+afterwards. Intel's xe takes it in `sriov_admin/.bulk_profile`, for the host and all VFs, also while VMs run.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Failed, HostCannot, InvalidInput, NvmlFailed, VerifyFailed, VgpuctlError
-from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
+from vgpuctl.errors import (
+    Failed,
+    HostCannot,
+    InvalidInput,
+    NvmlFailed,
+    VerifyFailed,
+    VgpuctlError,
+)
+from vgpuctl.gpu_setup.sriov import count_vfs
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES, profile_error
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.vgpu_scheduler import SchedulerInterface, SchedulerPolicy, SchedulerSpec, SchedulerState
+from vgpuctl.observe import xe_profiles
 from vgpuctl.ports.step import Step
+from vgpuctl.scheduler import xe
 from vgpuctl.scheduler.limits import satisfies, scheduler_text, spec_from_state
 from vgpuctl.value import EMPTY_MAPPING
 
@@ -39,9 +51,30 @@ def set_scheduler_command(gpu: str, spec: SchedulerSpec) -> str:
         (spec.time_slice_ms, "--time-slice"),
         (spec.frequency_hz, "--frequency"),
         (spec.averaging_factor, "--averaging-factor"),
+        (spec.preempt_timeout_us, "--preempt-timeout"),
     )
     options = [f"{option} {number}" for number, option in numbers if number is not None]
     return " ".join([f"vgpuctl set-scheduler {gpu} --policy {spec.policy}", *options])
+
+
+def set_scheduler_step(gpu: Gpu, desired: SchedulerSpec) -> Step:
+    """Return the step that sets a scheduler: of the GPU and its plain VFs, or with MIG of each GPU instance."""
+    state = gpu.scheduler.state if gpu.scheduler is not None else None
+    if gpu.scheduler is not None and gpu.scheduler.interface is SchedulerInterface.SRIOV_ADMIN:
+        return SetVfScheduler(gpu.address, desired, state)
+    if gpu.mig is not None and gpu.mig.enabled:
+        return SetInstanceSchedulers(gpu.address, desired, tuple(sorted(gpu.gi_schedulers.items())))
+    return SetScheduler(gpu.address, desired, state)
+
+
+def volatile_note(gpu: Gpu) -> str:
+    """Return what loses a scheduler that was set now."""
+    if gpu.scheduler is not None and gpu.scheduler.interface is SchedulerInterface.SRIOV_ADMIN:
+        return "turning the VFs off resets it: vgpuctl sets it again with the VFs, and restore-host after a boot"
+    return (
+        "settings made with NVML are lost when the driver is loaded again:"
+        " vgpuctl restore-host sets them again after a boot"
+    )
 
 
 class SetScheduler(Step):
@@ -131,6 +164,54 @@ class SetInstanceSchedulers(Step):
                 and satisfies(running.get(gi_id), self.desired)
             ):
                 _set_instance_scheduler(host, self.gpu, gi_id, previous_spec)
+
+
+class SetVfScheduler(Step):
+    """Set the scheduler of a card and all its VFs in xe's `sriov_admin`. `previous`: what ran, None if unknown."""
+
+    gpu: str
+    desired: SchedulerSpec
+    previous: SchedulerState | None = None
+
+    def describe(self) -> str:
+        return f"set the scheduler of {self.gpu} and its VFs to {scheduler_text(self.desired)} (sriov_admin)"
+
+    def perform(self, host: Host) -> None:
+        """Write it for the host and all VFs.
+
+        Raises:
+            HostCannot, InvalidInput, DeviceFailed: the driver refused it; the error says why.
+        """
+        for name, text in xe.bulk_values(self.desired, count_vfs(host, self.gpu)).items():
+            path = f"{PCI_DEVICES}/{self.gpu}/{xe.BULK_DIRECTORY}/{name}"
+            try:
+                host.sysfs.write(path, f"{text}\n")
+            except OSError as error:
+                raise profile_error(error, self.gpu, f"{name} {text}", path) from error
+
+    def verify(self, host: Host) -> None:
+        """Read it back from the host's and each VF's files."""
+        running = self._read(host)
+        if not satisfies(running, self.desired):
+            raise VerifyFailed(
+                f"the scheduler of {self.gpu} was set to {scheduler_text(self.desired)} but reads back as "
+                f"{running.policy or running.problem}",
+                hint=f"vgpuctl show-gpu {self.gpu}; journalctl -k -n 20",
+                gpu=self.gpu,
+                time_slice_ns=running.time_slice_ns,
+            )
+
+    def undo(self, host: Host) -> None:
+        """Restore the previous scheduler; VFs that are turned off again lose it anyway."""
+        spec = spec_from_state(self.previous) if self.previous is not None else None
+        if spec is not None and count_vfs(host, self.gpu) and not satisfies(self._read(host), spec):
+            SetVfScheduler(self.gpu, spec).perform(host)
+
+    def _read(self, host: Host) -> SchedulerState:
+        return xe_profiles.read_state(host.sysfs, f"{PCI_DEVICES}/{self.gpu}", count_vfs(host, self.gpu))
+
+
+SCHEDULER_STEPS = (SetScheduler, SetInstanceSchedulers, SetVfScheduler)
 
 
 def read_instance_schedulers(host: Host, gpu: str) -> Mapping[int, SchedulerState]:

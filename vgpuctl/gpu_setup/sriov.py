@@ -19,15 +19,22 @@ stackhpc/ansible-collection-linux#37 reports the same race.
 
 from __future__ import annotations
 
-import errno
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_error
-from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, InvalidInput, VerifyFailed, VgpuctlError
-from vgpuctl.model.numbers import count_text, parse_integer
+from vgpuctl.errors import (
+    DeviceFailed,
+    HostCannot,
+    InUse,
+    VerifyFailed,
+)
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES, numvfs_error, profile_error
+from vgpuctl.model.numbers import count_text, format_size, parse_integer
 from vgpuctl.observe.claims import report_unreadable
 from vgpuctl.placement.vm_placement import stuck_write_error
 from vgpuctl.ports.step import Step
+from vgpuctl.scheduler.xe import MEMORY_QUOTA, profile_directory
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -41,8 +48,6 @@ SETTLE_SECONDS = 60.0
 POLL_SECONDS = 0.5
 UNBIND_RETRIES = 5
 UNBIND_PAUSE_SECONDS = 1.0
-
-PCI_DEVICES = "/sys/bus/pci/devices"
 
 
 class ManageVfs(Step):
@@ -232,18 +237,28 @@ def set_autoprobe(host: Host, gpu: str, enable: bool) -> None:
 
 
 class SetVfs(Step):
-    """Turn on this many VFs, or none. Undo restores `previous_count` and `autoprobe`."""
+    """Turn on this many VFs, or none. Undo restores `previous_count`, `previous_memory_mib` and `autoprobe`.
+
+    `memory_mib`: the GPU memory of each VF, which xe takes before VFs are on; None: the driver divides it.
+    `restore_steps`: undo restores with them what the GPU loses with its VFs (the scheduler). `keeps_autoprobe`: host
+    drivers bind new VFs as they did, because no VM gets such a VF itself.
+    """
 
     gpu: str
     vf_count: int
     previous_count: int
     autoprobe: bool
     driver: str | None = None
+    memory_mib: int | None = None
+    previous_memory_mib: int | None = None
+    restore_steps: tuple[Step, ...] = ()
+    keeps_autoprobe: bool = False
 
     def describe(self) -> str:
         if self.vf_count == 0:
             return f"turn the {count_text(self.previous_count, 'VF')} of {self.gpu} off"
-        return f"turn {count_text(self.vf_count, 'VF')} of {self.gpu} on" + (
+        memory = f", each with {format_size(self.memory_mib)}" if self.memory_mib is not None else ""
+        return f"turn {count_text(self.vf_count, 'VF')} of {self.gpu} on{memory}" + (
             f" instead of {self.previous_count}" if self.previous_count else ""
         )
 
@@ -254,11 +269,12 @@ class SetVfs(Step):
             InUse: a process holds one of the VFs to remove.
             Stuck: the write that removes the VFs has not returned from the kernel.
         """
-        self._switch(host, self.vf_count, autoprobe=False if self.vf_count else self.autoprobe)
+        keeps = self.keeps_autoprobe or not self.vf_count
+        self._switch(host, self.vf_count, self.memory_mib, autoprobe=self.autoprobe if keeps else False)
 
-    def _switch(self, host: Host, vf_count: int, *, autoprobe: bool) -> None:
+    def _switch(self, host: Host, vf_count: int, memory_mib: int | None, *, autoprobe: bool) -> None:
         current = count_vfs(host, self.gpu)
-        if current == vf_count:
+        if current == vf_count and self.memory_mib is None:
             return
         if current:
             for vf in list_vfs(host, self.gpu):
@@ -266,7 +282,27 @@ class SetVfs(Step):
             self._write_numvfs(host, 0)
         if vf_count:
             set_autoprobe(host, self.gpu, autoprobe)
+            self._write_memory(host, vf_count, memory_mib)
             self._write_numvfs(host, vf_count)
+
+    def _write_memory(self, host: Host, vf_count: int, memory_mib: int | None) -> None:
+        """Write the memory of each VF that is turned on; the bulk file would give it to every possible VF.
+
+        After a refusal the memory is released: what is left would stop the driver from dividing it by itself.
+        """
+        for vf in range(vf_count if memory_mib is not None else 0):
+            path = f"{PCI_DEVICES}/{self.gpu}/{profile_directory(vf)}/{MEMORY_QUOTA}"
+            try:
+                host.sysfs.write(path, f"{(memory_mib or 0) << 20}\n")
+            except OSError as error:
+                self._release_memory(host, vf)
+                text = f"{format_size(memory_mib or 0)} of GPU memory for each of {count_text(vf_count, 'VF')}"
+                raise profile_error(error, self.gpu, text, path) from error
+
+    def _release_memory(self, host: Host, vf_count: int) -> None:
+        for vf in range(vf_count):
+            with suppress(OSError):  # the next write of a number of VFs, or a boot, releases it too
+                host.sysfs.write(f"{PCI_DEVICES}/{self.gpu}/{profile_directory(vf)}/{MEMORY_QUOTA}", "0\n")
 
     def _write_numvfs(self, host: Host, vf_count: int) -> None:
         path = f"{PCI_DEVICES}/{self.gpu}/sriov_numvfs"
@@ -297,34 +333,13 @@ class SetVfs(Step):
         """
         refuse_while_stuck(host, self.gpu)
         current = count_vfs(host, self.gpu)
-        if current != self.previous_count and current in (0, self.vf_count):
-            self._switch(host, self.previous_count, autoprobe=self.autoprobe)
+        if self.memory_mib is not None and not current:
+            self._release_memory(host, self.vf_count)
+        is_changed = current != self.previous_count or self.memory_mib is not None
+        if is_changed and current in (0, self.vf_count):
+            self._switch(host, self.previous_count, self.previous_memory_mib, autoprobe=self.autoprobe)
+            for step in self.restore_steps if self.previous_count else ():
+                step.perform(host)
+                step.verify(host)
         if not self.previous_count:
             set_autoprobe(host, self.gpu, self.autoprobe)
-
-
-def numvfs_error(error: OSError, gpu: str, vf_count: int, path: str, driver: str | None) -> VgpuctlError:
-    """Return what a refused write of `sriov_numvfs` means."""
-    facts = {"gpu": gpu, "vfs": vf_count, "errno": error.errno, "path": path}
-    if error.errno == errno.ENOENT:
-        why = f"its driver {driver} sets it" if driver else "it has no driver"
-        hint = f"modinfo {driver}" if driver else f"lspci -ks {gpu}"
-        return HostCannot(f"the number of VFs of {gpu} cannot be set: {why}", hint=hint, check="vfs-fixed", **facts)
-    if error.errno == errno.ERANGE:
-        return InvalidInput(
-            f"{gpu} cannot have {count_text(vf_count, 'VF')}", hint=f"cat {PCI_DEVICES}/{gpu}/sriov_totalvfs", **facts
-        )
-    if error.errno == errno.EBUSY:
-        return Busy(f"another program has just turned on VFs of {gpu}", hint="run the command again", **facts)
-    if error.errno == errno.EINVAL:
-        return DeviceFailed(
-            f"the driver of {gpu} does not accept {count_text(vf_count, 'VF')}", hint="journalctl -k -n 20", **facts
-        )
-    if error.errno in (errno.ENOMEM, errno.ENOSPC):
-        return HostCannot(
-            f"the firmware reserved no room for {count_text(vf_count, 'VF')} of {gpu} (bus numbers or memory space)",
-            hint="turn SR-IOV, ARI and Above 4G Decoding on in the firmware, or boot with pci=realloc",
-            check="vf-resources",
-            **facts,
-        )
-    return write_error(error, f"setting {count_text(vf_count, 'VF')} on {gpu}", path)

@@ -32,6 +32,7 @@ class WholeGpuFields(TypedDict, total=False):
     not_gpu: Texts
     numa_node: int | str | None
     force_console: bool | None
+    force_reset: bool | None
 
 
 class VmChangeFields(TypedDict, total=False):
@@ -126,3 +127,4 @@ class VmFields(TypedDict, total=False):
     labels: Texts | Mapping[str, str]
     owner: str | None
     force_console: bool | None
+    force_reset: bool | None

@@ -50,6 +50,7 @@ _SCHEDULER_OPTIONS = {
     "time_slice_ms": "--time-slice",
     "frequency_hz": "--frequency",
     "averaging_factor": "--averaging-factor",
+    "preempt_timeout_us": "--preempt-timeout",
 }
 
 
@@ -194,12 +195,14 @@ class GpuCalls(Calls):
         vfs: int | None = None,
         compute_partition: str | None = None,
         memory_partition: str | None = None,
+        vf_memory: str | None = None,
         drain: bool = False,
         dry_run: bool = False,
     ) -> Outcome[SetUpGpuResult]:
         """Set a GPU up: vgpu, sriov with `vfs` plain virtual functions, passthrough, or unmanaged.
 
-        `compute_partition`, `memory_partition`: the modes of an AMD GPU with plain virtual functions.
+        `vf_memory`: the GPU memory of each plain virtual function. `compute_partition`, `memory_partition`: the modes
+        of an AMD GPU with plain virtual functions.
         """
         from vgpuctl.operations import gpu_mode
 
@@ -213,7 +216,13 @@ class GpuCalls(Calls):
         if mode != "sriov" and (compute_partition, memory_partition) != (None, None):
             raise InvalidInput(f"partition modes need the mode sriov, not {mode}", hint=f"vgpuctl set-mode {gpu} sriov")
         request = gpu_mode.ModeRequest(
-            gpu, mode, vfs, drain, compute_partition=compute_partition, memory_partition=memory_partition
+            gpu,
+            mode,
+            vfs,
+            drain,
+            compute_partition=compute_partition,
+            memory_partition=memory_partition,
+            vf_memory_mib=_parse_vf_memory(vf_memory),
         )
         return gpu_mode.set_mode(self._ports, self._context(dry_run=dry_run), request)
 
@@ -255,13 +264,19 @@ class GpuCalls(Calls):
         time_slice_ms: int | None = None,
         frequency_hz: int | None = None,
         averaging_factor: int | None = None,
+        preempt_timeout_us: int | None = None,
         drain: bool = False,
         dry_run: bool = False,
     ) -> Outcome[ChangedGpuResult]:
-        """Set how NVIDIA's driver divides a GPU's time: best_effort, equal_share or fixed_share."""
+        """Set how the driver divides a GPU's time: best_effort, equal_share or fixed_share."""
         from vgpuctl.operations import gpu_scheduler
 
-        numbers = {"time_slice_ms": time_slice_ms, "frequency_hz": frequency_hz, "averaging_factor": averaging_factor}
+        numbers = {
+            "time_slice_ms": time_slice_ms,
+            "frequency_hz": frequency_hz,
+            "averaging_factor": averaging_factor,
+            "preempt_timeout_us": preempt_timeout_us,
+        }
         request = gpu_scheduler.SchedulerRequest(gpu, _requested_scheduler(policy, numbers), drain)
         return gpu_scheduler.set_scheduler(self._ports, self._context(dry_run=dry_run), request)
 
@@ -278,6 +293,21 @@ class GpuCalls(Calls):
         from vgpuctl.operations import desired_state
 
         return desired_state.cordon(self._ports, self._context(dry_run=dry_run), gpu, cordoned=False)
+
+
+def _parse_vf_memory(text: str | None) -> int | None:
+    """Return the GPU memory of each VF in MiB, checked by the same rule as host.yaml.
+
+    Raises:
+        InvalidInput: it is no size, or one that no driver takes.
+    """
+    from vgpuctl.config import rules
+    from vgpuctl.model.numbers import parse_memory_size
+
+    try:
+        return None if text is None else parse_memory_size(rules.vf_memory(text))
+    except ValueError as error:
+        raise InvalidInput(f"--vf-memory: {error}", hint="vgpuctl set-mode --help") from error
 
 
 def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool) -> MigSpec:

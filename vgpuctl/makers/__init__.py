@@ -6,20 +6,37 @@ CONTRIBUTING.md says how to add one.
 `PCI_MODELS` is for GPUs whose driver is vfio-pci or that have none: names are those
 that NVML or the maker's data sheet has; memory is the data sheet's, in GiB. Ids are those of pci.ids
 (https://pci-ids.ucw.cz). A GPU that is missing there is named by the host's own pci.ids, where that is installed.
+pci.ids does not have these: Hygon's (device codes in the installation guides of DCU drivers, and lspci of hosts, in
+public repositories), MetaX's 40xx (MetaX's extension of vLLM), 1d22:3688 (zstack-utility; lspci of hosts), and
+Ascend's (dvt.h of Huawei's driver).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from vgpuctl.makers.amd import Amd
 from vgpuctl.makers.ascend import Ascend
+from vgpuctl.makers.cambricon import Cambricon
 from vgpuctl.makers.intel import Intel
 from vgpuctl.makers.kernel_samples import KernelSamples
 from vgpuctl.makers.maker import Maker
+from vgpuctl.makers.moore_threads import MooreThreads
 from vgpuctl.makers.nvidia import Nvidia
-from vgpuctl.model.gpu import Gpu
+from vgpuctl.makers.whole_cards import WHOLE_CARD_MAKERS
+from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.usage import NVML_SOURCE
 
-MAKERS: tuple[Maker, ...] = (Nvidia(), Amd(), Intel(), Ascend(), KernelSamples())
+MAKERS: tuple[Maker, ...] = (
+    Nvidia(),
+    Amd(),
+    Intel(),
+    Ascend(),
+    KernelSamples(),
+    MooreThreads(),
+    Cambricon(),
+    *WHOLE_CARD_MAKERS,
+)
 _UNKNOWN = Maker()
 _BY_VENDOR_ID = {maker.vendor_id: maker for maker in MAKERS if maker.vendor_id is not None}
 
@@ -66,8 +83,57 @@ PCI_MODELS = {
     "19e5:d500": ("Huawei Ascend 310P", 24),
     "8086:3e92": ("Intel UHD Graphics 630", None),
     "8086:56c0": ("Intel Data Center GPU Flex 170", 16),
+    "19e5:d801": ("Huawei Ascend 910", None),
+    "19e5:d802": ("Huawei Ascend 910B", None),
+    "19e5:d803": ("Huawei Ascend 910_93", None),
+    "19e5:d806": ("Huawei Ascend 950", None),
+    "19e5:d808": ("Huawei Ascend 350", None),
+    "1d22:3684": ("Kunlunxin Kunlun", None),
+    "1d22:3688": ("Kunlunxin P800", 96),
+    "1d94:54b7": ("Hygon Z100", None),
+    "1d94:55b7": ("Hygon Z100L", None),
+    "1d94:6210": ("Hygon K100_AI", 64),
+    "1d94:6211": ("Hygon K100_AI", 64),
+    "1d94:62b7": ("Hygon K100", None),
+    "1d94:6320": ("Hygon BW1000", 64),
+    "1d94:6370": ("Hygon BW100", None),
+    "1e36:0001": ("Enflame T10", None),
+    "1e36:0002": ("Enflame T11", None),
+    "1e36:0021": ("Enflame T20 32GB", 32),
+    "1e36:0022": ("Enflame T20 64GB", 64),
+    "1e36:0023": ("Enflame T21 32GB", 32),
+    "1e36:0024": ("Enflame T21 64GB", 64),
+    "1e36:8001": ("Enflame I20", None),
+    "1e36:8011": ("Enflame I10", None),
+    "1e36:8032": ("Enflame S6", 24),
+    "1e36:c032": ("Enflame S90", 48),
+    "1e36:c033": ("Enflame S60G", 48),
+    "1e36:c035": ("Enflame S60", 48),
+    "1e36:c041": ("Enflame L300", None),
+    "1e36:c042": ("Enflame L600", None),
+    "1ec6:0100": ("Vastai SV100", None),
+    "1ec6:0200": ("Vastai SG100", None),
+    "1ec6:0300": ("Vastai SR100", None),
+    "1ed5:0211": ("MTT X300", None),
+    "1ed5:0222": ("MTT S3000", 32),
+    "1ed5:0225": ("MTT S3000E", None),
+    "1ed5:0323": ("MTT S4000", None),
+    "1ed5:0327": ("MTT S4000", None),
+    "1ed5:0328": ("MTT S4000", None),
+    "9999:0a01": ("MetaX C500", 64),
+    "9999:4000": ("MetaX C550", 64),
+    "9999:4001": ("MetaX C500", 64),
+    "9999:4081": ("MetaX C280", 64),
+    "9999:4083": ("MetaX N260", 64),
+    "cabc:0270": ("Cambricon MLU270-S4", None),
+    "cabc:0370": ("Cambricon MLU370-S4", None),
+    "8086:e211": ("Intel Arc Pro B60", 24),
+    "8086:e212": ("Intel Arc Pro B50", 16),
 }
-"""`VENDOR:DEVICE` -> the model's name, and its memory in GiB; None: it uses the host's memory."""
+"""`VENDOR:DEVICE` -> the model's name, and its memory in GiB.
+
+None: it uses the host's memory, or the size is not published or not one for all of its cards.
+"""
 
 
 def maker_of(gpu: Gpu) -> Maker:
@@ -88,6 +154,28 @@ def is_vendor_of_network_cards(vendor_id: str) -> bool:
 def is_gpu_model(pci_id: str) -> bool:
     """Return whether `VENDOR:DEVICE` is known to be a GPU, also of a maker that makes more network cards."""
     return pci_id in PCI_MODELS
+
+
+def name_unknown_model(gpu: Gpu) -> str:
+    """Return a GPU's PCI id, after its maker's name where the id alone says little to people."""
+    maker = maker_of(gpu)
+    return f"{maker.name} {gpu.pci_id}" if maker.slicing is not None else gpu.model
+
+
+def slicing_notes(gpus: Iterable[Gpu]) -> tuple[str, ...]:
+    """Return, for each model without profiles for VMs whose maker's facts explain that, why it has none."""
+    addresses: dict[tuple[str, str], list[str]] = {}
+    for gpu in gpus:
+        slicing = maker_of(gpu).slicing
+        if slicing is not None and not gpu.types:
+            addresses.setdefault((gpu.model, slicing), []).append(gpu.address)
+    return tuple(f"{', '.join(on)} ({model}): no profiles: {why}" for (model, why), on in addresses.items())
+
+
+def support_warnings(gpus: Iterable[Gpu]) -> tuple[str, ...]:
+    """Return what people must know before they use the vGPUs of these GPUs."""
+    warnings = ((gpu, maker_of(gpu).support_warning(gpu)) for gpu in gpus)
+    return tuple(f"{gpu.address} ({gpu.model}): {warning}" for gpu, warning in warnings if warning is not None)
 
 
 def maker_of_type(type_id: str) -> Maker:
@@ -116,6 +204,11 @@ def vfs_are_for_vgpus(gpu: Gpu) -> bool:
     return maker.vfs_are_for_vgpus and gpu.driver == maker.vgpu_driver
 
 
+def vgpus_take_vfs(gpu: Gpu) -> bool:
+    """Return whether each mdev on a GPU's own function takes a VF, whose number an administrator chooses."""
+    return maker_of(gpu).vgpus_take_vfs and gpu.mode is GpuMode.VGPU and gpu.vfs_total > 0
+
+
 def sets_vfs_at_load(gpu: Gpu) -> bool:
     """Return whether a GPU's driver reads the number of VFs from a file of its own, only when it is loaded."""
     maker = maker_of(gpu)
@@ -135,7 +228,10 @@ def enable_vfs_hint(gpu: Gpu) -> str:
 
 def vgpu_driver_hint(gpu: Gpu) -> str:
     """Return what gives a GPU the driver that makes vGPUs; vfio-pci may have it, and then the driver may be there."""
-    driver = maker_of(gpu).vgpu_driver
+    maker = maker_of(gpu)
+    driver = maker.vgpu_driver
+    if maker.slicing is not None:
+        return maker.slicing
     if gpu.driver != "vfio-pci" or driver is None:
         return "install the vendor's vGPU host driver; what each GPU offers: vgpuctl list-gpus"
     node = f"pci_{gpu.address.replace(':', '_').replace('.', '_')}"

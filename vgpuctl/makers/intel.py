@@ -25,6 +25,7 @@ class Intel(Maker):
     display_needs_gl = True
     has_network_cards = True
     usage_tool = "intel-xpu-smi"
+    scheduler_hint = "the driver xe has it from Linux 6.19 on, on cards with SR-IOV (sriov_admin); uname -r; lspci -k"
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Read the type's graphics memory, which is also what it takes from the pool."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.gpu import Gpu, VgpuType
 
 
 class Maker:
@@ -17,14 +17,17 @@ class Maker:
     `has_vgpu_params`: a vGPU takes the parameters of NVIDIA's plugin. `vfs_are_for_vgpus`: a command of its driver
     turns all VFs on, and they carry nothing but vGPUs. `sets_vfs_at_load`: `vgpu_driver` reads the numbers of VFs of
     all its GPUs from a file of its own when it is loaded, accepts them from nobody else, and turns on at least one;
-    `max_plain_vfs`: at most so many, whatever the GPU could have. `breaks_at_reset`: the device ids of GPUs that are
-    lost until the host boots once a VM had the whole GPU, which VFIO then resets. `mdev_technique`: what people call
-    its mdevs. `no_room_errnos`: what its driver returns for an mdev without room, beside what is usual.
-    `has_displays`: its vGPUs have screens that
-    QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL. `pool_rule`: how a parent of its mdevs is
-    divided, for people. `has_network_cards`: it makes more of these than GPUs. `usage_tool`: the maker's program that
-    tells the use of its cards (`host.usage.maker_tools`), from where no other source has it. `drawing_problem`: why
-    QEMU may not be able to draw for guests with `vgpu_driver`, None for no reason.
+    `max_plain_vfs`: its driver takes at most so many, whatever the GPU could have. `breaks_at_reset`: the device ids of
+    GPUs that are lost until the host boots once a VM had the whole GPU, which VFIO then resets. `mdev_technique`: what
+    people call its mdevs. `no_room_errnos`: what its driver returns for an mdev without room, beside what is usual.
+    `has_displays`: its vGPUs have screens that QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL.
+    `pool_rule`: how a parent of its mdevs is divided, for people. `has_network_cards`: it makes more of these than
+    GPUs. `usage_tool`: the maker's program that tells the use of its cards (`host.usage.maker_tools`), from where no
+    other source has it. `drawing_problem`: why QEMU may not be able to draw for guests with `vgpu_driver`, None for no
+    reason. `scheduler_hint`: with what drivers vgpuctl can set how its GPUs' time is divided; None: its vGPU driver.
+    `slicing`: why its cards have no profiles for VMs, as a sentence without its end; None where they may have some.
+    `vgpus_take_vfs`: each mdev on the card's own function takes one of its VFs, and `sriov_numvfs` turns on as many as
+    an administrator likes while there is no mdev.
     """
 
     name = "another maker"
@@ -44,7 +47,10 @@ class Maker:
     display_needs_gl = False
     pool_rule = "its types share one pool"
     has_network_cards = False
+    slicing: str | None = None
+    vgpus_take_vfs = False
     drawing_problem: str | None = None
+    scheduler_hint: str | None = "vgpuctl sets it on NVIDIA's GPUs, and on Intel's with the driver xe"
     usage_tool: str | None = None
 
     def usage_source(self, driver: str) -> str | None:
@@ -54,6 +60,18 @@ class Maker:
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Return an mdev type from the name of its directory and the texts of its files `name` and `description`."""
         return VgpuType(type_id=type_id, name=name, profile=type_id)
+
+    def offers_nothing_fix(self, gpu: Gpu) -> str | None:
+        """Return what makes a GPU with its own driver offer vGPUs, while it has none and offers none; None: nothing."""
+        return None
+
+    def support_warning(self, gpu: Gpu) -> str | None:
+        """Return what people must know before they use the vGPUs of this GPU, as a sentence without its end."""
+        return None
+
+    def type_warning(self, type_id: str) -> str | None:
+        """Return what people must know before a VM gets an mdev of this type, as a sentence without its end."""
+        return None
 
     def partition_choices(self, device_id: str | None) -> Mapping[int, tuple[tuple[str, str], ...]]:
         """Return, for each number of VFs that a GPU can have, its possible compute and memory partition modes.

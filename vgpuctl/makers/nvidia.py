@@ -2,6 +2,9 @@
 """NVIDIA: vGPUs as mdevs or by vendor-specific VFIO; NVML knows its GPUs.
 
 The description of an mdev type is one line, such as `num_heads=4, framebuffer=2048M, max_instance=8`.
+
+NVIDIA's list of GPUs for vGPU (docs.nvidia.com/vgpu) has no GeForce; patched drivers offer vGPUs on them, such as that
+of noon-at-cgn/geforce-sriov (Ampere and Ada, 2026).
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import re
 
 from vgpuctl.makers.maker import Maker
-from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, VgpuType
+from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Gpu, GpuMode, VgpuType
 from vgpuctl.model.names import profile_of_type
 
 _FRAMEBUFFER = re.compile(r"framebuffer=([0-9]{1,9})M")
@@ -27,6 +30,7 @@ class Nvidia(Maker):
     has_nvml = True
     has_vgpu_params = True
     vfs_are_for_vgpus = True
+    scheduler_hint = None
     drawing_problem = (
         "NVIDIA's driver also needs /dev/nvidiactl and /dev/nvidia0, which libvirt does not give to QEMU: the start "
         "mostly fails (eglInitialize failed) until cgroup_device_acl in /etc/libvirt/qemu.conf has them"
@@ -41,4 +45,14 @@ class Nvidia(Maker):
             profile=profile_of_type(name.strip()) or type_id,
             framebuffer_mib=int(framebuffer[1]) if framebuffer else None,
             max_per_gpu=int(limit[1]) if limit else None,
+        )
+
+    def support_warning(self, gpu: Gpu) -> str | None:
+        """Return the warning for a GeForce that has vGPUs or VFs."""
+        offers = gpu.vfs_enabled or gpu.mode in (GpuMode.VGPU, GpuMode.MIG_VGPU)
+        if not offers or "geforce" not in gpu.model.lower():
+            return None
+        return (
+            "vGPUs of a GeForce are not supported by NVIDIA: a patched driver offers them, NVIDIA gives no help and no "
+            "license for them, and its next driver may not have them"
         )

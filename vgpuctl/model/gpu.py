@@ -175,7 +175,8 @@ class GpuFunction(Value):
 
     `available_instances` maps type ids to how many vGPUs the driver can create here now (mdev: available_instances;
     vendor-vf: 1 for each listed type). None: the types were not read. `placement_id` and `gi_id` belong to the vGPU on
-    a vendor-vf; None where the driver has no file for them, or the file shows no value now.
+    a vendor-vf; None where the driver has no file for them, or the file shows no value now. `framebuffer_mib`: the
+    GPU memory of a plain VF, where the driver reports it.
     """
 
     address: str
@@ -189,6 +190,7 @@ class GpuFunction(Value):
     problem: str | None = None
     placement_id: int | None = None
     gi_id: int | None = None
+    framebuffer_mib: int | None = None
 
 
 class Gpu(Value):
@@ -198,7 +200,7 @@ class Gpu(Value):
     mdev-vf, vendor-vf and sriov-vf, every endpoint of the slot for passthrough. `console_reasons`: why the host's
     console may be on it. `group_members`: the other endpoints of its IOMMU group with their drivers.
     `desired_mode`: its mode in host.yaml, None when host.yaml has none. `cordoned`: nothing new is placed on it.
-    `has_single_type`: its driver is known to accept vGPUs of one type at a time. `scheduler`: what NVML reports;
+    `has_single_type`: its driver is known to accept vGPUs of one type at a time. `scheduler`: what its driver reports;
     `desired_scheduler`: what host.yaml configures. `allowed_profiles`: the only profiles that host.yaml allows on it,
     None: all. `reserved_for`: the patterns of the VM names that it is reserved for. `reason`: what host.yaml says to
     people about it.
@@ -213,7 +215,8 @@ class Gpu(Value):
     GPU-5a1b…, None where NVML does not have the GPU now. `render_node`: the device node through which programs of the
     host draw and compute on it, such as /dev/dri/renderD128; None where its driver has none.
     `compute_partition`, `memory_partition`: the partition modes of an AMD GPU, like SPX and NPS1, None where it has
-    none or they are not known; the desired ones are host.yaml's.
+    none or they are not known; the desired ones are host.yaml's. `has_vf_memory`: the memory of its plain VFs can
+    be set; `desired_vf_memory_mib`: what host.yaml configures for each.
     """
 
     address: str
@@ -258,6 +261,8 @@ class Gpu(Value):
     memory_partition: str | None = None
     desired_compute_partition: str | None = None
     desired_memory_partition: str | None = None
+    has_vf_memory: bool = False
+    desired_vf_memory_mib: int | None = None
 
     @property
     def render_paths(self) -> tuple[str, ...]:

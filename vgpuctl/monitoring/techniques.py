@@ -195,10 +195,13 @@ _TABLE = (
         (Need.PLAIN_VFS,),
         IsolationResult(
             _is(Degree.FULL, "each VF has its own part of the memory, behind the IOMMU"),
-            _is(Degree.PARTIAL, "the host driver's time slices; vgpuctl does not change them"),
+            _is(Degree.PARTIAL, "the host driver's time slices; vgpuctl sets them where the driver is Intel's xe"),
             _is(Degree.PARTIAL, "the host driver resets the VF that hangs; an error of the card ends all VMs on it"),
         ),
-        ("all VFs have one size, which follows from their number", "the host driver decides how many there can be"),
+        (
+            "all VFs have one size, which follows from their number, or is set (xe)",
+            "the host driver decides how many there can be",
+        ),
         (GIM, VFIO),
     ),
     Technique(

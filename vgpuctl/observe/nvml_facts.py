@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.errors import unreadable_error
-from vgpuctl.makers import PCI_MODELS, uses_nvml
+from vgpuctl.makers import PCI_MODELS, name_unknown_model, uses_nvml
 from vgpuctl.model.gpu import Backend, Gpu, GpuMode, VgpuType
 from vgpuctl.model.names import profile_of_type
 from vgpuctl.model.numbers import parse_integer
@@ -166,7 +166,7 @@ def _with_names(sysfs: Sysfs | None, gpus: list[Gpu]) -> list[Gpu]:
 def _with_name(gpu: Gpu, names: Mapping[str, str], equal_gpus: Mapping[str, Gpu]) -> Gpu:
     pci_id = gpu.pci_id or ""
     if gpu.model == pci_id:
-        gpu = replace(gpu, model=names.get(pci_id, pci_id))
+        gpu = replace(gpu, model=names.get(pci_id) or name_unknown_model(gpu))
     if gpu.framebuffer_mib is not None or backend_for(gpu.backend).creates_devices:
         return gpu
     size_gib = PCI_MODELS.get(pci_id, ("", None))[1]

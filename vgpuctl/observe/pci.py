@@ -3,7 +3,9 @@
 
 A directory listing shows which files exist, so the code opens no missing file and reads no file twice. It never reads
 the files of a PF by pattern: some drivers act when a file is read (AMD's reset_gpu resets the card).
-An NVSwitch is a PCI device of NVIDIA with the class "bridge, other" (0680; pci.ids: 10de 1af1 and 22a3).
+A GPU has the class "display controller" or "processing accelerator"; some of Hygon's have "co-processor" (0b40), as
+Intel's QAT cards do, so there the id decides. An NVSwitch is a PCI device of NVIDIA with the class "bridge, other"
+(0680; pci.ids: 10de 1af1 and 22a3).
 Sources: Linux Documentation/ABI/testing/sysfs-bus-pci, sysfs-bus-vfio-mdev; NVIDIA's VF attributes
 `nvidia/creatable_vgpu_types` and `nvidia/current_vgpu_type`, `nvidia/placement_id` and `nvidia/gpu_instance_id`.
 """
@@ -15,13 +17,15 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from vgpuctl.makers import is_gpu_model
 from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMode, IommuGroupMember
 from vgpuctl.model.names import address_sort_key, is_pci_address, normalize_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlStatus
-from vgpuctl.observe import gim, mdev, nvml_facts, render_nodes, vendor_vf
+from vgpuctl.observe import gim, mdev, nvml_facts, render_nodes, vendor_vf, xe_profiles
 from vgpuctl.observe.vendor_vf import add_placements
 from vgpuctl.ports.host import Host
+from vgpuctl.scheduler.xe import ADMIN_DIRECTORY
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 PCI_DEVICES = "/sys/bus/pci/devices"
 MDEV_BUS = "/sys/class/mdev_bus"
 _GPU_CLASSES = ("0x03", "0x12")
+_COPROCESSOR_CLASS = "0x0b40"
 _BRIDGE_CLASS = "0x06"
 _OTHER_BRIDGE_CLASS = "0x0680"
 _PCI_ID = re.compile(r"0x[0-9a-f]{4,6}", re.ASCII)
@@ -101,12 +106,20 @@ def find_gpus(sysfs: Sysfs, functions: Iterable[str]) -> frozenset[str]:
     for address in (a for a in functions if is_pci_address(a)):
         path = f"{PCI_DEVICES}/{address}"
         try:
-            if _read_pci_id(sysfs, f"{path}/class").startswith(_GPU_CLASSES):
+            if _is_gpu_class(sysfs, path, _read_pci_id(sysfs, f"{path}/class")):
                 is_vf = "physfn" in sysfs.listdir(path)
                 gpus.add(_read_link_name(sysfs, f"{path}/physfn") or address if is_vf else address)
         except OSError:
             continue  # it is gone: a record or a claim may still name its GPU
     return frozenset(gpus)
+
+
+def _is_gpu_class(sysfs: Sysfs, path: str, pci_class: str) -> bool:
+    """Return whether a function is a GPU by its class, or a co-processor that is known to be one by its id."""
+    if not pci_class.startswith(_COPROCESSOR_CLASS):
+        return pci_class.startswith(_GPU_CLASSES)
+    vendor, device = (_read_pci_id(sysfs, f"{path}/{name}").removeprefix("0x") for name in ("vendor", "device"))
+    return is_gpu_model(f"{vendor}:{device}")
 
 
 def _left_out_warning(name: str, error: OSError, path: str) -> str:
@@ -158,7 +171,7 @@ def _read_pci(
         return cached
     path = f"{PCI_DEVICES}/{address}"
     pci_class = _read_pci_id(sysfs, f"{path}/class")
-    is_display = pci_class.startswith(_GPU_CLASSES)
+    is_display = _is_gpu_class(sysfs, path, pci_class)
     if pci_class.startswith(_OTHER_BRIDGE_CLASS) and _read_pci_id(sysfs, f"{path}/vendor") == f"0x{NVIDIA_VENDOR_ID}":
         nvswitches.append(address)
     if not (is_display or scope.every_function or scope.gpu_addresses or address in parents):
@@ -219,7 +232,8 @@ def _build_gpu(
         render_node=render_nodes.read_node(sysfs, path) if "drm" in entries else None,
     )
     gpu = gim.add_partition_modes(sysfs, gpu, entries)
-    return _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, scope)
+    gpu = _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, scope)
+    return xe_profiles.add_profiles(sysfs, gpu) if ADMIN_DIRECTORY in entries else gpu
 
 
 def _with_backend(

@@ -100,6 +100,8 @@ class Attachment(Value):
         record = change.with_gpu_fields(record, names)
         if self.request.force_console:
             record = change.with_request_fields(record, force_console=True)
+        if self.request.force_reset:
+            record = change.with_request_fields(record, force_reset=True)
         xml = read_domain_xml(self.host, self.vm, dry_run=self.dry_run)
         bars = read_bars_mib(self.host, record.vgpus)
         window, notes = whole_gpus.window_steps(seen, self.vm, record, xml, bars)

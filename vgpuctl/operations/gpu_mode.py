@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.host_spec import GpuSpec, dump_value, merge_gpu_entries
 from vgpuctl.errors import Interrupted, NotFound, Refused, VerifyFailed, VgpuctlError
-from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
+from vgpuctl.gpu_setup import has_vf_memory
+from vgpuctl.gpu_setup.set_scheduler import SCHEDULER_STEPS
 from vgpuctl.makers import sets_vfs_at_load, uses_nvml
 from vgpuctl.model.gpu import Gpu, GpuMode, MigSpec
 from vgpuctl.model.names import is_pci_address
+from vgpuctl.model.numbers import format_size
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.gpus import GpuResult, PartitionResult, SetUpGpuResult
 from vgpuctl.model.snapshot import Snapshot
@@ -53,7 +55,14 @@ from vgpuctl.operations.plans.host_diff import (
     merged_gpu_spec,
     partition_result,
 )
-from vgpuctl.operations.plans.layout import refuse_mode_conflicts, refuse_running_vms, target_vf_count, vms_to_drain
+from vgpuctl.operations.plans.layout import (
+    chooses_vf_count,
+    refuse_mode_conflicts,
+    refuse_running_vms,
+    refuse_vf_memory,
+    target_vf_count,
+    vms_to_drain,
+)
 from vgpuctl.operations.plans.partition_plan import (
     PartitionRequest,
     apply_request,
@@ -65,7 +74,7 @@ from vgpuctl.operations.plans.partition_plan import (
     vf_recreation_steps,
 )
 from vgpuctl.operations.plans.results import gpu_result
-from vgpuctl.operations.plans.schedulers import refuse_unsupported_scheduler
+from vgpuctl.operations.plans.schedulers import can_set_scheduler, has_scheduler, refuse_unsupported_scheduler
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, extend, replace
 
@@ -88,6 +97,7 @@ class ModeRequest(Value):
     to host.yaml if they are given. `compute_partition`, `memory_partition`: the modes of an AMD GPU with plain VFs,
     written to host.yaml if they are given. `final_steps`: further steps at the end. `after_boot`: MIG and mixed sizes
     need not be verified to be off, because a boot turns neither on, and VMs wait for the GPU's VFs.
+    `vf_memory_mib`: the GPU memory of each plain VF, None for what host.yaml asks for.
     """
 
     gpu_address: str
@@ -102,6 +112,7 @@ class ModeRequest(Value):
     compute_partition: str | None = None
     memory_partition: str | None = None
     after_boot: bool = False
+    vf_memory_mib: int | None = None
 
 
 class RestoredGpu(Value):
@@ -156,13 +167,17 @@ def _spec_after(gpu: Gpu, request: ModeRequest, plan: TransactionPlan) -> GpuSpe
         vf_count = target_vf_count(gpu, request.mode, request.vfs)
         modes = target_modes(gpu, _gim_request(request, vf_count)) or (None, None)
         spec = replace(spec, vfs=vf_count, compute_partition=modes[0], memory_partition=modes[1])
+        memory_mib = _requested_vf_memory(gpu, request)
+        spec = replace(spec, vf_memory=None if memory_mib is None else format_size(memory_mib))
+    elif request.mode is not None and chooses_vf_count(gpu, request.mode):
+        spec = replace(spec, vfs=target_vf_count(gpu, request.mode, request.vfs))
     if request.mode in (GpuMode.SRIOV, GpuMode.PASSTHROUGH):
         spec = replace(spec, scheduler=None)
     if request.mode == GpuMode.VGPU:
         mig = gpu.desired_mig if request.mig is None else request.mig
         mixed_size = gpu.desired_mixed_size if request.mixed_size is None else request.mixed_size
         spec = replace(spec, mig=mig, mixed_size=mixed_size)
-    if any(isinstance(step, (SetScheduler, SetInstanceSchedulers)) for step in plan.gpu_steps):
+    if any(isinstance(step, SCHEDULER_STEPS) for step in plan.gpu_steps):
         spec = replace(spec, scheduler=gpu.desired_scheduler)
     return merged_gpu_spec(gpu, spec)
 
@@ -328,7 +343,7 @@ def _restore_transactions(
         modes = {"compute_partition": spec.compute_partition, "memory_partition": spec.memory_partition}
         request = replace(request, **modes)
         yield mode_transaction(host, request, observe_gpus)
-    if spec.scheduler is not None and spec.mode in (None, GpuMode.VGPU):
+    if spec.scheduler is not None and has_scheduler(select_one_gpu(observe_gpus(), address), spec.mode):
         scheduler_request = restore_request(host, address, spec.scheduler, observe_gpus)
         if scheduler_request is not None:
             yield scheduler_transaction(host, scheduler_request, observe_gpus)
@@ -351,9 +366,12 @@ def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> T
 
 
 def _host_file_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:
-    """Return the keys to write to host.yaml; with the number of plain VFs, so that a boot creates as many."""
-    keys: dict[str, object] = {"mode": request.mode, "vfs": None}
+    """Return the keys to write to host.yaml; with the number of VFs that is chosen, so that a boot creates as many."""
+    keys: dict[str, object] = {"mode": request.mode, "vfs": None, "vf_memory": None}
     if request.mode == GpuMode.SRIOV:
+        memory_mib = _requested_vf_memory(gpu, request)
+        keys["vf_memory"] = None if memory_mib is None else format_size(memory_mib)
+    if request.mode is not None and chooses_vf_count(gpu, request.mode):
         keys["vfs"] = target_vf_count(gpu, request.mode, request.vfs)
     if request.mig is not None:
         keys["mig"] = dump_value(request.mig)
@@ -404,15 +422,32 @@ def _plan_steps(host: Host, snapshot: Snapshot, gpu: Gpu, request: ModeRequest) 
     if partition.mixed_size and not gpu.mixed_size:
         types = with_nvml_placements(host, gpu, types)
     change = compute_partition_change(snapshot, gpu, vf_count, partition, types)
+    memory_mib = _requested_vf_memory(gpu, request)
+    refuse_vf_memory(gpu, request.mode, vf_count, memory_mib)
+    if gpu.vfs_enabled and vf_count and not has_vf_memory(gpu, memory_mib):
+        change = replace(change, recreates_vfs=True)
     if not change.recreates_vfs and change.mig_mode is None:
         return plan_in_place_change(snapshot, gpu, change, scheduler, drain=request.drain)
-    running = vms_to_drain(snapshot, gpu, vf_count)
+    running = vms_to_drain(snapshot, gpu, vf_count, recreates_vfs=change.recreates_vfs)
     if not request.drain:
         refuse_running_vms(gpu, running)
     steps = vf_recreation_steps(
-        gpu, vf_count, change, scheduler, autoprobe=_autoprobe(host, gpu), kernel=_kernel_release(host)
+        gpu,
+        vf_count,
+        change,
+        scheduler,
+        autoprobe=_autoprobe(host, gpu),
+        kernel=_kernel_release(host),
+        vf_memory_mib=memory_mib,
     )
     return Eviction(running, steps)
+
+
+def _requested_vf_memory(gpu: Gpu, request: ModeRequest) -> int | None:
+    """Return the GPU memory of each plain VF: the requested one, or that of host.yaml; None: the driver divides it."""
+    if request.mode != GpuMode.SRIOV or request.vf_memory_mib is not None:
+        return request.vf_memory_mib
+    return gpu.desired_vf_memory_mib
 
 
 def _requested_partition(host: Host, gpu: Gpu, request: ModeRequest) -> PartitionRequest:
@@ -431,18 +466,17 @@ def _requested_scheduler(
         HostCannot: this scheduler cannot be combined with the requested MIG or mixed sizes.
     """
     scheduler = request.scheduler or gpu.desired_scheduler
-    if scheduler is None or request.mode != GpuMode.VGPU:
+    if scheduler is None or request.mode is None or not has_scheduler(gpu, request.mode):
         return None
     expected_gpu = replace(apply_request(gpu, partition), types=read_vgpu_types(host, gpu))
     mig = expected_gpu.mig is not None and expected_gpu.mig.enabled
-    if (partition != PartitionRequest() or mig) and uses_nvml(gpu):
+    with_vfs = request.mode == GpuMode.SRIOV
+    if with_vfs or ((partition != PartitionRequest() or mig) and uses_nvml(gpu)):
         drop_hint = f"host.yaml configures it; vgpuctl apply --set 'gpus[{gpu.address}].scheduler=null' removes that"
         hint = drop_hint if scheduler == gpu.desired_scheduler else None
-        refuse_unsupported_scheduler(
-            replace(expected_gpu, desired_mode=None), scheduler, driver_version(host, snapshot), hint
-        )
-    settable = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
-    return scheduler if settable else None
+        expected_gpu = replace(expected_gpu, desired_mode=None, vfs_enabled=gpu.vfs_total)
+        refuse_unsupported_scheduler(expected_gpu, scheduler, driver_version(host, snapshot), hint)
+    return scheduler if can_set_scheduler(gpu) else None
 
 
 def _autoprobe(host: Host, gpu: Gpu) -> bool:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set how NVIDIA's driver divides a GPU's time among its vGPUs, through NVML.
+"""Set how a driver divides a GPU's time among its vGPUs, through NVML, or among its plain VFs.
 
 NVML sets it only on a GPU without vGPUs: with `drain`, VMs are shut down, and their devices are removed and created
-again. The new setting is written to host.yaml once it is in effect, and `operations.gpu_mode` restores it after a boot.
-Where NVML has no call for it, host.yaml is written, and an error shows what sets it when the driver is loaded.
+again. Intel's xe takes it while VMs run. The new setting is written to host.yaml once it is in effect, and
+`operations.gpu_mode` restores it after a boot. Where the loaded driver cannot set it, host.yaml is written, and an
+error shows what sets it when the driver is loaded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.gpu_spec import dump_scheduler
 from vgpuctl.errors import VgpuctlError
+from vgpuctl.gpu_setup.set_scheduler import volatile_note
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.gpus import ChangedGpuResult, GpuResult
@@ -49,10 +51,6 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 SCHEDULER_SCOPE = ReadScope(types=True, every_function=True)
-RELOAD_NOTE = (
-    "settings made with NVML are lost when the driver is loaded again:"
-    " vgpuctl restore-host sets them again after a boot"
-)
 
 
 class SchedulerRequest(Value):
@@ -90,7 +88,7 @@ def set_scheduler(host: Host, context: Context, request: SchedulerRequest) -> Ou
     plan = plan_scheduler(host, snapshot, request)
     options = read_driver_options(host, snapshot)
     not_loaded = find_not_loaded(snapshot, ((gpu, request.scheduler),), options)
-    notes = (RELOAD_NOTE, *next_load_notes(gpu, request.scheduler, options)) if can_set_scheduler(gpu) else ()
+    notes = (volatile_note(gpu), *next_load_notes(gpu, request.scheduler, options)) if can_set_scheduler(gpu) else ()
     lines = plan.lines
     if not context.dry_run and lines:
         stops = StopConfirmation(context.confirm)

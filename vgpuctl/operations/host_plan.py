@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.host_spec import GpuSpec, HostSpec, list_models, merge_gpu_entries
+from vgpuctl.config.host_spec import GpuSpec, HostSpec, list_models, merge_gpu_entries, vf_memory_mib
 from vgpuctl.errors import InvalidInput, NotFound, Refused, VgpuctlError
 from vgpuctl.gpu.offered_profiles import find_impossible_profiles
-from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
+from vgpuctl.gpu_setup.set_scheduler import SCHEDULER_STEPS
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.names import address_sort_key, is_pci_address
 from vgpuctl.model.results.host import DifferenceResult
@@ -32,6 +32,7 @@ from vgpuctl.operations.plans.schedulers import (
     SchedulerNotLoaded,
     can_set_scheduler,
     find_not_loaded,
+    has_scheduler,
     needs_scheduler_change,
 )
 from vgpuctl.value import Value, replace
@@ -144,11 +145,10 @@ def _plan_transactions(
     if spec.mode is not None:
         mode_request = _mode_request(gpu.address, spec, drain=drain)
         planned.append((mode_request, build_transaction(host, mode_request, spec).plan(snapshot)))
-    scheduler_steps = (SetScheduler, SetInstanceSchedulers)
-    is_scheduler_planned = any(isinstance(step, scheduler_steps) for _, plan in planned for step in plan.gpu_steps)
+    is_scheduler_planned = any(isinstance(step, SCHEDULER_STEPS) for _, plan in planned for step in plan.gpu_steps)
     if (
         spec.scheduler is not None
-        and spec.mode in (None, GpuMode.VGPU)
+        and has_scheduler(gpu, spec.mode)
         and not is_scheduler_planned
         and _may_need_scheduler(gpu, spec.scheduler)
     ):
@@ -195,6 +195,7 @@ def _mode_request(address: str, spec: GpuSpec, *, drain: bool) -> ModeRequest:
         mixed_size=spec.mixed_size,
         compute_partition=spec.compute_partition,
         memory_partition=spec.memory_partition,
+        vf_memory_mib=vf_memory_mib(spec),
     )
 
 
@@ -211,6 +212,7 @@ def _with_desired_settings(snapshot: Snapshot, address: str, spec: GpuSpec) -> S
         "desired_mixed_size": spec.mixed_size,
         "desired_compute_partition": spec.compute_partition,
         "desired_memory_partition": spec.memory_partition,
+        "desired_vf_memory_mib": vf_memory_mib(spec),
     }
     gpus = tuple(replace(g, **desired) if g.address == address else g for g in snapshot.gpus)
     return replace(snapshot, gpus=gpus)

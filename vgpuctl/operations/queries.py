@@ -10,7 +10,7 @@ from vgpuctl.config.name_patterns import expand_braces, is_glob, is_pattern
 from vgpuctl.errors import Failed, InvalidInput, VgpuctlError
 from vgpuctl.gpu.profiles import find_types
 from vgpuctl.gpu.room import divide
-from vgpuctl.makers import uses_nvml
+from vgpuctl.makers import slicing_notes, uses_nvml
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.guest_report import GuestReport
 from vgpuctl.model.names import parse_gpu_address
@@ -85,7 +85,8 @@ def list_profiles(
     snapshot = observe(host, ReadScope(types=True, models=gpu is not None))
     gpus = select_gpus(snapshot, gpu)
     profiles = profile_results(snapshot, gpus, everything=everything)
-    return QueryResult(profiles, (*snapshot.warnings, *gpu_warnings(gpus)))
+    notes = slicing_notes(gpu for gpu in gpus if gpu.is_display_class)
+    return QueryResult(profiles, (*snapshot.warnings, *gpu_warnings(gpus)), notes=notes)
 
 
 def explain(host: Host, profile: str) -> QueryResult[ExplainResult]:

@@ -225,7 +225,7 @@ def _differences(gpu: Gpu, *, lost_vgpus: bool) -> list[str]:
     desired, state = gpu.desired_scheduler, running_scheduler(gpu)
     if not lost_vgpus or desired is None or state is None:
         return differences
-    if gpu.scheduler is None or not gpu.scheduler.setter_versions:
+    if gpu.scheduler is None or not gpu.scheduler.can_set:
         return differences
     if not satisfies(state, desired) and explain_unsupported(gpu, None, desired) is None:
         differences.append(f"the scheduler is {state.policy or 'not known'}, not {scheduler_text(desired)}")

@@ -6,7 +6,8 @@ It accepts its own reported limits, or the documented ranges where those are unk
 It guarantees a vGPU a share of its GPU's time. Best effort guarantees nothing. Fixed share: 1 / the maximum number of
 vGPUs of its size on the GPU, also while others are idle or missing. Equal share: 1 / the running vGPUs, if the driver
 does not weight them. Drivers from 590 on do unless bit 3 of RmPVMRL is set, and the weights are not published. Source:
-NVIDIA's description of the three policies; nvrm_registry.h in NVIDIA's open kernel modules, 595.45.
+NVIDIA's description of the three policies; nvrm_registry.h in NVIDIA's open kernel modules, 595.45. With Intel's xe the
+host takes turns too, so a fixed share is 1 / (VFs + 1): see `xe`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.vgpu_scheduler import SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
+from vgpuctl.model.vgpu_scheduler import (
+    GpuScheduler,
+    SchedulerInterface,
+    SchedulerLimits,
+    SchedulerPolicy,
+    SchedulerSpec,
+    SchedulerState,
+)
 from vgpuctl.scheduler.registry_dword import DriverGeneration, explain_unencodable
 from vgpuctl.value import Value
 
@@ -70,7 +78,12 @@ def explain_unsupported(gpu: Gpu, generation: DriverGeneration | None, spec: Sch
 
 
 def _explain_mode_conflict(gpu: Gpu, spec: SchedulerSpec) -> str | None:
-    architecture = gpu.scheduler.architecture if gpu.scheduler is not None else None
+    scheduler = gpu.scheduler or GpuScheduler()
+    if scheduler.interface is SchedulerInterface.SRIOV_ADMIN and not gpu.vfs_enabled:
+        return f"its VFs are off, and turning them on resets it: first vgpuctl set-mode {gpu.address} sriov"
+    if scheduler.interface is SchedulerInterface.IOV:
+        return "vgpuctl only reads i915's files: any write there turns automatic provisioning off"
+    architecture = scheduler.architecture
     if architecture is not None and architecture < PASCAL:
         return "it is older than Pascal; only Pascal and later GPUs let you choose the scheduler"
     mig = gpu.mig is not None and gpu.mig.enabled
@@ -89,12 +102,15 @@ def _explain_out_of_range(limits: SchedulerLimits, spec: SchedulerSpec, source: 
     min_ms, max_ms = (n / _NS_PER_MS for n in limits.time_slice_ns)
     if spec.time_slice_ms is not None and not min_ms <= spec.time_slice_ms <= max_ms:
         return f"a time slice of {spec.time_slice_ms} ms is out of range: {source} {min_ms:g} to {max_ms:g} ms"
-    for value, (min_value, max_value), text in (
+    for value, accepted, text in (
         (spec.frequency_hz, limits.frequency_hz, "a frequency of {} Hz"),
         (spec.averaging_factor, limits.averaging_factor, "an averaging factor of {}"),
+        (spec.preempt_timeout_us, limits.preempt_timeout_us, "a preemption timeout of {} us"),
     ):
-        if value is not None and not min_value <= value <= max_value:
-            return f"{text.format(value)} is out of range: {source} {min_value} to {max_value}"
+        if value is not None and accepted is None:
+            return f"{text.format(value)} is not possible: its driver has no such setting"
+        if value is not None and accepted is not None and not accepted[0] <= value <= accepted[1]:
+            return f"{text.format(value)} is out of range: {source} {accepted[0]} to {accepted[1]}"
     return None
 
 
@@ -113,6 +129,9 @@ def satisfies(state: SchedulerState | None, spec: SchedulerSpec) -> bool:
         and abs(state.time_slice_ns - requested_ns) > _SLICE_TOLERANCE * requested_ns
     ):
         return False
+    requested_us, running_us = spec.preempt_timeout_us, state.preempt_timeout_us
+    if requested_us is not None and running_us and abs(running_us - requested_us) > _SLICE_TOLERANCE * requested_us:
+        return False
     factor = spec.averaging_factor
     return factor is None or state.averaging_factor in (None, 0, factor)
 
@@ -126,7 +145,8 @@ def spec_from_state(state: SchedulerState) -> SchedulerSpec | None:
     if state.adaptive:
         hertz = round(1_000_000_000 / state.time_slice_ns)
         return SchedulerSpec(state.policy, None, hertz, state.averaging_factor)
-    return SchedulerSpec(state.policy, round(state.time_slice_ns / _NS_PER_MS) or None)
+    slice_ms = round(state.time_slice_ns / _NS_PER_MS) or None
+    return SchedulerSpec(state.policy, slice_ms, preempt_timeout_us=state.preempt_timeout_us)
 
 
 def _slice_ns(spec: SchedulerSpec) -> int | None:
@@ -141,6 +161,7 @@ def scheduler_text(spec: SchedulerSpec) -> str:
         (spec.time_slice_ms, "time slice {} ms"),
         (spec.frequency_hz, "{} Hz"),
         (spec.averaging_factor, "averaging factor {}"),
+        (spec.preempt_timeout_us, "preemption timeout {} us"),
     )
     return ", ".join([str(spec.policy), *(text.format(n) for n, text in numbers if n is not None)])
 
@@ -160,25 +181,31 @@ def compute_time_share(
     running_count: int,
     max_vgpus: int | None,
     is_weighted: bool | None,
+    counts_host: bool = False,
 ) -> TimeShare:
     """Return a vGPU's share.
 
     `running_count`: running vGPUs on the GPU; `max_vgpus`: the maximum of its size; `is_weighted`: whether the driver
-    weights vGPUs, None if unknown.
+    weights vGPUs, None if unknown. `counts_host`: `max_vgpus` are all VFs that are on and the host, which takes turns.
     """
     from fractions import Fraction
 
     if state is None or state.policy is None:
-        return TimeShare(None, None, "the running policy is not known")
+        why = "" if state is None or state.problem is None else f": {state.problem}"
+        return TimeShare(None, None, f"the running policy is not known{why}")
     slice_ns = state.time_slice_ns or None
     if state.policy is SchedulerPolicy.BEST_EFFORT:
         return TimeShare(None, None, "best effort guarantees nothing")
     if state.policy is SchedulerPolicy.FIXED_SHARE:
         if not max_vgpus:
             return TimeShare(None, slice_ns, "how many of its size fit is not known")
-        return TimeShare(Fraction(1, max_vgpus), slice_ns, f"1 of {max_vgpus}, whether the others run or not")
+        others = "the other VFs and the host work" if counts_host else "the others run"
+        return TimeShare(Fraction(1, max_vgpus), slice_ns, f"1 of {max_vgpus}, whether {others} or not")
     if not is_running:
         return TimeShare(None, slice_ns, "it is off; an equal share when it runs")
+    if counts_host:
+        note = f"1 of the {running_count} that run now and the host; less of them that work: more"
+        return TimeShare(Fraction(1, running_count + 1), slice_ns, note)
     if running_count == 1:
         return TimeShare(Fraction(1), slice_ns, "it runs alone")
     if is_weighted is None:

@@ -101,8 +101,8 @@ def load_records(state: State, config: str, modprobe_files: Sequence[str]) -> li
 
 def _module_numbers(text: str) -> list[str]:
     lines = [line for line in text.splitlines() if re.match(r"\s*options\s+gim\s", line)]
-    found = [match[1] for line in lines for match in [re.search(r"\bvf_num=([0-9,]+)", line)] if match]
-    return found[-1].split(",") if found else []
+    values = [match[1] for line in lines for match in [re.search(r"\bvf_num=([0-9,]+)", line)] if match]
+    return values[-1].split(",") if values else []
 
 
 def _value(counts: Sequence[int], index: int) -> int:

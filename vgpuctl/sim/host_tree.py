@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from vgpuctl.sim import binding, drm, gim, guest_host, mdev, sriov, vendor_vf, vgpu_scheduler
+from vgpuctl.sim import binding, drm, gim, guest_host, mdev, sriov, vendor_vf, vgpu_scheduler, xe_sriov
 from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node, fixed_directory, text_file
@@ -202,6 +202,7 @@ def _function_nodes(state: State, function: SimFunction) -> Mapping[str, Node]:
         children.update(_pci_files(gpu, function))
         children.update(binding.nodes(state, function))
         children.update(sriov.nodes(state, gpu, function))
+        children.update(xe_sriov.nodes(state, gpu, function))
         children.update(_driver_files(state, gpu, function))
     if function.group is not None:
         children["iommu_group"] = LinkNode(f"/sys/kernel/iommu_groups/{function.group}")

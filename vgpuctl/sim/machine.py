@@ -78,7 +78,8 @@ class SimGpu(Value):
     `held_by`: a program that always has NVIDIA's driver open for this GPU. `largest_mib`: the framebuffer of its
     largest type without MIG, or 0. `bar_mib`: the size of its own function's large BAR, or 0.
     `xcc`: how many compute dies an AMD GPU with partition modes has, or 0. `nvlink`: the GPUs at the
-    other ends of its NVLinks.
+    other ends of its NVLinks. `mdevs_take_vfs`: each mdev of its own function takes a VF, and their number changes only
+    without mdevs.
     """
 
     address: str
@@ -102,6 +103,7 @@ class SimGpu(Value):
     types_by_number: Mapping[int, SimType] = EMPTY_MAPPING
     largest_mib: int = 0
     bar_mib: int = 0
+    mdevs_take_vfs: bool = False
     xcc: int = 0
     nvlink: tuple[str, ...] = ()
 
@@ -245,6 +247,7 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, bridges: tuple[str,
                 "nvml",
                 "held_by",
                 "bar_mib",
+                "mdevs_take_vfs",
             )
         },
     )

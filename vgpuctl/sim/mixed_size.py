@@ -140,6 +140,8 @@ def count_available(state: State, gpu: SimGpu, vgpu_type: SimType) -> int:
     if gpu.rule == "counter":
         used = [gpu.types[key].units for key in vgpus.values()]
         free = (max(0, total - sum(units[n] for units in used)) for n, total in enumerate(gpu.units))
+        if gpu.mdevs_take_vfs and len(used) >= state.vfs[gpu.address]:
+            return 0  # Huawei's dvt.c: the driver offers nothing without SR-IOV, and each vNPU gets a VF
         return min(left // each for left, each in zip(free, vgpu_type.units, strict=True) if each)
     if vgpu_type.is_mig_backed != state.partitions.is_mig_enabled(gpu.address):
         return 0

@@ -107,7 +107,11 @@ class KernelRefusal(Enum):
     NUMVFS_RANGE = (errno.ERANGE, "more than sriov_totalvfs")
     NUMVFS_NO_DRIVER = (errno.ENOENT, "the function has no driver")
     NUMVFS_NO_CALLBACK = (errno.ENOENT, "the driver does not let sysfs set the number of VFs")
+    NUMVFS_MDEVS = (errno.EINVAL, "Ascend's driver changes the number of VFs only while the card has no vNPU")
     NUMVFS_BUSY = (errno.EBUSY, "VFs are on: write 0 first")
+
+    XE_RANGE = (errno.ERANGE, "more than the file's number of bits")
+    XE_NO_MEMORY = (errno.ENOSPC, "the card has less memory than the VFs would have")
 
     BIND_NO_DEVICE = (errno.ENODEV, "no such device, or the driver does not take it")
     BIND_VENDOR_VF = (errno.EINVAL, "vfio-pci cannot be bound to a vendor-specific VF")

@@ -6,7 +6,10 @@ figures are the vendors' published ones. Only the simulator reads them: vgpuctl 
 as with a real one. These are not published, and filled in here: the ids of H100's time-sliced types (those before its
 MIG types'), most of RTX PRO 6000's (interpolated between four observed ids), the numbers of VFs of H100, A40, A10 and
 RTX PRO 4500, that card's PCI id and the ids of its types (only the time-sliced ones with a published size and number
-are here), and the placements of RTX PRO 6000's GPU instances (copied from A30, which also has four slices).
+are here), and the placements of RTX PRO 6000's GPU instances (copied from A30, which also has four slices). Of other
+makers: what an MTT S3000's types take (so that 28 of mtgpu-1101 and the published numbers of the others fit), what an
+Ascend 910B or 950 has (the least that its largest templates need), Biren's device id and the number of its VFs and
+Cambricon's, and the names of the drivers of Cambricon, Enflame, Kunlunxin and Vastai.
 """
 
 from __future__ import annotations
@@ -123,6 +126,7 @@ def _read_gpu(
         **_read_links(table, position),
         "framebuffer_mib": table.number("framebuffer_mib", model.get("framebuffer_mib", 0)),
         "bar_mib": int(model.get("bar_mib", 0)),
+        "mdevs_take_vfs": bool(model.get("mdevs_take_vfs", False)),
         "xcc": int(model.get("xcc", 0)),
         "units": units,
         "units_refusal": _read_refusal(table, model),
@@ -213,7 +217,7 @@ def _read_vfs(table: YamlMapping, model: Mapping[str, Any], backend: str, driver
     """
     needs_vfs = backend in ("mdev-vf", "vendor-vf", "sriov-vf")
     turns_on = driver not in (None, *GENERIC_DRIVERS)
-    total = int(model.get("vfs", 16)) if needs_vfs else 0
+    total = int(model.get("vfs", 16)) if needs_vfs or ("mdevs_take_vfs" in model and backend == "mdev-pf") else 0
     configured = table.get("vfs")
     if configured is None:
         return total, total if turns_on else 0

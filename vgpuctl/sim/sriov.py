@@ -54,6 +54,8 @@ def set_vf_count(state: State, gpu: SimGpu, function: SimFunction, written: str)
         raise_refusal(KernelRefusal.NUMVFS_NO_CALLBACK)
     if number and state.vfs[gpu.address]:
         raise_refusal(KernelRefusal.NUMVFS_BUSY)
+    if gpu.mdevs_take_vfs and state.mdevs_on(gpu.address):
+        raise_refusal(KernelRefusal.NUMVFS_MDEVS)  # hw_dvt_sriov_enable in Huawei's dvt_sriov.c
     records: list[JournalRecord] = [["vfs", gpu.address, number]]
     held = state.used_carriers(vf_carriers(state, gpu))
     if number == 0 and held:

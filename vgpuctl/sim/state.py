@@ -35,6 +35,7 @@ class State:
     driver_overrides: dict[str, str] = field(default_factory=dict)
     autoprobe: dict[str, int] = field(default_factory=dict)
     schedulers: dict[str, list[Any]] = field(default_factory=dict)
+    xe_values: dict[str, dict[tuple[int, str], int]] = field(default_factory=dict)
     module_options: tuple[str, str] = ("", "")
     partitions: Partitions = field(default_factory=Partitions)
     blocked_writes: dict[int, BlockedWrite] = field(default_factory=dict)
@@ -115,6 +116,7 @@ class State:
             self.driver_overrides,
             self.autoprobe,
             self.schedulers,
+            self.xe_values,
             self.blocked_writes,
             self.running,
             self.carrier_users,
@@ -165,6 +167,8 @@ class State:
         """Set the number of VFs. Removed VFs lose their vGPUs and bindings, and new VFs start without any."""
         self.vfs[address] = number
         self.schedulers.pop(address, None)
+        if not number:
+            self.xe_values.pop(address, None)
         self.partitions.forget_gpu(address)
         autoprobe = self.autoprobe.get(address, 1)
         for function in self.machine.gpus[address].vfs:
@@ -208,6 +212,10 @@ class State:
     def _on_scheduler(self, address: str, *values: Any) -> None:
         """Set a GPU's vGPU scheduler: policy, adaptive, averaging factor, slice in ns."""
         self.schedulers[address] = list(values)
+
+    def _on_xe(self, address: str, vfid: int, name: str, value: int) -> None:
+        """Set a value of a function in xe's `sriov_admin`; `vfid` 0 is the host's."""
+        self.xe_values.setdefault(address, {})[vfid, name] = value
 
     def _on_partition(self, name: str, *values: Any) -> None:
         """Change how a GPU is partitioned."""
@@ -353,6 +361,8 @@ class State:
         journal += [["gim_config", self.gim_config]] if self.gim_config else []
         journal += [["gim_modes", address, *modes] for address, modes in self.gim_modes.items()]
         journal += [["scheduler", address, *values] for address, values in self.schedulers.items()]
+        for address, values in self.xe_values.items():
+            journal += [["xe", address, vfid, name, value] for (vfid, name), value in values.items()]
         for mdev in self.mdevs.values():
             journal.append(["mdev", mdev.uuid, mdev.parent, mdev.type_key, mdev.group])
             if mdev.params:

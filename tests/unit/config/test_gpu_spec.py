@@ -197,7 +197,7 @@ def test_every_key():
         ("{}", "policy: missing"),
         ("{policy: fair}", "is not best_effort, equal_share or fixed_share"),
         ("{policy: equal_share, time_slice: 2}", "did you mean 'time_slice_ms'"),
-        ("{policy: equal_share, time_slice_ms: 0}", "0 is not between 1 and 255"),
+        ("{policy: equal_share, time_slice_ms: 0}", "0 is not between 1 and 100000"),
         ("{policy: equal_share, time_slice_ms: 2.5}", "is not a whole number"),
         ("{policy: equal_share, time_slice_ms: 2, frequency_hz: 480}", "cannot be combined"),
         ("{policy: equal_share, time_slice_ms: 2, averaging_factor: 3}", "cannot be combined"),

@@ -41,7 +41,7 @@ def test_what_the_record_keeps_of_a_request_reads_back_as_the_same() -> None:
     given = {
         field.name: field.rule(int(e) if field.is_number else e) for field in OPTION_FIELDS if (e := field.example)
     }
-    flags = {"force_console": True, "guest_helper": True, "off_after_setup": True}
+    flags = {"force_console": True, "force_reset": True, "guest_helper": True, "off_after_setup": True}
     made = replace(build_request(given), cloud_init="/a", network_config="/b", **flags)
     recorded = json.loads(json.dumps(recorded_values(made)))
     assert recorded.keys() == {field.name for field in OPTION_FIELDS if field.recorded}

@@ -55,6 +55,7 @@ hotplug_slots: 0
 vgpu_params: {frame_rate_limiter: 0}
 template: vm
 force_console: false
+force_reset: false
 """
 
 
@@ -107,12 +108,13 @@ def test_every_field_is_read() -> None:
         "vgpu_params": {"frame_rate_limiter": "0"},
         "template": "vm",
         "force_console": False,
+        "force_reset": False,
     }
     assert build_request(spec).profiles == (("A100-4C", 3), ("B", 1))
 
 
 def test_files_and_options_agree() -> None:
-    by_file = parse_vm_spec(EVERYTHING.replace("force_console: false\n", "force_console: true\n"), "vm.yaml")
+    by_file = parse_vm_spec(EVERYTHING.replace(": false\n", ": true\n"), "vm.yaml")
     by_options = parse_options(
         name="vdi-1",
         profile=("A100-4C", "A100-4C:2", "B"),
@@ -147,6 +149,7 @@ def test_files_and_options_agree() -> None:
         vgpu_params=("frame_rate_limiter=0",),
         template="vm",
         force_console=True,
+        force_reset=True,
     )
     assert by_options == by_file
 
@@ -316,6 +319,7 @@ def test_contradictions(text: str, line: str) -> None:
         ({"reserve": "never"}, "--reserve: 'never' is not always or running"),
         ({"template": "/x"}, "--template: '/x' is not a template name"),
         ({"force_console": "x"}, "--force-console: 'x' is not true or false"),
+        ({"force_reset": "x"}, "--force-reset: 'x' is not true or false"),
     ],
 )
 def test_options_are_named_in_messages(typed: dict[str, object], line: str) -> None:
@@ -425,6 +429,7 @@ typed_specs = st.fixed_dictionaries(
         "vgpu_params": st.sampled_from([("a=1",), ("b=2", "a=x=y")]),
         "template": st.sampled_from(["vm", "my-vm_2"]),
         "force_console": st.booleans(),
+        "force_reset": st.booleans(),
     },
 )
 

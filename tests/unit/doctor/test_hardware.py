@@ -27,7 +27,7 @@ from vgpuctl.doctor.virtualization import (
     EFI_VARIABLES,
     SECURE_BOOT_VARIABLE,
 )
-from vgpuctl.model.gpu import Backend, GpuMode, IommuGroupMember
+from vgpuctl.model.gpu import Backend, GpuMode, IommuGroupMember, VgpuType
 from vgpuctl.model.port_values import HypervisorCapabilities, HypervisorStatus, NvmlStatus
 from vgpuctl.value import replace
 
@@ -53,6 +53,13 @@ def group(verdict, address, driver, *words, same_slot=False):
     return case("iommu-groups", verdict, *words, snapshot=snapshot(gpu))
 
 
+def ascend(available, **more):
+    return t4(
+        available=available, vendor_id="19e5", driver="devdrv_device_driver",
+        types=(VgpuType("vnpu-vir02", "vir02", "vnpu-vir02"),), **more,
+    )  # fmt: skip
+
+
 GPU_CASES = {
     "vGPUs of NVIDIA's driver": case("vgpu-driver", OK, snapshot=snapshot(a100(), t4())),
     "vGPUs are not known while VFs are off": case("vgpu-driver", NOT_APPLICABLE, snapshot=snapshot(VFS_OFF)),
@@ -73,6 +80,32 @@ GPU_CASES = {
     "types are offered": case("vgpu-types", OK, snapshot=snapshot(a100(), t4())),
     "a GPU without types": case("vgpu-types", FAIL, snapshot=snapshot(NO_TYPES)),
     "a GPU that is only full": case("vgpu-types", OK, snapshot=snapshot(NO_TYPES, vgpus=(taken(NO_TYPES, A4C),))),
+    "vGPUs of a GeForce": case(
+        "vgpu-types", WARN, "not supported by NVIDIA", snapshot=snapshot(a100(model="NVIDIA GeForce RTX 4090"))
+    ),
+    "a mode for containers": case(
+        "vgpu-types", WARN, "npu-smi set -t vnpu-mode -d 1", snapshot=snapshot(ascend({"vnpu-vir02": 0}))
+    ),
+    "a mode for VMs": case("vgpu-types", OK, snapshot=snapshot(ascend({"vnpu-vir02": 3}))),
+    "a mode for containers that host.yaml wants": case(
+        "vgpu-types", OK, snapshot=snapshot(ascend({"vnpu-vir02": 0}, desired_mode=GpuMode.UNMANAGED))
+    ),
+    "vNPUs without VFs": case(
+        "vgpu-types", WARN, "vgpuctl set-mode 0000:5e:00.0 vgpu",
+        snapshot=snapshot(ascend({"vnpu-vir02": 0}, vfs_total=12)),
+    ),
+    "a driver of Moore Threads that offers nothing": case(
+        "vgpu-types", WARN, "mtvgpu_basic", "Above 4G",
+        snapshot=snapshot(
+            t4(vendor_id="1ed5", driver="mtgpu", backend=Backend.PASSTHROUGH, types=(), functions=())
+        ),
+    ),
+    "a card of Moore Threads for passthrough": case(
+        "vgpu-types", NOT_APPLICABLE,
+        snapshot=snapshot(
+            t4(vendor_id="1ed5", driver="vfio-pci", backend=Backend.PASSTHROUGH, types=(), functions=())
+        ),
+    ),
     "NVML answers": nvml(OK, "550.90.05", available=True, driver_version="550.90.05"),
     "NVML is absent": nvml(WARN, "absent", available=False, reason="absent"),
     "NVML is not asked": nvml(UNKNOWN, "", available=False, reason="--root"),

@@ -11,7 +11,8 @@ import pytest
 from tests.hosts import create, open_sim_host, request
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, InvalidInput, Stuck, VerifyFailed
 from vgpuctl.gpu_setup import vf_steps
-from vgpuctl.gpu_setup.sriov import PCI_DEVICES, SetVfs, count_vfs, list_vfs, numvfs_error
+from vgpuctl.gpu_setup.sriov import SetVfs, count_vfs, list_vfs
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES, numvfs_error
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.value import replace
 

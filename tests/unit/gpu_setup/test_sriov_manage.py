@@ -9,7 +9,8 @@ import pytest
 
 from tests.hosts import create, open_sim_host, request
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, Stuck, VerifyFailed
-from vgpuctl.gpu_setup.sriov import PCI_DEVICES, ManageVfs, count_vfs
+from vgpuctl.gpu_setup.sriov import ManageVfs, count_vfs
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES
 from vgpuctl.model.port_values import CommandResult, DeviceUser
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.value import replace

@@ -37,7 +37,7 @@ CALLS: dict[str, tuple[str, Iterable[str]]] = {
     ),
     "WholeGpuFields": (
         "Whole GPUs for a VM that exists: which, and how many.",
-        ("gpu", "gpus", "not_gpu", "numa_node", "force_console"),
+        ("gpu", "gpus", "not_gpu", "numa_node", "force_console", "force_reset"),
     ),
     "VmChangeFields": (
         f"""What can change in a VM that exists; what is not given stays.

@@ -7,15 +7,23 @@ import errno
 
 import pytest
 
-from tests.hosts import create, open_sim_host, request
+from tests.hosts import context, create, open_sim_host, request
+from tests.meanwhile import rebooted
 from tests.values import assigned, t4
 from vgpuctl.backends.mdev import CreateMdev
-from vgpuctl.errors import NoCapacity
+from vgpuctl.config.host_spec import parse_host_spec
+from vgpuctl.errors import InUse, NoCapacity
 from vgpuctl.gpu.room import divide
 from vgpuctl.makers.ascend import Ascend
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.apply import diff_host
+from vgpuctl.operations.desired_state import read_desired_state
+from vgpuctl.operations.gpu_mode import ModeRequest, restore_gpus, set_mode
+from vgpuctl.operations.queries import list_profiles
 
+GPU = "0000:3b:00.0"
+VFS_OFF = f'version: 1\ngpus: [{{model: Ascend 910B, address: "{GPU}", vfs: {{total: 12, enabled: 0}}}}]\n'
 VIR02 = (
     "type name: vir02\naicore num: 2\nmemory size: %sGB\naicpu num: 2\nvpc num: 3\njpegd num: 4\nbar2 size: 32768KB\n"
 )
@@ -54,3 +62,44 @@ def test_the_step_names_the_errno(tmp_path):
     with pytest.raises(NoCapacity) as raised:
         CreateMdev(assigned(t4("0000:3b:00.0"), kind), kind.type_id).perform(host.ports)
     assert raised.value.facts["errno"] == errno.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("model", "profile", "most"),
+    [("Ascend 910", "vnpu-vir08", 4), ("Ascend 910B", "vnpu-vir06_1c_16g", 4), ("Ascend 950", "vnpu-vir08_3c_30g", 4)],
+)
+def test_each_chip_has_templates_of_its_own(tmp_path, model, profile, most):
+    host = open_sim_host(tmp_path, text=f"version: 1\ngpus: [{{model: {model}}}]\n")
+    profiles = {row.profile: row.free for row in list_profiles(host.ports).data}
+    assert profiles[profile] == most
+
+
+def test_vfs_that_vnpus_take_are_turned_on_and_off_by_set_mode_and_at_boot(tmp_path):
+    host = open_sim_host(tmp_path, text=VFS_OFF)
+    assert list_profiles(host.ports).data == ()
+    made = set_mode(host.ports, context(), ModeRequest(GPU, "vgpu", 2))
+    assert made.steps[0] == f"turn 2 VFs of {GPU} on"
+    assert observe(host.ports, ReadScope()).gpu(GPU).vfs_enabled == 2
+    assert host.ports.sysfs.read(f"/sys/bus/pci/devices/{GPU}/sriov_drivers_autoprobe") == "1\n"
+    for number in range(2):
+        (vgpu,) = create(host.ports, request("vnpu-vir06_1c_16g", name=f"vm-{number}")).data.vgpus
+        assert (vgpu.gpu, vgpu.function, vgpu.backend) == (GPU, GPU, "mdev-pf")
+    with pytest.raises(NoCapacity):
+        create(host.ports, request("vnpu-vir06_1c_16g", name="one-more"))
+    assert not diff_host(host.ports, read_desired_state(host.ports, None, ()), drain=False).changed
+    host = rebooted(host)
+    assert observe(host.ports, ReadScope()).gpu(GPU).vfs_enabled == 0
+    restored = restore_gpus(host.ports, context(), parse_host_spec(host.ports.host_file.read(), "host.yaml").gpus)
+    assert [one.error for one in restored] == [None]
+    assert observe(host.ports, ReadScope()).gpu(GPU).vfs_enabled == 2
+
+
+def test_their_number_does_not_change_under_a_vnpu(tmp_path):
+    host = open_sim_host(tmp_path, text=VFS_OFF)
+    set_mode(host.ports, context(), ModeRequest(GPU, "vgpu"))
+    assert observe(host.ports, ReadScope()).gpu(GPU).vfs_enabled == 12
+    create(host.ports, request("vnpu-vir06_1c_16g", name="vm"))
+    for mode, vfs in (("vgpu", 4), ("passthrough", None)):
+        with pytest.raises(InUse):
+            set_mode(host.ports, context(), ModeRequest(GPU, mode, vfs))
+    assert set_mode(host.ports, context(), ModeRequest(GPU, "vgpu")).changed is False

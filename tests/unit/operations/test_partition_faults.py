@@ -30,7 +30,8 @@ from tests.partitions import FIRST, OFF, SECOND, act, everything, mig, names, pa
 from tests.unit.operations.test_drained_vms import Deadly, killed
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import Interrupted, InUse
-from vgpuctl.gpu_setup.sriov import PCI_DEVICES, count_vfs, list_vfs
+from vgpuctl.gpu_setup.sriov import count_vfs, list_vfs
+from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES
 from vgpuctl.model.gpu import MigSpec
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.model.vm import GPU_SETUP_CLAIM

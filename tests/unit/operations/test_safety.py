@@ -20,7 +20,7 @@ from tests.hosts import (
 from tests.meanwhile import rebooted, unchanged, with_calls
 from tests.values import A4C, a100, assigned, snapshot, vm, vm_uuid
 from vgpuctl.backends import backend_for
-from vgpuctl.errors import HostCannot, InUse
+from vgpuctl.errors import HostCannot, InUse, Refused
 from vgpuctl.model.gpu import Backend, GpuFunction
 from vgpuctl.model.port_values import DeviceUser, HypervisorStatus
 from vgpuctl.model.vm import DiskRef, ManagedDisk
@@ -155,3 +155,20 @@ def test_a_gpu_that_a_vm_gets_later_may_show_the_hosts_screen_only_if_it_was_all
     with operation(host.ports):
         attach(host.ports, context(), wanted)
     starts_only_if(force, host)
+
+
+LOST = """version: 1
+title: t
+gpus: [{model: MI300X, driver: vfio-pci}]
+"""
+
+
+def test_a_gpu_that_a_reset_breaks_goes_to_a_vm_only_if_that_is_said(tmp_path):
+    host = open_sim_host(tmp_path, text=LOST)
+    gpu = "0000:3b:00.0"
+    with unchanged(host), pytest.raises(Refused, match="is lost until the host boots") as raised:
+        create(host.ports, request(name="vm", mode="passthrough", gpu=gpu))
+    assert "--force-reset" in raised.value.hint
+    create(host.ports, request(name="vm", mode="passthrough", gpu=gpu, force_reset=True))
+    stop(host.ports, "vm")
+    start(host.ports, "vm")

@@ -183,6 +183,15 @@ def test_ascends_types_share_every_resource_and_a_full_card_says_only_invalid(ma
     refused(errno.EINVAL, lambda: create(host, GPU, "vnpu-vir01", 3))
 
 
+def test_newer_ascends_give_each_vnpu_a_vf_and_keep_their_number_under_one(make: MakeHost) -> None:
+    host = make('gpus: [{model: Ascend 910B, address: "0000:3b:00.0", vfs: {total: 12, enabled: 1}}]\n')
+    assert available(host, GPU, "vnpu-vir06_1c_16g") == 4
+    create(host, GPU, "vnpu-vir06_1c_16g", 1)
+    assert available(host, GPU, "vnpu-vir06_1c_16g") == 0
+    refused(errno.EINVAL, lambda: create(host, GPU, "vnpu-vir06_1c_16g", 2))
+    refused(errno.EINVAL, lambda: host.sysfs.write(f"{PCI}/{GPU}/sriov_numvfs", "0\n"))
+
+
 @pytest.mark.parametrize("name", ["vfio-pci", "pci-stub", "none"])
 def test_a_card_that_a_generic_driver_has_since_the_boot_offers_nothing(make: MakeHost, name: str) -> None:
     for number, backend in enumerate(("mdev-pf", "mdev-vf", "vendor-vf")):

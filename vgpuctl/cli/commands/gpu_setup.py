@@ -9,8 +9,9 @@ import click
 
 from vgpuctl.cli import complete, targets
 from vgpuctl.cli.command import make_command
-from vgpuctl.cli.commands.gpus import configured_text, gpu_change_page, running_text
+from vgpuctl.cli.commands.gpus import gpu_change_page
 from vgpuctl.cli.global_options import Settings
+from vgpuctl.cli.gpu_page import configured_text, running_text
 from vgpuctl.cli.shown import Page, dry_run
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows
 from vgpuctl.config.arguments import COMPUTE_PARTITIONS, GPU_MODES, MEMORY_PARTITIONS, SCHEDULER_POLICIES
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
             "vgpuctl --host sim:mixed set-mode 0000:86:00.0 sriov --vfs 4 --dry-run",
             "what would be done for 4 plain VFs",
         ),
+        ("vgpuctl --host sim:b60 set-mode 0000:3b:00.0 sriov --vfs 4 --vf-memory 4GiB", "4 VFs of 4 GiB"),
         (
             "vgpuctl --host sim:mi300x set-mode 0000:3b:00.0 sriov --vfs 1 --compute-partition CPX "
             "--memory-partition NPS4 --dry-run",
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 @targets.gpus_before(*GPU_MODES)
 @click.argument("mode", type=click.Choice(GPU_MODES))
 @click.option("--vfs", type=click.IntRange(min=1), metavar="N", help="How many plain virtual functions. [all]")
+@click.option("--vf-memory", metavar="SIZE", help="GPU memory of each plain virtual function. [an equal part]")
 @click.option(
     "--compute-partition", type=click.Choice(COMPUTE_PARTITIONS), help="The compute partition mode of an AMD GPU."
 )
@@ -61,6 +64,7 @@ def set_mode(
     targets: Targets,
     mode: str,
     vfs: int | None,
+    vf_memory: str | None,
     compute_partition: str | None,
     memory_partition: str | None,
     drain: bool,
@@ -82,6 +86,7 @@ def set_mode(
             gpu,
             mode,
             vfs=vfs,
+            vf_memory=vf_memory,
             compute_partition=compute_partition,
             memory_partition=memory_partition,
             drain=drain,
@@ -223,6 +228,10 @@ def _scheduler_change(data: ChangedGpuResult) -> str:
             "vgpuctl --host sim:a100-40 set-scheduler 0000:3b:00.0 --policy equal_share --frequency 480 --drain",
             "shuts the VMs on it down first, and starts them again",
         ),
+        (
+            "vgpuctl --host sim:b60 set-scheduler 0000:5e:00.0 --policy fixed_share --time-slice 8",
+            "plain VFs of an Intel card, while VMs run",
+        ),
     ),
 )
 @targets.gpus
@@ -245,6 +254,13 @@ def _scheduler_change(data: ChangedGpuResult) -> str:
     help="Adaptive round robin: the number of time slices over which a VM's time is averaged.",
 )
 @click.option(
+    "--preempt-timeout",
+    "preempt_timeout",
+    type=click.IntRange(min=1),
+    metavar="US",
+    help="How many microseconds a VM may keep the GPU after its slice (Intel).",
+)
+@click.option(
     "--drain",
     is_flag=True,
     help="Shut running VMs down first, at most --wait seconds, remove all vGPUs, and restore them afterwards.",
@@ -258,16 +274,18 @@ def set_scheduler(
     time_slice: int | None,
     frequency: int | None,
     averaging_factor: int | None,
+    preempt_timeout: int | None,
     drain: bool,
     dry_run: bool,
 ) -> int:
-    """Set how NVIDIA's driver divides a GPU's time among its vGPUs, and write that to /etc/vgpuctl/host.yaml.
+    """Set how the driver divides a GPU's time among its vGPUs or VFs, and write that to /etc/vgpuctl/host.yaml.
 
     best_effort guarantees nothing. equal_share gives each running vGPU the same share. fixed_share gives each vGPU the
-    same share, whether the others run or not. The driver changes this only on a GPU without vGPUs; --drain removes the
-    vGPUs temporarily and restores them. What NVML sets is lost when the driver is loaded again; restore-host sets it
-    again after a boot. Where NVML cannot set it, the command writes host.yaml, shows the line for a file in
-    /etc/modprobe.d, and ends with exit status 6.
+    same share, whether the others run or not. NVIDIA's driver changes this only on a GPU without vGPUs; --drain removes
+    the vGPUs temporarily and restores them. Intel's driver xe changes it for plain VFs while VMs run. What was set is
+    lost when the driver is loaded again, or VFs are turned off; restore-host sets it again after a boot. Where the
+    loaded driver cannot set it, the command writes host.yaml, shows the line for a file in /etc/modprobe.d, and ends
+    with exit status 6.
     """
     return change(
         settings,
@@ -279,6 +297,7 @@ def set_scheduler(
             time_slice_ms=time_slice,
             frequency_hz=frequency,
             averaging_factor=averaging_factor,
+            preempt_timeout_us=preempt_timeout,
             drain=drain,
             dry_run=dry_run,
         ),

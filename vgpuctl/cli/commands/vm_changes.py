@@ -294,7 +294,7 @@ def resize_disk(settings: Settings, targets: Targets, size: str, disk: str | Non
     ),
 )
 @targets.vms()
-@field_options.fields("gpu", "gpus", "not_gpu", "numa_node", "force_console")
+@field_options.fields("gpu", "gpus", "not_gpu", "numa_node", "force_console", "force_reset")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def attach_gpu(settings: Settings, /, targets: Targets, dry_run: bool, **explicit: Any) -> int:

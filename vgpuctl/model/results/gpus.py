@@ -85,13 +85,18 @@ class AbsentVgpuResult(Value):
 
 
 class RunningSchedulerResult(Value):
-    """A scheduler that runs. `adaptive`: adaptive round robin, whose slices are `time_slice_us` long on average."""
+    """A scheduler that runs. `adaptive`: adaptive round robin, whose slices are `time_slice_us` long on average.
+
+    `preempt_timeout_us`: how long a VM may keep the GPU after its slice. `problem`: why the policy is not known.
+    """
 
     policy: SchedulerPolicy | None
     adaptive: bool | None
     time_slice_us: float | None
     averaging_factor: int | None
-    source: Annotated[str, "NVML", "kernel log"]
+    source: Annotated[str, "NVML", "kernel log", "sriov_admin", "iov", "module parameters"]
+    preempt_timeout_us: int | None = None
+    problem: str | None = None
 
 
 class SchedulerResult(Value):
@@ -109,13 +114,14 @@ class RangeResult(Value):
 
 
 class SchedulerLimitsResult(Value):
-    """What a GPU's driver accepts, according to its own capabilities."""
+    """What a GPU's driver accepts, according to its own capabilities; null where it has no such setting."""
 
     policies: tuple[SchedulerPolicy, ...]
     adaptive: bool
     time_slice_ms: RangeResult
-    frequency_hz: RangeResult
-    averaging_factor: RangeResult
+    frequency_hz: RangeResult | None
+    averaging_factor: RangeResult | None
+    preempt_timeout_us: RangeResult | None = None
 
 
 class ShareResult(Value):
@@ -150,7 +156,7 @@ class GpuResult(Value):
     `pcie_switch`: the upstream port of the PCIe switch that the GPU is behind, null if it is behind none.
     `mixed_size` is null if the GPU does not support mixed sizes, or that is not known. `compute_partition`,
     `memory_partition`: the modes of an AMD GPU, such as SPX and NPS1, null without such modes. `scheduler` is null if
-    NVIDIA's driver does not schedule vGPUs and host.yaml configures none. `render_node`: the device node through which
+    its driver has none that vgpuctl knows, and host.yaml configures none. `render_node`: the device node through which
     QEMU can draw on it for VMs of mode virtio-gpu, null if its driver has none; `draws_for`: the names of those VMs.
     """
 
@@ -179,12 +185,13 @@ class GpuResult(Value):
 
 
 class FunctionResult(Value):
-    """A function of a GPU that can carry a vGPU."""
+    """A function of a GPU that can carry a vGPU. `framebuffer_mib`: a plain VF's GPU memory, where that is known."""
 
     address: str
     driver: str | None
     iommu_group: int | None
     problem: str | None
+    framebuffer_mib: int | None = None
 
 
 class TypeResult(Value):

@@ -147,6 +147,7 @@ class HostGpuResult(Value):
     compute_partition: str | None
     memory_partition: str | None
     reason: str | None
+    vf_memory: str | None = None
 
 
 class DifferenceResult(Value):

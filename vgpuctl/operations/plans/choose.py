@@ -144,10 +144,11 @@ def _refuse_no_types(snapshot: Snapshot, request: VmRequest) -> None:
     non_vgpu_gpus = [g for g in gpus if not backend_for(g.backend).creates_devices]
     if non_vgpu_gpus:
         gpu = non_vgpu_gpus[0]
-        mode = backend_for(gpu.backend).mode
+        whole = f"vgpuctl create-vm --mode {backend_for(gpu.backend).mode} --gpu {gpu.address}"
+        slicing = maker_of(gpu).slicing
         raise HostCannot(
             f"no GPU offers vGPUs: {gpu.address} ({gpu.model}) is in mode {gpu.mode}, driver {gpu.driver or 'none'}",
-            hint=f"{vgpu_driver_hint(gpu)}; or pass it on whole: vgpuctl create-vm --mode {mode} --gpu {gpu.address}",
+            hint=f"{slicing}: {whole}" if slicing else f"{vgpu_driver_hint(gpu)}; or pass it on whole: {whole}",
             check="mode",
             gpu=gpu.address,
         )

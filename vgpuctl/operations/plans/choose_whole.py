@@ -103,7 +103,9 @@ def choose_vf_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str) ->
 
 def _give(snapshot: Snapshot, request: VmRequest, gpu: Gpu, fellows: frozenset[str] = frozenset()) -> Functions:
     backend = backend_of_mode(request.mode)
-    return backend.assign(snapshot, gpu, force_console=request.force_console, fellows=fellows)
+    return backend.assign(
+        snapshot, gpu, force_console=request.force_console, force_reset=request.force_reset, fellows=fellows
+    )
 
 
 def _give_all(snapshot: Snapshot, request: VmRequest, gpus: Sequence[Gpu], beside: Sequence[Gpu], vm: str) -> Functions:

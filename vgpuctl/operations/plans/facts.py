@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.arguments import DEFAULT_DISK_GIB, WINDOWS_11
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
+from vgpuctl.makers import maker_of, support_warnings
 from vgpuctl.model.guest_driver import GuestDriver
 from vgpuctl.model.numbers import format_bytes, format_mib
 from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, PoolInfo
@@ -117,7 +118,17 @@ def check_facts(
         check_pool(request.storage_pool, facts.pool)
         check_full_size(facts.pool, _disk_sizes(request, facts), vms=vms)
     _check_sizes(request, facts)
-    return (*warnings, *setup_warnings)
+    return (*warnings, *setup_warnings, *_maker_warnings(snapshot, vgpus, facts.capabilities))
+
+
+def _maker_warnings(
+    snapshot: Snapshot, vgpus: tuple[AssignedVgpu, ...], capabilities: HypervisorCapabilities
+) -> tuple[str, ...]:
+    """Return what the makers of the chosen GPUs say about such vGPUs; what concerns the machine q35 is for x86 only."""
+    chosen = [(gpu, vgpu) for vgpu in vgpus if (gpu := snapshot.gpu(vgpu.gpu)) is not None and vgpu.profile is not None]
+    about_types = (maker_of(gpu).type_warning(vgpu.profile or "") for gpu, vgpu in chosen if capabilities.is_x86)
+    about_gpus = support_warnings(gpu for gpu, _ in chosen)
+    return tuple(dict.fromkeys((*about_gpus, *(text for text in about_types if text is not None))))
 
 
 def refuse_excess_memory(requested_mib: int, host_mib: int | None) -> None:

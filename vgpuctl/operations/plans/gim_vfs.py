@@ -121,8 +121,8 @@ def plan_gim(
     others = other_gpus(snapshot, gpu)
     if sets_modes:
         _refuse_other_counts(gpu, others, request)
-    running = {vm.uuid: vm for g in (gpu, *others) for vm in vms_to_drain(snapshot, g, _count(g, gpu, request), True)}
-    vms = tuple(sorted(running.values(), key=lambda vm: vm.name))
+    drained = (vms_to_drain(snapshot, g, _count(g, gpu, request), recreates_vfs=True) for g in (gpu, *others))
+    vms = tuple(sorted({vm.uuid: vm for some in drained for vm in some}.values(), key=lambda vm: vm.name))
     if not request.drain:
         what = "gim is loaded again" if loads else "gim changes the modes of all its GPUs"
         refuse_running_vms(gpu, vms, f"{what} with no VM on any of its VFs")

@@ -256,10 +256,12 @@ def check_display(snapshot: Snapshot, vgpu: AssignedVgpu) -> None:
         )
     profile = parse_profile_name(vgpu.profile or "")
     gpu = snapshot.gpu(vgpu.gpu)
-    if (profile is not None and profile.series == "C") or (gpu is not None and not maker_of(gpu).has_displays):
+    has_no_screens = gpu is not None and not maker_of(gpu).has_displays
+    if has_no_screens or (profile is not None and profile.series == "C"):
+        use_screens = "choose a profile of the Q, B or A series (vgpuctl list-profiles), or omit --display"
         raise InvalidInput(
             f"{vgpu.profile} has no display: a VM with --display would not start",
-            hint="choose a profile of the Q, B or A series (vgpuctl list-profiles), or omit --display",
+            hint="omit --display, and use a remote desktop in the guest" if has_no_screens else use_screens,
             profile=vgpu.profile,
         )
     version = snapshot.hypervisor.libvirt_version or 0

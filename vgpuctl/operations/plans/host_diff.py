@@ -20,20 +20,23 @@ from vgpuctl.config.host_spec import (
     entry_matches,
     format_one_line,
     merge_gpu_entries,
+    vf_memory_mib,
 )
 from vgpuctl.errors import HostCannot, InvalidInput, Refused
+from vgpuctl.gpu_setup import has_vf_memory
 from vgpuctl.gpu_setup.instance_plan import choose_gi_profiles, find_gi_profiles, has_exactly, instance_names
 from vgpuctl.model.gpu import Gpu, GpuMode, MigSpec, MigState
+from vgpuctl.model.numbers import format_size
 from vgpuctl.model.results.gpus import PartitionResult
 from vgpuctl.model.results.host import DifferenceResult, HostGpuResult, RemovedResult
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
-from vgpuctl.operations.plans.layout import target_vf_count
-from vgpuctl.operations.plans.schedulers import needs_scheduler_change
+from vgpuctl.operations.plans.layout import chooses_vf_count, target_vf_count
+from vgpuctl.operations.plans.schedulers import can_set_scheduler, has_scheduler, needs_scheduler_change
 from vgpuctl.scheduler.limits import running_scheduler, satisfies, spec_from_state
 from vgpuctl.value import Value, as_dict, replace
 
 _MODE_KEYS = ("compute_partition", "memory_partition")
-_DEVICE_KEYS = ("mode", "vfs", "mig", "mixed_size", "scheduler", *_MODE_KEYS)
+_DEVICE_KEYS = ("mode", "vfs", "vf_memory", "mig", "mixed_size", "scheduler", *_MODE_KEYS)
 _MODES = (GpuMode.VGPU, GpuMode.SRIOV, GpuMode.PASSTHROUGH)
 
 
@@ -47,7 +50,8 @@ def current_gpu_spec(gpu: Gpu) -> GpuSpec:
     mode = next((m for m in (gpu.desired_mode, observed_mode) if m is not None and _is_mode_applied(gpu, m)), None)
     return GpuSpec(
         mode=None if mode is None else str(mode),
-        vfs=gpu.vfs_enabled if mode is GpuMode.SRIOV else None,
+        vfs=gpu.vfs_enabled if mode is not None and chooses_vf_count(gpu, mode) else None,
+        vf_memory=_current_vf_memory(gpu) if mode is GpuMode.SRIOV else None,
         cordoned=gpu.cordoned or None,
         scheduler=_current_scheduler(gpu),
         profiles=gpu.allowed_profiles,
@@ -58,6 +62,12 @@ def current_gpu_spec(gpu: Gpu) -> GpuSpec:
         memory_partition=gpu.memory_partition if mode is GpuMode.SRIOV else None,
         reason=gpu.reason,
     )
+
+
+def _current_vf_memory(gpu: Gpu) -> str | None:
+    """Return the configured memory of each VF if they have it; what the driver divided by itself is no setting."""
+    memory_mib = gpu.desired_vf_memory_mib
+    return format_size(memory_mib) if memory_mib is not None and has_vf_memory(gpu, memory_mib) else None
 
 
 def _is_mode_applied(gpu: Gpu, mode: GpuMode) -> bool:
@@ -143,6 +153,11 @@ def _diff_mode(gpu: Gpu, configured: GpuSpec, current: GpuSpec) -> list[Differen
     )
     if configured.vfs is not None and configured.vfs != gpu.vfs_enabled:
         differences.append(DifferenceResult("vfs", configured.vfs, gpu.vfs_enabled))
+    memory_mib = vf_memory_mib(configured)
+    if configured.mode == GpuMode.SRIOV and not has_vf_memory(gpu, memory_mib):
+        sizes = sorted({f.framebuffer_mib or 0 for f in gpu.functions}) if gpu.vfs_enabled else []
+        current_sizes = ", ".join(map(format_size, sizes)) or None
+        differences.append(DifferenceResult("vf_memory", configured.vf_memory, current_sizes))
     return differences
 
 
@@ -178,11 +193,10 @@ def partition_result(gpu: Gpu) -> PartitionResult | None:
 
 def describe_unapplied_settings(gpu: Gpu, configured: GpuSpec) -> list[str]:
     """Return a sentence for each device setting that is not applied: a later step or the driver reset it."""
-    can_set_scheduler = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
     return [
         f"{gpu.address}: {row.key} is {_format_value(row.is_)}, not {_format_value(row.wanted)}"
         for row in diff_gpu(gpu, configured)
-        if row.key in _DEVICE_KEYS and row.wanted is not None and (can_set_scheduler or row.key != "scheduler")
+        if row.key in _DEVICE_KEYS and row.wanted is not None and (can_set_scheduler(gpu) or row.key != "scheduler")
     ]
 
 
@@ -194,8 +208,8 @@ def _format_value(value: object) -> str:
 
 def _diff_scheduler(gpu: Gpu, configured: GpuSpec, current: GpuSpec) -> list[DifferenceResult]:
     desired = configured.scheduler
-    if configured.mode not in (None, GpuMode.VGPU):
-        return []  # a scheduler applies only where there are vGPUs
+    if not has_scheduler(gpu, configured.mode):
+        return []
     if desired == current.scheduler or (desired is None and gpu.desired_scheduler is None):
         return []
     if desired is not None and running_scheduler(gpu) is not None and not needs_scheduler_change(gpu, desired):
@@ -258,8 +272,8 @@ def merged_gpu_spec(gpu: Gpu, configured: GpuSpec) -> GpuSpec:
         values["mixed_size"] = (current.mixed_size if configured.mixed_size is None else configured.mixed_size) or None
     if values["mode"] == GpuMode.SRIOV and values["vfs"] == current.vfs:
         values |= {key: getattr(configured, key) or getattr(current, key) for key in _MODE_KEYS}
-    has_no_vgpus = values["mode"] in (GpuMode.SRIOV, GpuMode.PASSTHROUGH)  # a GPU without vGPUs has no scheduler
-    scheduler = configured.scheduler or (None if has_no_vgpus else current.scheduler)
+    keeps_scheduler = values["mode"] == GpuMode.UNMANAGED or has_scheduler(gpu, configured.mode or current.mode)
+    scheduler = configured.scheduler or (current.scheduler if keeps_scheduler else None)
     return replace(configured, **values, cordoned=configured.cordoned or None, scheduler=scheduler)
 
 
@@ -277,6 +291,7 @@ def gpu_settings(spec: GpuSpec) -> HostGpuResult:
         compute_partition=spec.compute_partition,
         memory_partition=spec.memory_partition,
         reason=spec.reason,
+        vf_memory=spec.vf_memory,
     )
 
 

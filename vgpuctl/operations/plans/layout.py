@@ -9,10 +9,17 @@ from collections.abc import Iterable
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.makers import disable_vfs_hint, maker_of, sets_vfs_at_load, vfs_are_for_vgpus, vgpu_driver_hint
+from vgpuctl.makers import (
+    disable_vfs_hint,
+    maker_of,
+    sets_vfs_at_load,
+    vfs_are_for_vgpus,
+    vgpu_driver_hint,
+    vgpus_take_vfs,
+)
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.hint_commands import detach_command, off_command, stop_command
-from vgpuctl.model.numbers import count_text
+from vgpuctl.model.numbers import count_text, format_size
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
 from vgpuctl.observe.definition import refuse_shared_vgpus, removal_command
@@ -39,7 +46,14 @@ def target_vf_count(gpu: Gpu, mode: str, vfs: int | None) -> int:
     return vf_count
 
 
+def chooses_vf_count(gpu: Gpu, mode: str) -> bool:
+    """Return whether an administrator chooses the number of VFs that a GPU has in a mode."""
+    return mode == "sriov" or (mode == "vgpu" and vgpus_take_vfs(gpu))
+
+
 def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
+    if vgpus_take_vfs(gpu):
+        return vfs or gpu.vfs_enabled or min(gpu.vfs_total, maker_of(gpu).max_plain_vfs)
     if backend_for(gpu.backend).creates_devices:
         vf_count = gpu.vfs_enabled
     elif vfs_are_for_vgpus(gpu) and gpu.backend is None:
@@ -117,10 +131,42 @@ def refuse_mode_conflicts(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
         raise _in_use_error(snapshot, gpu, misfits, f"and mode {mode} cannot hold it")
 
 
-def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int, recreated: bool = False) -> tuple[Vm, ...]:
+def refuse_vf_memory(gpu: Gpu, mode: str | None, vf_count: int, memory_mib: int | None) -> None:
+    """Refuse GPU memory for each VF that the GPU cannot give.
+
+    Raises:
+        InvalidInput: it is not for this mode, or more than the card has.
+        HostCannot: its driver divides the memory by itself.
+    """
+    if memory_mib is None:
+        return
+    if mode != "sriov":
+        raise InvalidInput(
+            f"--vf-memory is for mode sriov, not {mode}: only plain VFs have it",
+            hint=f"vgpuctl set-mode {gpu.address} sriov --vf-memory {format_size(memory_mib)}",
+            gpu=gpu.address,
+        )
+    if not gpu.has_vf_memory:
+        raise HostCannot(
+            f"the driver {gpu.driver or 'none'} of {gpu.address} ({gpu.model}) does not let the memory of VFs be set: "
+            "it gives each VF an equal part",
+            hint="omit --vf-memory; Intel's xe has it from Linux 7.0 on, for cards with memory of their own",
+            check="vf-memory",
+            gpu=gpu.address,
+        )
+    if gpu.framebuffer_mib is not None and vf_count * memory_mib > gpu.framebuffer_mib:
+        raise InvalidInput(
+            f"{count_text(vf_count, 'VF')} with {format_size(memory_mib)} are {format_size(vf_count * memory_mib)}, "
+            f"and {gpu.address} has {format_size(gpu.framebuffer_mib)}",
+            hint=f"at most {gpu.framebuffer_mib // max(vf_count, 1)}MiB for each; the host keeps a part, too",
+            gpu=gpu.address,
+        )
+
+
+def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int, *, recreates_vfs: bool = False) -> tuple[Vm, ...]:
     """Return the running VMs that must stop while the GPU changes to this number of VFs, sorted by name.
 
-    `recreated`: its VFs are new afterwards, also with the number that it has now.
+    `recreates_vfs`: its VFs are new afterwards, also with the number that it has now.
     While libvirt is unavailable, nobody knows which VMs run, so this returns none. The step that removes VFs then fails
     if a process still holds one.
 
@@ -129,10 +175,13 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int, recreated: bool = 
         Refused: a VM runs without a definition.
     """
     taken = snapshot.vgpus_on(gpu.address)
-    if (vf_count == gpu.vfs_enabled and not recreated) or not gpu.vfs_enabled:
+    if (vf_count == gpu.vfs_enabled and not recreates_vfs) or not gpu.vfs_enabled:
         return ()
     _refuse_host_use(gpu)
     remaining_functions = {f.address for f in gpu.functions[:vf_count]}
+    present = [v for v in taken if v.present and v.function == gpu.address]
+    if present and vgpus_take_vfs(gpu):
+        raise _in_use_error(snapshot, gpu, present, "and its driver changes the number of VFs only without a vNPU")
     host_vgpus = [v for v in taken if v.name is not None and v.present]
     if host_vgpus:
         raise _in_use_error(snapshot, gpu, host_vgpus, "which host.yaml has")

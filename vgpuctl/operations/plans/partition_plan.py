@@ -18,14 +18,14 @@ from vgpuctl.gpu.mixed_size import pack_vgpus
 from vgpuctl.gpu_setup import vf_steps
 from vgpuctl.gpu_setup.instance_plan import InstancePlan, PlannedInstance, find_gi_profiles, plan_instances
 from vgpuctl.gpu_setup.partition_steps import CreateGpuInstance, DestroyGpuInstance, SetMig, SetMixedSize
-from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
+from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, set_scheduler_step
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import GiProfile, Gpu, GpuMode, MigSpec, MigState, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_eviction
 from vgpuctl.operations.plans.layout import make_way_hint
-from vgpuctl.operations.plans.schedulers import needs_scheduler_change, set_scheduler_step
+from vgpuctl.operations.plans.schedulers import needs_scheduler_change
 from vgpuctl.ports.step import Step
 from vgpuctl.scheduler.limits import spec_from_state
 from vgpuctl.value import Value, replace
@@ -164,12 +164,20 @@ def _with_mixed_size(
 
 
 def vf_recreation_steps(
-    gpu: Gpu, vf_count: int, change: PartitionChange, scheduler: SchedulerSpec | None, *, autoprobe: bool, kernel: str
+    gpu: Gpu,
+    vf_count: int,
+    change: PartitionChange,
+    scheduler: SchedulerSpec | None,
+    *,
+    autoprobe: bool,
+    kernel: str,
+    vf_memory_mib: int | None = None,
 ) -> tuple[Step, ...]:
     """Return the steps that turn VFs off and on, set MIG mode in between, and restore settings of new VFs."""
     steps: list[Step] = []
     if change.mig_mode is None:
-        steps += vf_steps(gpu, vf_count, autoprobe=autoprobe, restore_steps=restore_partition_steps(gpu))
+        restore_steps = restore_partition_steps(gpu)
+        steps += vf_steps(gpu, vf_count, autoprobe=autoprobe, memory_mib=vf_memory_mib, restore_steps=restore_steps)
     else:
         mig_was_enabled = gpu.mig is not None and gpu.mig.enabled
         steps += vf_steps(gpu, 0, autoprobe=autoprobe, restore_steps=restore_partition_steps(gpu))
@@ -182,7 +190,8 @@ def vf_recreation_steps(
     if scheduler is not None and change.mig_enabled and change.instances.create:
         steps.append(SetInstanceSchedulers(gpu.address, scheduler))
     elif steps and scheduler is not None and not change.mig_enabled:
-        steps.append(SetScheduler(gpu.address, scheduler))  # new VFs reset it
+        without_state = None if gpu.scheduler is None else replace(gpu.scheduler, state=None)
+        steps.append(set_scheduler_step(replace(gpu, mig=None, scheduler=without_state), scheduler))  # new VFs reset it
     return tuple(steps)
 
 
@@ -236,14 +245,14 @@ def restore_partition_steps(gpu: Gpu) -> tuple[Step, ...]:
         steps += _create_steps(gpu, _existing_instances(gpu.mig))
     if gpu.mixed_size:
         steps.append(SetMixedSize(gpu.address, enable=True))
-    state = gpu.scheduler.state if gpu.scheduler is not None and gpu.scheduler.setter_versions else None
+    state = gpu.scheduler.state if gpu.scheduler is not None and gpu.scheduler.can_set else None
     spec = spec_from_state(state) if state is not None else None
     if (
         spec is not None
         and spec.policy is not SchedulerPolicy.BEST_EFFORT
         and not (gpu.mig is not None and gpu.mig.enabled)
     ):
-        steps.append(SetScheduler(gpu.address, spec))
+        steps.append(set_scheduler_step(replace(gpu, mig=None), spec))
     return tuple(steps)
 
 

@@ -12,6 +12,7 @@ from vgpuctl.config.arguments import DEFAULT_PLACEMENT_POLICY, NONE
 from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.room import divide
+from vgpuctl.makers import support_warnings
 from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode, Ownership, Vgpu, VgpuType
 from vgpuctl.model.guest_report import GuestReport
@@ -306,17 +307,21 @@ def gpu_result(snapshot: Snapshot, gpu: Gpu) -> GpuResult:
 
 def gpu_warnings(gpus: Iterable[Gpu]) -> tuple[str, ...]:
     """Return what people must know about these GPUs."""
-    return tuple(
+    gpus = tuple(gpus)
+    vfs_off = (
         f"{g.address} ({g.model}): its VFs are off, 0 of {g.vfs_total} enabled; it offers profiles only when they "
         "are on"
         for g in gpus
         if g.backend is None and g.vfs_total and not g.vfs_enabled and g.desired_mode not in MODES_WITHOUT_VFS
     )
+    return (*vfs_off, *support_warnings(gpus))
 
 
 def gpu_details(snapshot: Snapshot, gpu: Gpu, scheduler: SchedulerDetails) -> GpuDetailsResult:
     """Return one GPU's result for show-gpu: with its types, functions, group and scheduler."""
-    functions = (FunctionResult(f.address, f.driver, f.iommu_group, f.problem) for f in gpu.functions)
+    functions = (
+        FunctionResult(f.address, f.driver, f.iommu_group, f.problem, f.framebuffer_mib) for f in gpu.functions
+    )
     return extend(
         GpuDetailsResult,
         gpu_result(snapshot, gpu),

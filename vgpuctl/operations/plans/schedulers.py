@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.errors import HostCannot, Refused
-from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler, set_scheduler_command
+from vgpuctl.gpu_setup.set_scheduler import set_scheduler_command, set_scheduler_step
 from vgpuctl.makers import maker_of, uses_nvml, vgpu_driver_hint
 from vgpuctl.model.gpu import Gpu, GpuMode, Vgpu
 from vgpuctl.model.results.gpus import (
@@ -23,7 +23,6 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_eviction
-from vgpuctl.ports.step import Step
 from vgpuctl.scheduler import limits
 from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies, scheduler_text
 from vgpuctl.scheduler.modprobe_files import (
@@ -105,8 +104,11 @@ def time_shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> tuple[tup
     state = gpu.scheduler.state if gpu.scheduler is not None else None
     if state is None:
         return ()
-    vgpus = [v for v in snapshot.vgpus_on(gpu.address) if v.profile is not None]
-    maxima = {t.profile: t.max_per_gpu for t in gpu.types}
+    with_vfs = gpu.mode is GpuMode.SRIOV
+    vgpus = [v for v in snapshot.vgpus_on(gpu.address) if v.profile is not None or with_vfs]
+    maxima = {t.profile or "": t.max_per_gpu for t in gpu.types}
+    if with_vfs:
+        maxima[""] = gpu.vfs_enabled + 1  # the host's own function has its turn, too
     vms = snapshot.vms_by_uuid()
     running = {v.carrier for v in vgpus if is_running(vms, v)}
     return tuple(
@@ -117,7 +119,8 @@ def time_shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> tuple[tup
                 is_running=vgpu.carrier in running,
                 running_count=len(running),
                 max_vgpus=maxima.get(vgpu.profile or ""),
-                is_weighted=weights,
+                is_weighted=weights if uses_nvml(gpu) else False,
+                counts_host=with_vfs,
             ),
         )
         for vgpu in vgpus
@@ -134,7 +137,15 @@ def _running_result(state: SchedulerState | None) -> RunningSchedulerResult | No
     if state is None:
         return None
     time_slice_us = _to_us(state.time_slice_ns)
-    return RunningSchedulerResult(state.policy, state.adaptive, time_slice_us, state.averaging_factor, state.source)
+    return RunningSchedulerResult(
+        policy=state.policy,
+        adaptive=state.adaptive,
+        time_slice_us=time_slice_us,
+        averaging_factor=state.averaging_factor,
+        source=state.source,
+        preempt_timeout_us=state.preempt_timeout_us,
+        problem=state.problem,
+    )
 
 
 def _limits_result(limits: SchedulerLimits | None) -> SchedulerLimitsResult | None:
@@ -145,9 +156,14 @@ def _limits_result(limits: SchedulerLimits | None) -> SchedulerLimitsResult | No
         policies=tuple(sorted(limits.policies)),
         adaptive=limits.supports_adaptive,
         time_slice_ms=RangeResult(min_slice / _NS_PER_MS, max_slice / _NS_PER_MS),
-        frequency_hz=RangeResult(*limits.frequency_hz),
-        averaging_factor=RangeResult(*limits.averaging_factor),
+        frequency_hz=_range_result(limits.frequency_hz),
+        averaging_factor=_range_result(limits.averaging_factor),
+        preempt_timeout_us=_range_result(limits.preempt_timeout_us),
     )
+
+
+def _range_result(accepted: tuple[int, int] | None) -> RangeResult | None:
+    return None if accepted is None else RangeResult(*accepted)
 
 
 def _word_spec(driver: str | None, adaptive: bool | None, word: int | None) -> SchedulerSpec | None:
@@ -178,10 +194,10 @@ def refuse_unsupported_scheduler(gpu: Gpu, desired: SchedulerSpec, driver: str |
             hint=f"vgpuctl set-mode {gpu.address} vgpu",
             gpu=gpu.address,
         )
-    if not uses_nvml(gpu):
+    if gpu.scheduler is None and not uses_nvml(gpu):
         raise HostCannot(
-            f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's driver schedules vGPUs",
-            hint=vgpu_driver_hint(gpu) if maker_of(gpu).has_nvml else "only NVIDIA GPUs have it",
+            f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}, whose scheduler vgpuctl cannot set",
+            hint=maker_of(gpu).scheduler_hint or vgpu_driver_hint(gpu),
             check="scheduler",
             gpu=gpu.address,
         )
@@ -198,8 +214,13 @@ def refuse_unsupported_scheduler(gpu: Gpu, desired: SchedulerSpec, driver: str |
 
 
 def can_set_scheduler(gpu: Gpu) -> bool:
-    """Say whether NVML has a call that sets this GPU's scheduler."""
-    return gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
+    """Say whether this GPU's scheduler can be set while its driver is loaded."""
+    return gpu.scheduler is not None and gpu.scheduler.can_set
+
+
+def has_scheduler(gpu: Gpu, mode: str | None) -> bool:
+    """Say whether a scheduler applies to a GPU in a mode: to vGPUs, or to plain VFs whose driver has one."""
+    return mode in (None, GpuMode.VGPU) or (mode == GpuMode.SRIOV and can_set_scheduler(gpu))
 
 
 def needs_scheduler_change(gpu: Gpu, desired: SchedulerSpec) -> bool:
@@ -219,25 +240,21 @@ def needs_scheduler_change(gpu: Gpu, desired: SchedulerSpec) -> bool:
     return must_reset or not satisfies(running_scheduler(gpu), desired)
 
 
-def set_scheduler_step(gpu: Gpu, desired: SchedulerSpec) -> Step:
-    """Return the step that sets a scheduler through NVML: of the GPU, or with MIG of each GPU instance."""
-    if gpu.mig is not None and gpu.mig.enabled:
-        return SetInstanceSchedulers(gpu.address, desired, tuple(sorted(gpu.gi_schedulers.items())))
-    return SetScheduler(gpu.address, desired, gpu.scheduler.state if gpu.scheduler is not None else None)
-
-
 def plan_scheduler_change(gpu: Gpu, desired: SchedulerSpec, snapshot: Snapshot, *, drain: bool) -> Eviction:
-    """Return the change of a GPU's scheduler through NVML; empty when it already runs.
+    """Return the change of a GPU's scheduler; empty when it already runs.
 
     Raises:
         InUse: it has vGPUs that may not be removed temporarily (`drain`), or that vgpuctl does not manage.
     """
     if not needs_scheduler_change(gpu, desired):
         return Eviction()
+    step = set_scheduler_step(gpu, desired)
+    if gpu.scheduler is not None and gpu.scheduler.is_set_in_use:
+        return Eviction(steps=(step,))
     drain_hint = None if drain else f"{set_scheduler_command(gpu.address, desired)} --drain"
     cause = "the driver changes the scheduler only on a GPU without vGPUs"
     reason = EvictionReason(cause, drain_hint)
-    return plan_eviction(snapshot, gpu, (set_scheduler_step(gpu, desired),), reason)
+    return plan_eviction(snapshot, gpu, (step,), reason)
 
 
 _LOAD = "load the driver nvidia again or reboot"

@@ -253,6 +253,10 @@ options:
     type: bool
     description:
       - 'Pass through a GPU even if it is the host''s console.'
+  force_reset:
+    type: bool
+    description:
+      - 'Pass through a GPU even if its reset breaks it until the host boots.'
 """
 
     VGPU = r"""
@@ -331,6 +335,20 @@ options:
     type: int
     description:
       - 'How many plain virtual functions.'
+  vf_memory:
+    type: str
+    description:
+      - 'GPU memory of each plain virtual function.'
+  compute_partition:
+    type: str
+    choices: [SPX, DPX, QPX, CPX]
+    description:
+      - 'The compute partition mode of an AMD GPU.'
+  memory_partition:
+    type: str
+    choices: [NPS1, NPS2, NPS4, NPS8]
+    description:
+      - 'The memory partition mode of an AMD GPU.'
   drain:
     type: bool
     default: false
@@ -368,6 +386,10 @@ options:
     type: int
     description:
       - 'Adaptive round robin: the number of time slices over which a VM''s time is averaged.'
+  preempt_timeout:
+    type: int
+    description:
+      - 'How many microseconds a VM may keep the GPU after its slice (Intel).'
   drain:
     type: bool
     default: false

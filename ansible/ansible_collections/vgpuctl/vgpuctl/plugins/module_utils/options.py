@@ -45,6 +45,7 @@ VM = {
     "labels": {"type": "dict"},
     "owner": {"type": "str"},
     "force_console": {"type": "bool"},
+    "force_reset": {"type": "bool"},
 }
 VGPU = {
     "name": {"type": "str", "required": True},
@@ -62,6 +63,9 @@ GPU_MODE = {
     "all": {"type": "bool"},
     "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough", "unmanaged"], "required": True},
     "vfs": {"type": "int"},
+    "vf_memory": {"type": "str"},
+    "compute_partition": {"type": "str", "choices": ["SPX", "DPX", "QPX", "CPX"]},
+    "memory_partition": {"type": "str", "choices": ["NPS1", "NPS2", "NPS4", "NPS8"]},
     "drain": {"type": "bool", "default": False},
 }
 SCHEDULER = {
@@ -71,5 +75,6 @@ SCHEDULER = {
     "time_slice": {"type": "int"},
     "frequency": {"type": "int"},
     "averaging_factor": {"type": "int"},
+    "preempt_timeout": {"type": "int"},
     "drain": {"type": "bool", "default": False},
 }
