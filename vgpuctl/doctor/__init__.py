@@ -9,7 +9,18 @@ from __future__ import annotations
 import difflib
 from typing import Protocol, TypeVar
 
-from vgpuctl.doctor import agent, amd, gpu_settings, gpus, nvidia, own_files, vgpu_software, virtualization, vms
+from vgpuctl.doctor import (
+    agent,
+    amd,
+    drawing,
+    gpu_settings,
+    gpus,
+    nvidia,
+    own_files,
+    vgpu_software,
+    virtualization,
+    vms,
+)
 from vgpuctl.doctor.check import Check
 from vgpuctl.errors import NotFound
 
@@ -33,6 +44,7 @@ CHECKS: tuple[Check, ...] = (
     *gpu_settings.CHECKS,
     *virtualization.SECURITY_CHECKS,
     *vms.CHECKS,
+    *drawing.CHECKS,
     *own_files.CHECKS,
     *agent.CHECKS,
 )
