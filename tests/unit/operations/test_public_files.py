@@ -14,7 +14,7 @@ from vgpuctl.config.foreign_vms.imported import VmFile
 from vgpuctl.config.foreign_vms.recognize import parse_foreign_file
 from vgpuctl.config.vm_spec import parse_vm_spec
 from vgpuctl.host.local_host import open_local_host
-from vgpuctl.makers import usage_source
+from vgpuctl.makers import maker_of, usage_source
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.host import ImportedVmsResult
@@ -116,9 +116,17 @@ def test_cards_of_public_listings_are_gpus(tmp_path: Path) -> None:
         gpu = gpus[address]
         assert gpu.is_display_class
         assert (gpu.pci_id, gpu.driver) == (f"{vendor}:{device}", None if driver == "-" else driver)
-    assert usage_source(gpus["0000:66:00.0"]) == "npu-smi"
-    assert usage_source(gpus["0000:83:00.0"]) == "amd-smi"
-    assert usage_source(gpus["0000:af:00.0"]) is None, "VFIO has it: nobody may ask it"
+    assert {gpu.address: (maker_of(gpu).name, usage_source(gpu)) for gpu in snapshot.gpus} == {
+        "0000:08:00.0": ("MetaX", "mx-smi"),
+        "0000:12:00.0": ("Moore Threads", "mthreads-gmi"),
+        "0000:15:00.0": ("Iluvatar", "ixsmi"),
+        "0000:17:00.0": ("Enflame", None),
+        "0000:21:00.0": ("Kunlunxin", "kunlun-xpu-smi"),
+        "0000:41:00.0": ("Cambricon", "cnmon"),
+        "0000:66:00.0": ("Huawei Ascend", "npu-smi"),
+        "0000:83:00.0": ("AMD", "amd-smi"),
+        "0000:af:00.0": ("Iluvatar", None),
+    }, "none without a driver, and VFIO's cards are nobody's to ask"
 
 
 def test_the_simulated_ascend_offers_what_real_ones_did(tmp_path: Path) -> None:
