@@ -12,13 +12,16 @@ from tests.adopting import take
 from tests.hosts import SimulatedHost, open_sim_host
 from vgpuctl.config.foreign_vms.imported import VmFile
 from vgpuctl.config.foreign_vms.recognize import parse_foreign_file
+from vgpuctl.config.import_formats import parse_import
 from vgpuctl.config.vm_spec import parse_vm_spec
 from vgpuctl.host.local_host import open_local_host
 from vgpuctl.makers import maker_of, usage_source
+from vgpuctl.makers.gim import find_vf_options, parse_config
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.host import ImportedVmsResult
 from vgpuctl.observe import ReadScope, observe_devices
+from vgpuctl.operations.import_host import import_host
 from vgpuctl.operations.import_vm import import_vms
 
 DATA = Path(__file__).resolve().parents[2] / "data/makers"
@@ -138,3 +141,18 @@ def test_the_simulated_ascend_offers_what_real_ones_did(tmp_path: Path) -> None:
         assert {name: left[name] for name in ("vnpu-vir01", "vnpu-vir02", "vnpu-vir04")} == {
             "vnpu-vir01": 7, "vnpu-vir02": 3, "vnpu-vir04": 1
         }  # fmt: skip
+
+
+def test_files_of_gim_as_others_write_them() -> None:
+    with pytest.raises(ValueError, match="gim does not keep 'fb_option' there"):
+        parse_config((DATA / "gim_config-s7150").read_text(encoding="utf-8"))
+    assert parse_config((DATA / "gim_config-zstack").read_text(encoding="utf-8")).vf_counts == (8,)
+    text = (DATA / "gim.conf").read_text(encoding="utf-8")
+    assert find_vf_options([("gim.conf", text)], "") == ("gim.conf, line 1: options gim vf_num=1",)
+
+
+def test_a_moore_threads_mdev_of_mdevctl_is_imported(tmp_path: Path) -> None:
+    text = (DATA / "mdevctl-list.json").read_text(encoding="utf-8")
+    result = import_host(open_sim_host(tmp_path, "mtt-s3000").ports, parse_import(text, "list", None))
+    assert result.data.left_out == ()
+    assert all(part in result.data.text for part in (MT_UUID, "0000:03:00.0", "profile: mtgpu-1101"))
