@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
 from vgpuctl.gpu.division import is_given_whole, name_holders
-from vgpuctl.makers import enable_vfs_hint, slicing_notes
+from vgpuctl.makers import enable_vfs_hint, offers_profiles_with_vfs, slicing_notes
 from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
 from vgpuctl.model.names import ProfileName, parse_profile_name, strip_board
 from vgpuctl.model.numbers import count_text
@@ -155,7 +155,7 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
             profile=text,
             gpus=[g.address for g in partial_gpus],
         )
-    vfs_off_gpus = [g for g in gpus if g.backend is None and g.vfs_total]
+    vfs_off_gpus = [g for g in gpus if g.backend is None and g.vfs_total and offers_profiles_with_vfs(g)]
     without_vfs = next(
         (g for g in vfs_off_gpus if any(is_board_of_model(g.model, board) for board in requested_boards)), None
     )

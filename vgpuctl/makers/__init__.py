@@ -199,6 +199,11 @@ def uses_nvml(gpu: Gpu) -> bool:
     return maker.has_nvml and gpu.driver == maker.vgpu_driver
 
 
+def offers_profiles_with_vfs(gpu: Gpu) -> bool:
+    """Return whether a GPU's driver offers vGPU profiles once its VFs are on; others give VMs the VFs as they are."""
+    return vfs_are_for_vgpus(gpu) or maker_of(gpu).vgpus_take_vfs
+
+
 def vfs_are_for_vgpus(gpu: Gpu) -> bool:
     """Return whether a GPU's driver turns all its VFs on by a command of its own, and they carry nothing but vGPUs."""
     maker = maker_of(gpu)

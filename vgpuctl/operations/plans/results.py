@@ -12,7 +12,7 @@ from vgpuctl.config.arguments import DEFAULT_PLACEMENT_POLICY, NONE
 from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.room import divide
-from vgpuctl.makers import support_warnings
+from vgpuctl.makers import offers_profiles_with_vfs, support_warnings
 from vgpuctl.model.autostart import keeps_last_state
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode, Ownership, Vgpu, VgpuType
 from vgpuctl.model.guest_report import GuestReport
@@ -309,8 +309,8 @@ def gpu_warnings(gpus: Iterable[Gpu]) -> tuple[str, ...]:
     """Return what people must know about these GPUs."""
     gpus = tuple(gpus)
     vfs_off = (
-        f"{g.address} ({g.model}): its VFs are off, 0 of {g.vfs_total} enabled; it offers profiles only when they "
-        "are on"
+        f"{g.address} ({g.model}): its VFs are off, 0 of {g.vfs_total} enabled; it "
+        f"{'offers profiles' if offers_profiles_with_vfs(g) else 'gives VMs VFs'} only when they are on"
         for g in gpus
         if g.backend is None and g.vfs_total and not g.vfs_enabled and g.desired_mode not in MODES_WITHOUT_VFS
     )
