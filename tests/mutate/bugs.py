@@ -574,7 +574,7 @@ BUGS: tuple[Bug, ...] = (
         name="setup-does-not-hold-claims",
         rule="while a GPU is set up the vGPUs that are made again are claimed",
         file="vgpuctl/operations/gpu_transaction.py",
-        old="    tx.take_over(tuple(_with_holder_of(claim, other) for other in others), include_missing=False)\n",
+        old="    tx.take_over(tuple(_with_holder_of(claims[0], other) for other in others), include_missing=False)\n",
         new="",
         tests=("tests/unit/operations/test_drained_vms.py",),
     ),

@@ -48,16 +48,16 @@ def _check_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
             fix="echo 'blacklist nouveau' > /etc/modprobe.d/nouveau.conf, rebuild the initramfs, reboot, and install"
             " NVIDIA's vGPU host driver",
         )
-    without_driver = [
-        line
+    without_driver = {
+        line: maker_of(g).offers_nothing_fix(g) or "load the vendor's vGPU host driver; journalctl -k -g 'nvidia|NVRM'"
         for g, line in zip(gpus, lines, strict=True)
         if g.driver is None and g.desired_mode not in MODES_WITHOUT_VFS and maker_of(g).slicing is None
-    ]
+    }
     if without_driver:
         return warn(
-            *shorten(without_driver),
+            *shorten(list(without_driver)),
             "without a driver it can only be passed through",
-            fix="for vGPUs load the vendor's vGPU host driver; journalctl -k -g 'nvidia|NVRM'",
+            fix=f"for vGPUs {'; '.join(dict.fromkeys(without_driver.values()))}",
         )
     on_vfio = [g for g in gpus if g.driver == "vfio-pci" and g.desired_mode not in (None, *MODES_WITHOUT_VFS)]
     if on_vfio:

@@ -112,7 +112,7 @@ class SetGimVfs(Step):
         )
 
     def verify(self, host: Host) -> None:
-        """Count the VFs of every GPU of the driver: a GPU that it cannot initialize has none."""
+        """Count the VFs of every GPU of the driver that had some."""
         _verify_counts(host, self.gpu, self.counts)
 
     def undo(self, host: Host) -> None:
@@ -135,10 +135,11 @@ def _count_all(host: Host, counts: Counts) -> Counts:
 
 
 def _verify_counts(host: Host, gpu: str, counts: Counts) -> None:
+    """Check the numbers of VFs; 0 is not one that gim sets, but a GPU that it could not initialize before."""
     wrong = [
         f"{address} has {count_text(actual, 'VF')}, not {wanted}"
         for (address, actual), (_, wanted) in zip(_count_all(host, counts), counts, strict=True)
-        if actual != wanted
+        if wanted and actual != wanted
     ]
     if wrong:
         raise VerifyFailed(

@@ -234,6 +234,7 @@ class HostVendorCommands:
         self,
         sriov_manage: str = SRIOV_MANAGE,
         nvidia_smi: str | None = None,
+        modprobe: str | None = None,
         *,
         lock_held: Callable[[], bool],
         store: StuckWriteStore,
@@ -241,6 +242,7 @@ class HostVendorCommands:
     ) -> None:
         self._sriov_manage = sriov_manage
         self._nvidia_smi = nvidia_smi
+        self._modprobe = modprobe
         self._lock_held = lock_held
         self._records = store
         self._processes = processes
@@ -258,7 +260,7 @@ class HostVendorCommands:
     def modprobe(self, module: str, *, unload: bool, address: str, deadline_seconds: float) -> CommandResult:
         """Run modprobe to its end: unloading a driver waits in the kernel for whoever uses its devices."""
         words = [*(["-r"] if unload else []), module]
-        argv = [find_command("modprobe") or MODPROBE, *words]
+        argv = [self._modprobe or find_command("modprobe") or MODPROBE, *words]
         return self._run(argv, address, "driver", f"modprobe {' '.join(words)}", deadline_seconds)
 
     def _run(self, argv: list[str], address: str, attribute: str, label: str, deadline_seconds: float) -> CommandResult:

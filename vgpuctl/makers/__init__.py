@@ -239,7 +239,8 @@ def vgpu_driver_hint(gpu: Gpu) -> str:
     if maker.slicing is not None:
         return maker.slicing
     if gpu.driver != "vfio-pci" or driver is None:
-        return "install the vendor's vGPU host driver; what each GPU offers: vgpuctl list-gpus"
+        usual = "install the vendor's vGPU host driver; what each GPU offers: vgpuctl list-gpus"
+        return maker.offers_nothing_fix(gpu) or usual
     node = f"pci_{gpu.address.replace(':', '_').replace('.', '_')}"
     return (
         f"vfio-pci has it; give it to {driver} now: virsh nodedev-reattach {node}; at the next boot vfio-pci takes it "

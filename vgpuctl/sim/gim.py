@@ -41,6 +41,9 @@ _PROFILES = {
 """By number of XCCs: name, number of partitions, memory modes, and the numbers of VFs that each is valid for."""
 
 
+_NAME_OF = {xcc: {parts: name for name, parts, _, _ in rows} for xcc, rows in _PROFILES.items()}
+
+
 def initial_config(gpus: Sequence[SimGpu]) -> str:
     """Return what the file has on a host whose driver was loaded with the scenario's numbers of VFs."""
     ordered = _in_order(gpus)
@@ -101,8 +104,8 @@ def load_records(state: State, config: str, modprobe_files: Sequence[str]) -> li
 
 def _module_numbers(text: str) -> list[str]:
     lines = [line for line in text.splitlines() if re.match(r"\s*options\s+gim\s", line)]
-    values = [match[1] for line in lines for match in [re.search(r"\bvf_num=([0-9,]+)", line)] if match]
-    return values[-1].split(",") if values else []
+    numbers = [match[1] for line in lines for match in [re.search(r"\bvf_num=([0-9,]+)", line)] if match]
+    return numbers[-1].split(",") if numbers else []
 
 
 def _value(counts: Sequence[int], index: int) -> int:
@@ -163,11 +166,12 @@ def nodes(state: State, gpu: SimGpu) -> Mapping[str, Node]:
     files: dict[str, Node] = {"reset_gpu": FileNode(show=_forbid_reset_read)}
     compute, memory = state.gim_modes.get(gpu.address, (0, 0))
     offered = _offered(gpu, state.vfs[gpu.address])
-    row = next((line for line, parts in offered if parts == compute), None)
+    index = next((number for number, (_, parts) in enumerate(offered) if parts == compute), None)
+    row = "" if index is None else _profile_row(index, _NAME_OF[gpu.xcc][compute], compute, "")
     titles = f"{'profile_index':<20}{'profile_type':<20}{'num_of_partitions':<20}"
     more = f"{'num_of_resources':<20}{'resource_index_in_resource_profiles':<20}\n"
     files["accelerator_partition_profile"] = FileNode(
-        show=lambda: "failed to get current accelerator partition profile\n" if row is None else titles + more + row,
+        show=lambda: "failed to get current accelerator partition profile\n" if index is None else titles + more + row,
         store=partial(_store_compute, state, gpu),
     )
     files["memory_partition_mode"] = FileNode(
@@ -191,9 +195,13 @@ def _offered(gpu: SimGpu, vfs: int) -> list[tuple[str, int]]:
     """Return a row for each profile that this number of VFs allows, with its number of partitions."""
     valid = [profile for profile in _PROFILES.get(gpu.xcc, ()) if vfs in profile[3]]
     return [
-        (f"{index:<20}{name:<20}{parts:<20}{memory:<20}{2:<20}[{'[0 4 ]' * parts}]\n", parts)
+        (_profile_row(index, name, parts, f"{memory:<20}"), parts)
         for index, (name, parts, memory, _) in enumerate(valid)
     ]
+
+
+def _profile_row(index: int, name: str, parts: int, memory: str) -> str:
+    return f"{index:<20}{name:<20}{parts:<20}{memory}{2:<20}[{'[0 4 ]' * parts}]\n"
 
 
 def _hive(state: State, gpu: SimGpu) -> list[SimGpu]:

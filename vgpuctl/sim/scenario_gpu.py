@@ -73,6 +73,8 @@ FIRST_BRIDGE_GROUP = 1_000_000
 MAX_COUNT = 4096
 """How many GPUs one entry may have: enough for a whole fleet in one host."""
 _VENDOR_VF_SINCE = (6, 8)
+_MODEL_FACTS = {"bar_mib": 0, "mdevs_take_vfs": False, "xcc": 0}
+"""What only a model has, and its value for the other models."""
 _UNKNOWN_MODEL: dict[str, Any] = {"vendor_id": "10de", "device_id": "ffff", "class": "030200", "profiles": []}
 
 
@@ -125,9 +127,7 @@ def _read_gpu(
         "port_group": 1000 + position,
         **_read_links(table, position),
         "framebuffer_mib": table.number("framebuffer_mib", model.get("framebuffer_mib", 0)),
-        "bar_mib": int(model.get("bar_mib", 0)),
-        "mdevs_take_vfs": bool(model.get("mdevs_take_vfs", False)),
-        "xcc": int(model.get("xcc", 0)),
+        **{name: model.get(name, default) for name, default in _MODEL_FACTS.items()},
         "units": units,
         "units_refusal": _read_refusal(table, model),
         "console": table.flag("console", False),

@@ -14,7 +14,7 @@ from tests.unit.cli.conftest import Run
 from vgpuctl.sim import SCENARIOS
 
 CONFIG = "nvidia.com/device-plugin.config"
-WITHOUT_NVIDIA = ("ascend", "mtt-s3000", "makers", "empty")
+WITHOUT_NVIDIA = ("ascend", "mtt-s3000", "makers", "mi300x", "b60", "empty")
 
 
 def node_of(run: Run, vm: str = "") -> dict[str, Any]:

@@ -65,6 +65,16 @@ def before_and_after(sim: Run, host: str, line: str) -> dict[str, dict[str, obje
         ("h100-mig", "set-mig 0000:3f:00.0 3g.40gb", {"mig": (None, ["3g.40gb"])}),
         ("h100-mig", "set-mig 0000:3b:00.0 --off", {"mig": (["3g.40gb", "1g.10gb", "1g.10gb"], "off")}),
         ("rtx-pro-6000", "set-mixed-size 0000:3b:00.0 on", {"mixed_size": (None, True)}),
+        (
+            "mi300x",
+            "set-mode 0000:3b:00.0 sriov --compute-partition CPX --memory-partition NPS4",
+            {"compute_partition": ("SPX", "CPX"), "memory_partition": ("NPS1", "NPS4")},
+        ),
+        (
+            "mi300x",
+            "set-mode 0000:3b:00.0 sriov --vfs 4",
+            {"vfs": (1, 4), "compute_partition": ("SPX", "QPX")},
+        ),
     ],
 )
 def test_a_gpu_has_before_and_after_values_as_in_apply(
@@ -155,3 +165,17 @@ def test_warnings_of_diff_say_an_address_once(a40: Run) -> None:
     ran = a40("diff -f -", text=f"version: 1\ngpus:\n  '{FIRST}': {{mode: passthrough}}\n")
     assert f"warning: {FIRST} is in use" in ran.err
     assert f"{FIRST}: {FIRST}" not in ran.err
+
+
+def test_partition_modes_are_a_setting_of_host_yaml(sim: Run) -> None:
+    key = "gpus[0000:3b:00.0]"
+    words = f"--set '{key}.mode=sriov' --set '{key}.compute_partition=CPX' --set '{key}.memory_partition=NPS4'"
+    assert sim(f"diff {words}", "mi300x").status == 7
+    applied = sim(f"apply {words} --yes", "mi300x")
+    assert applied.status == 0, applied.err
+    assert "compute partition: CPX" in sim("show-gpu 0000:3b:00.0", "mi300x").out
+    assert "no differences" in sim("diff", "mi300x").out
+    ran = sim("set-mode 0000:3b:00.0 passthrough --compute-partition CPX", "mi300x")
+    assert (ran.status, "partition modes need the mode sriov" in ran.err) == (2, True)
+    wrong = sim(f"diff --set '{key}.compute_partition=CPX' --set '{key}.mode=vgpu'", "mi300x")
+    assert "compute_partition needs the mode sriov, not vgpu" in wrong.err

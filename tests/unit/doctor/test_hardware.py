@@ -100,6 +100,12 @@ GPU_CASES = {
             t4(vendor_id="1ed5", driver="mtgpu", backend=Backend.PASSTHROUGH, types=(), functions=())
         ),
     ),
+    "a card of Moore Threads without a driver": case(
+        "gpu-driver", WARN, "mtvgpu_basic", snapshot=snapshot(t4(vendor_id="1ed5", driver=None, types=()))
+    ),
+    "a whole card needs no driver of the host": case(
+        "gpu-driver", OK, snapshot=snapshot(t4(vendor_id="9999", driver=None, types=()))
+    ),
     "a card of Moore Threads for passthrough": case(
         "vgpu-types", NOT_APPLICABLE,
         snapshot=snapshot(

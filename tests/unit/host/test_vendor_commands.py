@@ -95,6 +95,15 @@ def test_sriov_manage_gets_flag_and_address(tmp_path: Path) -> None:
     assert (done.status, done.text) == (4, f"ran -d {ADDRESS}\nCannot obtain unbindLock\n")
 
 
+@pytest.mark.parametrize(("unload", "words"), [(True, "-r gim"), (False, "gim")])
+def test_modprobe_gets_the_module(tmp_path: Path, unload: bool, words: str) -> None:
+    command = script(tmp_path / "modprobe", 'echo "ran $*"; exit 1')
+    records, processes = store(tmp_path), HostProcesses()
+    vendor = HostVendorCommands(modprobe=command, lock_held=lambda: False, store=records, processes=processes)
+    done = vendor.modprobe("gim", unload=unload, address=ADDRESS, deadline_seconds=10)
+    assert (done.status, done.text) == (1, f"ran {words}\n")
+
+
 def test_a_missing_sriov_manage_is_not_a_failed_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         commands(tmp_path, str(tmp_path / "no")).sriov_manage("-e", "x", deadline_seconds=1)

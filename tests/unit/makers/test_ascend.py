@@ -12,13 +12,13 @@ from tests.meanwhile import rebooted
 from tests.values import assigned, t4
 from vgpuctl.backends.mdev import CreateMdev
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.errors import InUse, NoCapacity
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity
 from vgpuctl.gpu.room import divide
 from vgpuctl.makers.ascend import Ascend
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.apply import diff_host
-from vgpuctl.operations.desired_state import read_desired_state
+from vgpuctl.operations.desired_state import export_host, read_desired_state
 from vgpuctl.operations.gpu_mode import ModeRequest, restore_gpus, set_mode
 from vgpuctl.operations.queries import list_profiles
 
@@ -87,6 +87,7 @@ def test_vfs_that_vnpus_take_are_turned_on_and_off_by_set_mode_and_at_boot(tmp_p
     with pytest.raises(NoCapacity):
         create(host.ports, request("vnpu-vir06_1c_16g", name="one-more"))
     assert not diff_host(host.ports, read_desired_state(host.ports, None, ()), drain=False).changed
+    assert "vfs: 2" in export_host(host.ports).data.text
     host = rebooted(host)
     assert observe(host.ports, ReadScope()).gpu(GPU).vfs_enabled == 0
     restored = restore_gpus(host.ports, context(), parse_host_spec(host.ports.host_file.read(), "host.yaml").gpus)
@@ -99,7 +100,16 @@ def test_their_number_does_not_change_under_a_vnpu(tmp_path):
     set_mode(host.ports, context(), ModeRequest(GPU, "vgpu"))
     assert observe(host.ports, ReadScope()).gpu(GPU).vfs_enabled == 12
     create(host.ports, request("vnpu-vir06_1c_16g", name="vm"))
-    for mode, vfs in (("vgpu", 4), ("passthrough", None)):
-        with pytest.raises(InUse):
-            set_mode(host.ports, context(), ModeRequest(GPU, mode, vfs))
+    for mode, vfs, why in (("vgpu", 4, "only without a vNPU"), ("passthrough", None, "cannot hold it")):
+        with pytest.raises(InUse, match=why):
+            set_mode(host.ports, context(), ModeRequest(GPU, mode, vfs, drain=True))
     assert set_mode(host.ports, context(), ModeRequest(GPU, "vgpu")).changed is False
+
+
+@pytest.mark.parametrize(("mode", "vfs", "error"), [("vgpu", 13, InvalidInput), ("sriov", None, HostCannot)])
+def test_at_most_12_and_none_for_vms(tmp_path, mode, vfs, error):
+    host = open_sim_host(tmp_path, text=VFS_OFF.replace("12", "16"))
+    with pytest.raises(error) as raised:
+        set_mode(host.ports, context(), ModeRequest(GPU, mode, vfs))
+    assert "1 to 12" in str(raised.value) or f"set-mode {GPU} vgpu" in str(raised.value.hint)
+    assert set_mode(host.ports, context(), ModeRequest(GPU, "vgpu")).steps[0] == f"turn 12 VFs of {GPU} on"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts import create, open_sim_host, request
-from vgpuctl.errors import InvalidInput, NoCapacity
+from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity
 from vgpuctl.makers.moore_threads import MooreThreads
 from vgpuctl.observe import ReadScope, observe
 
@@ -40,6 +40,14 @@ def test_any_mix_is_on_one_card_until_its_driver_has_no_more(tmp_path):
     assert (left["mtgpu-1108"], left["mtgpu-1104"], left["mtgpu-1101"]) == (0, 1, 3)
     with pytest.raises(NoCapacity):
         create(host.ports, request("mtgpu-1108", name="one-more", gpu=GPU))
+
+
+@pytest.mark.parametrize("driver", ["none", "mtgpu, backend: passthrough"])
+def test_a_card_without_the_host_driver_of_mt_vgpu_says_what_to_install(tmp_path, driver):
+    host = open_sim_host(tmp_path, text=f"version: 1\ngpus: [{{model: MTT S3000, driver: {driver}}}]\n")
+    with pytest.raises(HostCannot) as raised:
+        create(host.ports, request("mtgpu-1104"))
+    assert "mtvgpu_basic" in str(raised.value.hint)
 
 
 def test_qemu_cannot_show_its_screen(tmp_path):

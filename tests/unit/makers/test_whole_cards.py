@@ -6,10 +6,13 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts import create, open_sim_host, request
+from tests.values import t4
+from vgpuctl.config.kubernetes.request import DeviceRequest
 from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.makers import maker_of, slicing_notes
 from vgpuctl.model.gpu import Backend
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.plans.job_offers import choose_offer
 from vgpuctl.operations.queries import explain, list_profiles
 
 CARDS = [
@@ -69,6 +72,13 @@ def test_a_profile_on_it_is_refused_with_what_divides_it(tmp_path, model, slicin
     with pytest.raises(NotFound) as explained:
         explain(host.ports, "vgpu-1g")
     assert slicing in str(explained.value.hint)
+
+
+def test_a_job_for_a_part_of_it_reads_what_divides_it(tmp_path):
+    host = one_card(tmp_path, "Hygon K100")
+    with pytest.raises(HostCannot) as raised:
+        choose_offer(observe(host.ports, ReadScope()).gpus, (), DeviceRequest("Hygon", 1, "job.yaml:1", (), 2000))
+    assert raised.value.hint == maker_of(t4(vendor_id="1d94")).slicing
 
 
 def test_explain_says_it_beside_a_gpu_that_has_the_profile(tmp_path):

@@ -14,6 +14,7 @@ from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, InvalidInput
 from vgpuctl.gpu_setup.sriov import count_vfs
 from vgpuctl.model.port_values import CommandResult
+from vgpuctl.model.vm import GPU_SETUP_CLAIM
 from vgpuctl.operations.gpu_mode import ModeRequest, restore_gpus, set_mode
 
 FIRST, SECOND = "0000:3b:00.0", "0000:af:00.0"
@@ -78,6 +79,26 @@ def test_a_vm_on_another_gpu_of_the_driver_stops_it_too(host):
     done = do(host.ports, FIRST, "sriov", 8, drain=True)
     assert (done.steps[0], done.steps[-1]) == ("shut down VM vm", "start VM vm again")
     assert picture(host).running == running
+    assert not picture(host).claims.keys() & {FIRST, SECOND}
+
+
+def test_a_gpu_that_the_driver_could_not_initialize_may_come_back(tmp_path):
+    text = "version: 1\ntitle: t\ngpus: [{model: MI300X, vfs: {enabled: 1}}, {model: MI300X, vfs: {enabled: 0}}]\n"
+    host = open_sim_host(tmp_path, text=text)
+    assert do(host.ports, FIRST, "sriov", 8).data.vfs.enabled == 8
+    assert sorted(host.sim._core.read_state().vfs.values()) == [1, 8]
+
+
+def test_every_gpu_of_the_driver_is_claimed_while_it_is_loaded_again(host):
+    create(host.ports, request(mode="sriov", gpu=SECOND, name="vm"), start=False)
+    held = []
+
+    def modprobe(module, *, unload, address, deadline_seconds):
+        held.append({claim.carrier for claim in host.ports.claims.all() if claim.vm == GPU_SETUP_CLAIM})
+        return host.ports.vendor_commands.modprobe(module, unload=unload, address=address, deadline_seconds=1)
+
+    do(with_calls(host.ports, "vendor_commands", modprobe=modprobe), FIRST, "sriov", 8)
+    assert held == [{FIRST, SECOND}, {FIRST, SECOND}]
     assert not picture(host).claims.keys() & {FIRST, SECOND}
 
 

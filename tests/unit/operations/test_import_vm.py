@@ -614,3 +614,31 @@ def test_what_a_new_vm_lacks_of_its_hardware_and_network_is_said(ports):
     assert "101.conf:8: no network is named there: it is network default here" in other.notes
     with pytest.raises(InvalidInput, match="memory is '-5', not a whole number of at most 18 digits"):
         the_vm(ports, conf.replace("2048", "-5").format("l26"), "101.conf")
+
+
+DRAWN_DOMAIN = """<domain type='kvm'><name>desk-9</name><memory unit='GiB'>4</memory><vcpu>2</vcpu>
+<os><type arch='x86_64'>hvm</type></os><devices>
+<graphics type='egl-headless'><gl rendernode='/dev/dri/renderD128'/></graphics>
+<video><model type='virtio' heads='1' primary='yes'><acceleration accel3d='yes'/></model></video>
+</devices></domain>"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("d.xml", DRAWN_DOMAIN), ("9.conf", "name: desk-9\nmemory: 4096\nvga: virtio-gl\n"),
+     ("9.conf", "name: desk-9\nmemory: 4096\nvga: type=virtio-gl,memory=256\n")],
+)  # fmt: skip
+def test_a_vm_for_which_qemu_draws_there_is_drawn_here(ports, path, text):
+    vm = the_vm(ports, text, path)
+    assert vm.spec["mode"] == "virtio-gpu"
+    assert "profile" not in vm.spec
+    assert not [line for line in vm.left_out if "vga" in line or "video" in line or "graphics" in line]
+    assert any("QEMU draws for it on a GPU of this host" in note for note in vm.notes)
+
+
+def test_drawing_beside_a_gpu_or_for_windows_is_left_out(ports):
+    with_gpu = the_vm(ports, f"vga: virtio-gl\n{texts.PROXMOX}", "101.conf")
+    assert with_gpu.spec["profile"] == ["A100-4C"]
+    assert any("Windows has no driver that draws" in line for line in with_gpu.left_out)
+    linux = the_vm(ports, "memory: 4096\nostype: l26\nhostpci0: 0000:3b:00.0\nvga: virtio-gl\n", "101.conf")
+    assert any("a VM with a GPU of its own does not draw" in line for line in linux.left_out)

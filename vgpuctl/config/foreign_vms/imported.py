@@ -152,7 +152,8 @@ class ImportedVm(Value):
     it, empty if it does not. `opener`: how virt-v2v opens the whole VM (`vmx`, `ova`), or `disk` where its only disk
     must be exported first; None where each disk is opened by itself. `listed_nics`: network cards that other files
     describe, None if it does not say how many. `tpm`: the place and key of its TPM; `hardware_uuid`: of the UUID that
-    its guest sees. `arch`: of its CPU, as libvirt names it. `notes`: what is assumed where the file says nothing.
+    its guest sees. `arch`: of its CPU, as libvirt names it. `drawn`: the place and words by which its file has QEMU
+    draw for the guest on the host's GPU. `notes`: what is assumed where the file says nothing.
     """
 
     name: str
@@ -172,6 +173,7 @@ class ImportedVm(Value):
     tpm: str | None = None
     hardware_uuid: str | None = None
     arch: str | None = None
+    drawn: str | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

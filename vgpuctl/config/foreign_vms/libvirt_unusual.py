@@ -141,11 +141,19 @@ def _labels(domain: etree._Element) -> _Parts:
             yield label, shown(label)
 
 
+def find_drawing_card(devices: etree._Element | None) -> etree._Element | None:
+    """Return the model of a first video card of virtio with acceleration (formatdomain, "video"); None without one."""
+    model = first(first(devices, "video"), "model")
+    is_accelerated = attribute(first(model, "acceleration"), "accel3d") == "yes"
+    return model if is_accelerated and attribute(model, "type") == "virtio" else None
+
+
 def _video(devices: etree._Element | None) -> _Parts:
     for number, video in enumerate(_each(devices, "video")):
         model = first(video, "model")
         is_usual = attribute(model, "type") in _VIDEO and attribute(model, "heads") in (None, "1") and not number
-        if model is not None and not (is_usual and attribute(first(model, "acceleration"), "accel3d") != "yes"):
+        is_accelerated = attribute(first(model, "acceleration"), "accel3d") == "yes"
+        if model is not None and (not is_usual or (is_accelerated and model is not find_drawing_card(devices))):
             yield video, shown(model)
     for hostdev in _each(devices, "hostdev"):
         if attribute(hostdev, "display") == "on":
@@ -155,7 +163,8 @@ def _video(devices: etree._Element | None) -> _Parts:
 def _graphics(devices: etree._Element | None) -> _Parts:
     for graphics in _each(devices, "graphics"):
         kind = attribute(graphics, "type")
-        if kind not in ("vnc", "spice"):
+        is_drawing = kind == "egl-headless" and find_drawing_card(devices) is not None
+        if kind not in ("vnc", "spice") and not is_drawing:
             yield graphics, f"type {(kind or 'unknown')[:20]}"
         if attribute(graphics, "passwd") is not None:
             yield graphics, "a password"

@@ -29,7 +29,7 @@ from vgpuctl.config.foreign_vms.imported import (
     scaled_mib,
     stays_inside,
 )
-from vgpuctl.config.foreign_vms.libvirt_unusual import find_unusual
+from vgpuctl.config.foreign_vms.libvirt_unusual import find_drawing_card, find_unusual
 from vgpuctl.config.foreign_vms.xml_reader import (
     attribute,
     children,
@@ -102,6 +102,7 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         tpm=None if tpm is None else f"{source.at(line_of(tpm))}: <tpm>",
         hardware_uuid=None if uuid is None else f"{source.at(line_of(uuid))}: <uuid>",
         arch=_arch(source, domain),
+        drawn=_drawn(source, devices),
         left_out=(
             *left_out,
             *_find_differences(source, domain),
@@ -110,6 +111,12 @@ def parse_domain_file(source: Source, text: str) -> ForeignFile:
         ),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
+
+
+def _drawn(source: Source, devices: etree._Element | None) -> str | None:
+    """Return where QEMU is made to draw for the guest; None if it is not."""
+    model = find_drawing_card(devices)
+    return None if model is None else f"{source.at(line_of(model))}: accel3d='yes'"
 
 
 def _clock(source: Source, domain: etree._Element) -> ImportedClock | None:

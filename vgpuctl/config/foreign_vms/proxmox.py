@@ -118,9 +118,17 @@ def parse_text(source: Source, text: str) -> ForeignFile:
         tpm=None if "tpmstate0" not in values else f"{source.at(values['tpmstate0'].number)}: tpmstate0",
         hardware_uuid=f"{source.at(smbios.number)}: smbios1" if smbios is not None and has_uuid else None,
         arch=None if arch is None else source.text(arch.number, "arch", arch.value),
+        drawn=_drawn(source, values),
         notes=tuple(notes),
     )
     return ForeignFile(source.name, FORMAT, vms=(vm,))
+
+
+def _drawn(source: Source, values: dict[str, _Line]) -> str | None:
+    """Return where the display is VirGL's (qm.conf(5): `vga: virtio-gl`, or with `type=`)."""
+    line = values.get("vga")
+    is_drawn = line is not None and line.value.partition(",")[0].removeprefix("type=") == "virtio-gl"
+    return f"{source.at(line.number)}: vga: virtio-gl" if line is not None and is_drawn else None
 
 
 def _clock(source: Source, values: dict[str, _Line], *, is_windows: bool) -> ImportedClock | None:
@@ -319,7 +327,8 @@ def _find_others(source: Source, lines: list[_Line]) -> list[str]:
             if others:
                 sentences.append(f"{source.at(line.number)}: smbios1: SMBIOS values of the other host")
             continue
-        is_silent = line.key in _USED | _SILENT or line.value in _SILENT_VALUES.get(line.key, ())
+        is_drawn = line.key == "vga" and line.value.partition(",")[0].removeprefix("type=") == "virtio-gl"
+        is_silent = is_drawn or line.key in _USED | _SILENT or line.value in _SILENT_VALUES.get(line.key, ())
         if not is_silent and not any(pattern.fullmatch(line.key) for pattern in (_DISK, _NIC, _GPU)):
             reason = _REASONS.get(line.key, "a VM spec has no such field")
             sentences.append(f"{source.at(line.number)}: {line.key}: {reason}")

@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any
 
 from vgpuctl.config import device_rules
-from vgpuctl.config.arguments import WINDOWS_11
+from vgpuctl.config.arguments import RENDERING_MODE, WINDOWS_11
 from vgpuctl.config.foreign_vms.imported import (
     LOCAL_TIME,
     UTC,
@@ -192,6 +192,9 @@ def _gpu_fields(
     vgpus = [gpu for gpu in vm.gpus if not gpu.is_whole]
     profiles = [text for gpu in vgpus if (text := _resolve(gpu, gpus, left_out, warnings)) is not None]
     whole = [gpu for gpu in vm.gpus if gpu.is_whole]
+    if vm.drawn is not None and (vm.gpus or vm.is_windows):
+        why = "Windows has no driver that draws" if vm.is_windows else "a VM with a GPU of its own does not draw"
+        left_out.append(f"{vm.drawn}: {why} on the host's GPU")
     if profiles:
         if whole:
             left_out.append(
@@ -201,6 +204,9 @@ def _gpu_fields(
             )
         counts = {profile: profiles.count(profile) for profile in profiles}
         return {"profile": [profile if n == 1 else f"{profile}:{n}" for profile, n in counts.items()]}
+    if vm.drawn is not None and not vm.gpus and not vm.is_windows:
+        notes.append(f"{vm.drawn}: QEMU draws for it on a GPU of this host; gpu: in the spec names one")
+        return {"mode": RENDERING_MODE}
     if not whole:
         notes.append(f"{vm.position}: no vGPU is known: add profile: (vgpuctl list-profiles shows this host's)")
         return {}

@@ -124,7 +124,7 @@ def choose_offer(gpus: Sequence[Gpu], offers: Sequence[JobOffer], request: Devic
     if not offers:
         raise job_error(
             f"no vGPU types of {gpus_text(gpus)} are known for computing, so no part of it can be given",
-            hint=f"vgpuctl show-gpu {gpus[0].address}",
+            hint=maker_of(gpus[0]).slicing or f"vgpuctl show-gpu {gpus[0].address}",
         )
     if request.mig_slices is not None:
         return _choose_instance(gpus, offers, request)

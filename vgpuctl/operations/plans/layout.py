@@ -70,7 +70,7 @@ def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
 
 
 def _plain_vf_count(gpu: Gpu, vfs: int | None) -> int:
-    if vfs_are_for_vgpus(gpu):
+    if vfs_are_for_vgpus(gpu) or vgpus_take_vfs(gpu):
         hint = f"{maker_of(gpu).name}'s VFs support only vGPUs: vgpuctl set-mode {gpu.address} vgpu"
         raise _no_mode_error(gpu, "sriov", hint)
     if not gpu.vfs_total or backend_for(gpu.backend).creates_devices:
