@@ -90,6 +90,7 @@ PCI_MODELS = {
     "19e5:d808": ("Huawei Ascend 350", None),
     "1d22:3684": ("Kunlunxin Kunlun", None),
     "1d22:3688": ("Kunlunxin P800", 96),
+    "2057:3686": ("Kunlunxin P800", 96),
     "1d94:54b7": ("Hygon Z100", None),
     "1d94:55b7": ("Hygon Z100L", None),
     "1d94:6210": ("Hygon K100_AI", 64),

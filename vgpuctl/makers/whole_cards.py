@@ -8,7 +8,8 @@ Sources: the vendor ids are those of pci.ids, which has none of Biren; 1ee0 and 
 go to the VMs of Kata Containers through VFIO, are in Biren's plugin for Kubernetes (brgpu, 2024). Containers: the
 resources of Project-HAMi/HAMi v2.10 (charts/hami/values.yaml). MetaX's `metax-tech.com/vfio-gpu` gives whole cards to
 VMs (notes of a KubeVirt site, 2026). pci.ids has a VF of Kunlun 2 (1d22:3685) and a vGPU of Vastai's SG100 (1ec6:020f).
-Hygon's vendor id is also that of the bridges and network cards of its CPUs.
+Hygon's vendor id is also that of the bridges and network cards of its CPUs. Kunlunxin has Baidu's id and one of its
+own: xpu-smi prints 0x36862057 for a P800 (zstackio/zstack-utility, zstacklib/zstacklib/gpu/vendors/kunlunxin.py).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ WHOLE_CARD_MAKERS = (
     WholeCardMaker("Iluvatar", "1e3e", _for_containers("Iluvatar's vGPU"), "ixsmi"),
     WholeCardMaker("Enflame", "1e36", _for_containers("Enflame's DRS"), "efsmi"),
     WholeCardMaker("Kunlunxin", "1d22", _for_containers("Kunlunxin's vXPU"), "kunlun-xpu-smi"),
+    WholeCardMaker("Kunlunxin", "2057", _for_containers("Kunlunxin's vXPU"), "kunlun-xpu-smi"),
     WholeCardMaker("Vastai", "1ec6", _VASTAI, None),
 )
 """Each of them, for `MAKERS`."""

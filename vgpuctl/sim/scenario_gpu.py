@@ -106,7 +106,7 @@ def _read_gpu(
     device = table.text("device_id", model.get("device_id", "ffff")).removeprefix("0x")
     group = table.get("iommu_group")
     numa_node = table.get("numa_node")
-    raw: dict[str, Any] = {
+    return {
         "address": address,
         "model": model["model"],
         "backend": backend,
@@ -132,15 +132,12 @@ def _read_gpu(
         "units_refusal": _read_refusal(table, model),
         "console": table.flag("console", False),
         "header": table.flag("types_header", True),
-        "configurable": table.flag("configurable", bool(model.get("configurable", not is_nvidia_vgpu))),
+        "configurable": table.flag("configurable", model.get("configurable", not is_nvidia_vgpu)) and driver != "gim",
         "companions": _read_companions(table, model),
         "nvml": vendor == "10de" and driver == "nvidia",
         "held_by": table.get("held_by") and table.require("held_by").text(),
         "gi_profiles": model.get("gi_profiles", []) if is_nvidia_vgpu else [],
     }
-    if driver == "gim":
-        raw["configurable"] = False
-    return raw
 
 
 def _read_address(table: YamlMapping, model: Mapping[str, Any], previous: list[dict[str, Any]]) -> str:

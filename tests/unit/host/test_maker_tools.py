@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shlex
 import subprocess
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from vgpuctl.host.usage.child import UsageProcess
 from vgpuctl.host.usage.maker_tools import TOOLS, ToolRunner
 from vgpuctl.host.usage.maker_tools.tool import ToolReading
+from vgpuctl.host.usage.nvml_locks import changing
 from vgpuctl.host.usage.processes import LateProgram
 from vgpuctl.makers import MAKERS
 from vgpuctl.model.usage import SYSFS_SOURCE, EngineUse, GpuUse, VgpuUse
@@ -263,6 +268,65 @@ def test_the_rest_comes_from_sysfs(tmp_path: Path) -> None:
     assert (first.source, first.up, first.pcie_link_width_lanes) == ("efsmi", True, 16)
     assert (first.serial, first.power_watts) == ("SERIAL1", 96.0), "what the program tells counts"
     assert (second.source, second.serial) == (SYSFS_SOURCE, "sysfs"), "of this card it tells nothing"
+
+
+class Printed:
+    """Stands for the runs of a program: it prints its usual texts, of which something is changed."""
+
+    seconds_left = 60.0
+
+    def __init__(self, name: str, rng: Random) -> None:
+        self._texts = {words: (DATA / file).read_text(encoding="utf-8") for words, file in PRINTS[name].items()}
+        self._rng = rng
+
+    def __call__(self, *words: str) -> str:
+        """Return a text with something cut out, doubled, or replaced; in JSON mostly a value."""
+        text = self._texts.get(" ".join(words), "")
+        if text.startswith(("{", "[")) and self._rng.random() < 0.8:
+            with suppress(ValueError):  # hy-smi's is no JSON
+                return json.dumps(self._change(json.loads(text)))
+        for _ in range(self._rng.randint(0, 4)):
+            begin = self._rng.randint(0, len(text))
+            end = begin + self._rng.choice([1, 3, 20, 200])
+            inside = self._rng.choice(["", text[begin:end] * 2, *ODD])
+            text = text[:begin] + inside + text[end:]
+        return text
+
+    def _change(self, value: object) -> object:
+        if self._rng.random() < 0.05:
+            return self._rng.choice(ODD_VALUES)
+        if isinstance(value, dict):
+            return {key: self._change(item) for key, item in value.items()}
+        return [self._change(item) for item in value] if isinstance(value, list) else value
+
+
+ODD_VALUES = (None, True, -1, 1 << 70, math.inf, math.nan, "", "x", "1e999", [], {}, [1], {"value": 1}, "9" * 400)
+ODD = ("9" * 400, "-1", "1e999", "NaN", "null", "[]", "{}", '"', "|", "\x00", "℃", "٣", ": ", "0000:zz:00.0", "true")
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_no_text_is_an_error_of_a_reader(name: str) -> None:
+    """Only what is possible comes out of a damaged text."""
+    for seed in range(300):
+        result = BY_NAME[name].read(Printed(name, Random(seed)))  # type: ignore[arg-type]
+        for use in (*result.gpus, *result.vgpus):
+            memory = (use.memory_size_bytes, use.memory_used_bytes, use.memory_reserved_bytes)
+            own = (use.power_watts, *use.temperatures.values()) if isinstance(use, GpuUse) else ()
+            values = (*memory, use.engines.sm, *own)
+            assert all(value is None or 0 <= value < 1 << 85 for value in values), (seed, use)
+
+
+def test_none_runs_while_a_layout_is_changed(tmp_path: Path) -> None:
+    """Gim cannot be unloaded while amd-smi has it open."""
+    mark, card = tmp_path / "ran", tmp_path / "card"
+    card.mkdir()
+    process = UsageProcess(tmp_path, stand_in(tmp_path, "amd-smi", f"touch {mark}; exit 1"))
+    targets = [("0000:0c:00.0", str(card), "amd-smi")]
+    with changing(tmp_path):
+        sample = process.read(targets)
+    assert (sample.gpus[0].source, sample.failed_sources, mark.exists()) == (SYSFS_SOURCE, {}, False)
+    assert "amd-smi" in process.read(targets).failed_sources
+    assert mark.exists()
 
 
 def test_every_maker_names_a_program_that_there_is() -> None:

@@ -12,13 +12,16 @@ from tests.adopting import take
 from tests.hosts import SimulatedHost, open_sim_host
 from vgpuctl.config.foreign_vms.imported import VmFile
 from vgpuctl.config.foreign_vms.recognize import parse_foreign_file
+from vgpuctl.config.import_formats import parse_import
 from vgpuctl.config.vm_spec import parse_vm_spec
 from vgpuctl.host.local_host import open_local_host
-from vgpuctl.makers import usage_source
+from vgpuctl.makers import maker_of, usage_source
+from vgpuctl.makers.gim import find_vf_options, parse_config
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.host import ImportedVmsResult
 from vgpuctl.observe import ReadScope, observe_devices
+from vgpuctl.operations.import_host import import_host
 from vgpuctl.operations.import_vm import import_vms
 
 DATA = Path(__file__).resolve().parents[2] / "data/makers"
@@ -116,9 +119,17 @@ def test_cards_of_public_listings_are_gpus(tmp_path: Path) -> None:
         gpu = gpus[address]
         assert gpu.is_display_class
         assert (gpu.pci_id, gpu.driver) == (f"{vendor}:{device}", None if driver == "-" else driver)
-    assert usage_source(gpus["0000:66:00.0"]) == "npu-smi"
-    assert usage_source(gpus["0000:83:00.0"]) == "amd-smi"
-    assert usage_source(gpus["0000:af:00.0"]) is None, "VFIO has it: nobody may ask it"
+    assert {gpu.address: (maker_of(gpu).name, usage_source(gpu)) for gpu in snapshot.gpus} == {
+        "0000:08:00.0": ("MetaX", "mx-smi"),
+        "0000:12:00.0": ("Moore Threads", "mthreads-gmi"),
+        "0000:15:00.0": ("Iluvatar", "ixsmi"),
+        "0000:17:00.0": ("Enflame", None),
+        "0000:21:00.0": ("Kunlunxin", "kunlun-xpu-smi"),
+        "0000:41:00.0": ("Cambricon", "cnmon"),
+        "0000:66:00.0": ("Huawei Ascend", "npu-smi"),
+        "0000:83:00.0": ("AMD", "amd-smi"),
+        "0000:af:00.0": ("Iluvatar", None),
+    }, "none without a driver, and VFIO's cards are nobody's to ask"
 
 
 def test_the_simulated_ascend_offers_what_real_ones_did(tmp_path: Path) -> None:
@@ -130,3 +141,18 @@ def test_the_simulated_ascend_offers_what_real_ones_did(tmp_path: Path) -> None:
         assert {name: left[name] for name in ("vnpu-vir01", "vnpu-vir02", "vnpu-vir04")} == {
             "vnpu-vir01": 7, "vnpu-vir02": 3, "vnpu-vir04": 1
         }  # fmt: skip
+
+
+def test_files_of_gim_as_others_write_them() -> None:
+    with pytest.raises(ValueError, match="gim does not keep 'fb_option' there"):
+        parse_config((DATA / "gim_config-s7150").read_text(encoding="utf-8"))
+    assert parse_config((DATA / "gim_config-zstack").read_text(encoding="utf-8")).vf_counts == (8,)
+    text = (DATA / "gim.conf").read_text(encoding="utf-8")
+    assert find_vf_options([("gim.conf", text)], "") == ("gim.conf, line 1: options gim vf_num=1",)
+
+
+def test_a_moore_threads_mdev_of_mdevctl_is_imported(tmp_path: Path) -> None:
+    text = (DATA / "mdevctl-list.json").read_text(encoding="utf-8")
+    result = import_host(open_sim_host(tmp_path, "mtt-s3000").ports, parse_import(text, "list", None))
+    assert result.data.left_out == ()
+    assert all(part in result.data.text for part in (MT_UUID, "0000:03:00.0", "profile: mtgpu-1101"))

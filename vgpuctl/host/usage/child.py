@@ -19,6 +19,7 @@ from typing import Any
 from vgpuctl.host.nvml.library import load_pynvml
 from vgpuctl.host.nvml.usage import NvmlUsage
 from vgpuctl.host.usage.maker_tools import ToolRunner
+from vgpuctl.host.usage.maker_tools.tool import ToolReading
 from vgpuctl.host.usage.nvml_locks import reading
 from vgpuctl.host.usage.sysfs_use import add_sysfs, read_gpu
 from vgpuctl.model.documents import to_json_value
@@ -75,8 +76,8 @@ class UsageProcess:
 
     def _read_others(self, targets: list[tuple[str, str, str]]) -> tuple[list[GpuUse], list[VgpuUse], dict[str, str]]:
         """Return the use of GPUs that NVML does not know: as their maker's program tells it, the rest from sysfs."""
-        reading, failed = self._tools.read(source for _, _, source in targets if source != SYSFS_SOURCE)
-        uses = {use.address: use for use in reading.gpus}
+        result, failed = self._run_tools(sorted({source for _, _, source in targets} - {SYSFS_SOURCE}))
+        uses = {use.address: use for use in result.gpus}
         gpus: list[GpuUse] = []
         for address, path, _ in targets:
             try:
@@ -84,7 +85,17 @@ class UsageProcess:
             except OSError as error:
                 failed[SYSFS_SOURCE] = f"{address}: {error.strerror}"
         present = {gpu.address for gpu in gpus}
-        return gpus, [vgpu for vgpu in reading.vgpus if vgpu.gpu in present], failed
+        return gpus, [vgpu for vgpu in result.vgpus if vgpu.gpu in present], failed
+
+    def _run_tools(self, names: list[str]) -> tuple[ToolReading, dict[str, str]]:
+        """Run makers' programs; none while a GPU's layout is changed: they keep the driver from being unloaded, too."""
+        if not names:
+            return ToolReading(), {}
+        try:
+            with reading(self._run_dir) as is_free:
+                return self._tools.read(names) if is_free else (ToolReading(), {})
+        except OSError as error:
+            return ToolReading(), dict.fromkeys(names, _one_line(error))
 
     def read_processes(self, gpu: str) -> object:
         """Return the guests' processes on a GPU; None where NVML does not report them."""

@@ -91,6 +91,6 @@ class ToolRunner:
         except LateProgram as error:
             self._late[tool.name] = error
             return f"it did not end within {self._deadline:g} s"
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever this program prints, NVML's values are not lost with it
             return " ".join(str(error).split())[:_MAX_TEXT]
         return reading if reading.gpus else "it prints no card with its PCI address in a form that vgpuctl knows"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgpuctl.host.usage.maker_tools.texts import at_path, by_sensor, mib_in_bytes, quantity, ratio
+from vgpuctl.host.usage.maker_tools.texts import at_path, by_sensor, items, mib_in_bytes, quantity, ratio
 from vgpuctl.host.usage.maker_tools.tool import ProgramRuns, ToolReading, UsageTool
 from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.names import normalize_pci
@@ -28,21 +28,18 @@ _ECC = {"corrected": "correctable", "uncorrected": "uncorrectable"}
 def parse_list(text: str) -> dict[int, tuple[str, tuple[str, ...]]]:
     """Return each card's number, with its PCI address and those of its VFs."""
     cards: dict[int, tuple[str, tuple[str, ...]]] = {}
-    document = parse_json(text)
-    for card in document if isinstance(document, list) else []:
-        number, address = at_path(card, "gpu"), normalize_pci(str(at_path(card, "bdf")))
-        vfs = at_path(card, "vfs")
-        addresses = (normalize_pci(str(at_path(vf, "bdf"))) for vf in (vfs if isinstance(vfs, list) else []))
-        if isinstance(number, int) and address is not None:
-            cards[number] = (address, tuple(vf for vf in addresses if vf is not None))
+    for card in items(parse_json(text)):
+        index, address = at_path(card, "gpu"), normalize_pci(str(at_path(card, "bdf")))
+        addresses = (normalize_pci(str(at_path(vf, "bdf"))) for vf in items(card, "vfs"))
+        if isinstance(index, int) and address is not None:
+            cards[index] = (address, tuple(vf for vf in addresses if vf is not None))
     return cards
 
 
 def parse_metrics(text: str, cards: Mapping[int, tuple[str, tuple[str, ...]]]) -> tuple[GpuUse, ...]:
     """Return the use of each card of `cards`."""
-    document = parse_json(text)
-    rows = [row for row in document if isinstance(row, dict)] if isinstance(document, list) else []
-    return tuple(_card_use(cards[row["gpu"]][0], row) for row in rows if row.get("gpu") in cards)
+    numbered = [(at_path(row, "gpu"), row) for row in items(parse_json(text))]
+    return tuple(_card_use(cards[n][0], row) for n, row in numbered if isinstance(n, int) and n in cards)
 
 
 def _card_use(address: str, row: object) -> GpuUse:
@@ -67,8 +64,7 @@ def _card_use(address: str, row: object) -> GpuUse:
 
 def parse_guest_data(text: str, gpu: str, vf: str) -> VgpuUse:
     """Return what the driver in a VF's guest reports."""
-    document = parse_json(text)
-    row = document[0] if isinstance(document, list) and document else None
+    row = next(iter(items(parse_json(text))), None)
     return VgpuUse(gpu, (vf,), memory_used_bytes=mib_in_bytes(quantity(row, "guest_data", "fb_usage", unit="MB")))
 
 

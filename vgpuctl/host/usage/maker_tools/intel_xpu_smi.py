@@ -9,7 +9,7 @@ Source: intel/xpumanager (cli, `stats` takes a device's PCI address; documents o
 
 from __future__ import annotations
 
-from vgpuctl.host.usage.maker_tools.texts import at_path, by_sensor, mib_in_bytes, ratio
+from vgpuctl.host.usage.maker_tools.texts import at_path, by_sensor, items, mib_in_bytes, number, ratio
 from vgpuctl.host.usage.maker_tools.tool import ProgramRuns, ToolReading, UsageTool
 from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.names import normalize_pci
@@ -20,20 +20,18 @@ _NAME = "intel-xpu-smi"
 
 def parse_discovery(text: str) -> tuple[str, ...]:
     """Return the PCI addresses of the cards, without their VFs."""
-    devices = at_path(parse_json(text), "device_list")
-    whole = [d for d in devices if at_path(d, "device_function_type") in ("physical", None)] if devices else []
+    devices = items(parse_json(text), "device_list")
+    whole = [device for device in devices if at_path(device, "device_function_type") in ("physical", None)]
     addresses = (normalize_pci(str(at_path(device, "pci_bdf_address"))) for device in whole)
     return tuple(address for address in addresses if address is not None)
 
 
 def parse_stats(text: str, address: str) -> GpuUse:
     """Return the use of one card."""
-    rows = at_path(parse_json(text), "device_level")
-    values: dict[str, float] = {}
-    for row in rows if isinstance(rows, list) else []:
-        kind, value = at_path(row, "metrics_type"), at_path(row, "value")
-        if isinstance(kind, str) and isinstance(value, (int, float)) and 0 <= value < 1 << 62:
-            values[kind.removeprefix("XPUM_STATS_")] = float(value)
+    values: dict[str, float | None] = {}
+    for row in items(parse_json(text), "device_level"):
+        kind = at_path(row, "metrics_type")
+        values[str(kind).removeprefix("XPUM_STATS_")] = number(at_path(row, "value"))
     megahertz = values.get("GPU_FREQUENCY")
     return GpuUse(
         address,

@@ -10,7 +10,7 @@ Source: an output of mthreads-gmi with driver 3.3.5 for MTT S5000 in a public te
 
 from __future__ import annotations
 
-from vgpuctl.host.usage.maker_tools.texts import amount, at_path, by_sensor, mib_in_bytes, ratio, word
+from vgpuctl.host.usage.maker_tools.texts import amount, at_path, by_sensor, items, mib_in_bytes, ratio, word
 from vgpuctl.host.usage.maker_tools.tool import ProgramRuns, ToolReading, UsageTool
 from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.names import normalize_pci
@@ -21,9 +21,8 @@ _NAME = "mthreads-gmi"
 
 def parse(text: str) -> tuple[GpuUse, ...]:
     """Return the use of each card."""
-    cards = at_path(parse_json(text), "GPU")
     uses: list[GpuUse] = []
-    for card in cards if isinstance(cards, list) else []:
+    for card in items(parse_json(text), "GPU"):
         address = normalize_pci(str(at_path(card, "PCI", "Bus ID")))
         if address is None:
             continue

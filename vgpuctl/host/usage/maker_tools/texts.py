@@ -17,7 +17,7 @@ _WATTS = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)\s*W\s*/\s*([0-9]{1,5}(?:\.[0
 _MEMORY = re.compile(r"(?<![0-9.])([0-9]{1,9})\s*(?:MiB)?\s*/\s*([0-9]{1,9})\s*MiB", re.ASCII)
 _PERCENT = re.compile(r"(?<![0-9.])([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%", re.ASCII)
 
-_MAX_WORD = 100
+_MAX_WORD, _TOO_MUCH = 100, 1 << 62
 
 
 def amount(text: object, unit: str = "") -> float | None:
@@ -106,9 +106,19 @@ def read_blocks(text: str, card: re.Pattern[str]) -> Iterator[tuple[str, dict[tu
 def quantity(document: object, *path: str, unit: str) -> float | None:
     """Return the number of `{"value": 140, "unit": "W"}` at a path of a document; None for another form."""
     pair = at_path(document, *path)
-    value = at_path(pair, "value")
+    return number(at_path(pair, "value")) if at_path(pair, "unit") == unit else None
+
+
+def number(value: object) -> float | None:
+    """Return a number of a JSON document; None for anything else, and for what no card can have."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and at_path(pair, "unit") == unit and value >= 0 else None
+    return float(value) if is_number and 0 <= value < _TOO_MUCH else None  # type: ignore[operator, arg-type]
+
+
+def items(document: object, *path: str) -> list[Any]:
+    """Return the list at a path of a JSON document; an empty one for anything else."""
+    value = at_path(document, *path)
+    return value if isinstance(value, list) else []
 
 
 def at_path(document: object, *path: str) -> Any:
