@@ -2,6 +2,7 @@
 """A libnvidia-ml of the few functions that are called, and programs that call it through the real pynvml."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -99,13 +100,18 @@ def done_by(directory, *words, flags=(), program=DO):
     """Evaluate these expressions with `nvml` and `address` in order; return (results, calls)."""
     printed, calls = run(directory, program, ADDRESS, *words, flags=flags)
     assert calls.count("init") == calls.count("shutdown")
-    return [eval(line)[0] for line in printed.splitlines()], calls
+    return [evaluate(line)[0] for line in printed.splitlines()], calls
+
+
+def evaluate(printed):
+    """Return the value that a program printed, with the text of each member of an enumeration."""
+    return eval(re.sub(r"<\w+\.\w+: ('[^']*')>", r"\1", printed))
 
 
 def query_gpu(directory, *flags, driver="550.144.02", init=0, address=ADDRESS):
     """Query HostNvml in a separate process that loads this library; return (status, gpu, calls)."""
     printed, calls = run(directory, ASK, address, flags=flags, driver=driver, init=init)
-    status, gpu = eval(printed)
+    status, gpu = evaluate(printed)
     return status, gpu, calls
 
 

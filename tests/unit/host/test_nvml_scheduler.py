@@ -45,10 +45,11 @@ def test_version_1_tells_and_sets_the_scheduler(tmp_path):
     (whole, state), failures, calls = set_to(tmp_path, EACH, "-DV1")
     equal = "<SchedulerPolicy.EQUAL_SHARE: 'equal_share'>"
     assert state == (
-        f"SchedulerState(policy={equal}, adaptive=True, time_slice_ns=2083333, averaging_factor=33, source='NVML')"
+        f"SchedulerState(policy={equal}, adaptive=True, time_slice_ns=2083333, averaging_factor=33, source='NVML', "
+        "preempt_timeout_us=None, problem=None)"
     )
     assert "time_slice_ns=(1000000, 30000000), frequency_hz=(63, 960), averaging_factor=(1, 60)" in whole
-    assert "setter_versions=('v1',), architecture=7)" in whole
+    assert "setter_versions=('v1',), architecture=7, " in whole
     assert (failures, calls) == ([], ["v1:1,0,0,0", "v1:2,0,0,0", "v1:3,1,3000000,0", "v1:2,2,20,480"])
 
 
@@ -82,7 +83,7 @@ def test_version_2_alone_has_no_strict_slice(tmp_path):
 def test_a_library_without_any_says_nothing_and_sets_nothing(tmp_path):
     (whole, state), failures, calls = set_to(tmp_path, EACH)
     assert (state, calls) == (None, [])
-    assert "limits=None, state=None, setter_versions=(), architecture=None)" in whole
+    assert "limits=None, state=None, setter_versions=(), architecture=None, " in whole
     texts = {text for _code, text in failures}
     assert f"NVML does not set fixed_share on {ADDRESS}: this driver's NVML cannot set a vGPU scheduler" in texts
     assert len(texts) == 3
