@@ -11,6 +11,7 @@ import re
 
 from vgpuctl.makers.maker import Maker
 from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.usage import SYSFS_SOURCE
 
 _GRAPHICS_MEMORY = re.compile(r"^high_gm_size: ([0-9]{1,9})MB$", re.MULTILINE)
 
@@ -24,8 +25,11 @@ class Intel(Maker):
     mdev_technique = "GVT-g"
     display_needs_gl = True
     has_network_cards = True
-    usage_tool = "intel-xpu-smi"
     scheduler_hint = "the driver xe has it from Linux 6.19 on, on cards with SR-IOV (sriov_admin); uname -r; lspci -k"
+
+    def usage_source(self, driver: str) -> str | None:
+        """Return sysfs: xpu-smi has more, but a public repository suspects its telemetry of freezing hosts."""
+        return SYSFS_SOURCE
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Read the type's graphics memory, which is also what it takes from the pool."""

@@ -34,10 +34,6 @@ PRINTS: dict[str, dict[str, str]] = {
     "cnmon": {"": "cnmon.txt"},
     "efsmi": {"-q": "efsmi.txt"},
     "hy-smi": {"--showuse --showmeminfo vram --showpower --showtemp --showbus --json": "hy-smi.json"},
-    "intel-xpu-smi": {
-        "discovery -j": "intel-xpu-smi-discovery.json",
-        "stats -d 0000:4d:00.0 -j": "intel-xpu-smi-stats.json",
-    },
     "ixsmi": {"": "ixsmi.txt"},
     "kunlun-xpu-smi": {"-q": "kunlun-xpu-smi.txt"},
     "mthreads-gmi": {"--query --json": "mthreads-gmi.json"},
@@ -93,16 +89,6 @@ USES: dict[str, tuple[GpuUse, ...]] = {
             engines=IDLE,
             power_watts=91.0,
             temperatures={"gpu": 54.0, "hotspot": 57.0, "memory": 51.0},
-        ),
-    ),
-    "intel-xpu-smi": (
-        GpuUse(
-            "0000:4d:00.0",
-            "intel-xpu-smi",
-            memory_used_bytes=int(229.1875 * MIB),
-            power_watts=44.69,
-            temperatures={"gpu": 53.0},
-            clocks={"graphics": 1.55e9},
         ),
     ),
     "ixsmi": tuple(

@@ -16,7 +16,7 @@ from vgpuctl.operations.usage import read_usage
         ("ascend", {"npu-smi"}),
         ("mi300x", {"amd-smi"}),
         ("mtt-s3000", {"mthreads-gmi"}),
-        ("mixed", {"nvml", "intel-xpu-smi", "amd-smi", None}),
+        ("mixed", {"nvml", "sysfs", "amd-smi", None}),
     ],
 )
 def test_who_reports_the_use_of_a_simulated_hosts_cards(tmp_path, scenario, sources):

@@ -29,7 +29,7 @@ def parse(text: str) -> tuple[GpuUse, ...]:
         if address is None:
             continue
         size, used = values.get("Total Size", values.get("Mem Size")), values.get("Used Size", values.get("Mem Usage"))
-        celsius = values.get("GCU Temp", "").replace("℃", "C")
+        celsius = re.sub(r"\u2103", "C", values.get("GCU Temp", ""))
         uses.append(
             GpuUse(
                 address,

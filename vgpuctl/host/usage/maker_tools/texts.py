@@ -12,7 +12,7 @@ from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.usage import EngineUse, GpuUse
 
 _AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([^0-9\s]*)", re.ASCII)
-_CELSIUS = re.compile(r"(?<![0-9.])([0-9]{1,3})\s*(?:C\b|℃)", re.ASCII)
+_CELSIUS = re.compile(r"(?<![0-9.])([0-9]{1,3})\s*(?:C\b|\u2103)", re.ASCII)
 _WATTS = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)\s*W\s*/\s*([0-9]{1,5}(?:\.[0-9]{1,3})?)?", re.ASCII)
 _MEMORY = re.compile(r"(?<![0-9.])([0-9]{1,9})\s*(?:MiB)?\s*/\s*([0-9]{1,9})\s*MiB", re.ASCII)
 _PERCENT = re.compile(r"(?<![0-9.])([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%", re.ASCII)
