@@ -29,7 +29,7 @@ def has_vf_memory(gpu: Gpu, memory_mib: int | None) -> bool:
 
 
 def write_memory(host: Host, gpu: str, vf_count: int, memory_mib: int) -> None:
-    """Give each VF that is to be turned on this memory; after a refusal none has any.
+    """Give each VF that is to be turned on this memory. After a refusal the step's undo takes it away.
 
     Raises:
         NoCapacity, HostCannot, InvalidInput, DeviceFailed: the driver refused it; the error says why.
@@ -38,7 +38,6 @@ def write_memory(host: Host, gpu: str, vf_count: int, memory_mib: int) -> None:
         try:
             host.sysfs.write(_quota_path(gpu, vf), f"{memory_mib << 20}\n")
         except OSError as error:
-            release_memory(host, gpu, vf)
             text = f"{format_size(memory_mib)} of GPU memory for each of {count_text(vf_count, 'VF')}"
             raise profile_error(error, gpu, text, _quota_path(gpu, vf)) from error
 

@@ -187,6 +187,19 @@ def test_memory_that_the_driver_has_no_room_for_is_undone(tmp_path):
     assert raised.value.code == "no-capacity"
 
 
+@pytest.mark.parametrize(("file", "nth"), [("vf3/profile/vram_quota", 2), ("sriov_numvfs", 4)])
+def test_no_memory_is_left_on_vfs_that_could_not_be_turned_on(tmp_path, file, nth):
+    host = card(
+        tmp_path,
+        more=f"faults: [{{on: sysfs-write, match: '*{file}', nth: {nth}, errno: EIO}}]",
+    )
+    mode(host.ports, 3, 2048)
+    mode(host.ports, name="passthrough")
+    with unchanged(host, lambda h: h.ports.sysfs.read(f"{ADMIN}/vf1/profile/vram_quota")), pytest.raises(VgpuctlError):
+        mode(host.ports, 3, 1024)
+    assert host.ports.sysfs.read(f"{ADMIN}/vf1/profile/vram_quota") == "0\n"
+
+
 @pytest.mark.parametrize(
     ("number", "code", "text"),
     [
