@@ -8,6 +8,7 @@ target of a running copy (`<mirror>`); the config XML usually has only the top i
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Collection, Iterator
 from functools import cache
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _MAX_NODES = 1024
 _MAX_CPUS = 8192
+_DEVICE_NODE = re.compile(r"/+dev/[A-Za-z0-9_.:/+-]{1,200}", re.ASCII)
 _ADDRESS_SOURCE = re.compile(r"<source[^>]*>\s*<address [^>]*>")
 _BACKING_SOURCE = re.compile(r"<backingStore\s[^>]*>.*?<source\s(?:file|dev)='([^']*)'", re.DOTALL)
 
@@ -102,11 +104,14 @@ def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
 
 
 def _parse_render_node(devices: etree._Element) -> str | None:
-    """Return the node by which QEMU draws for the guest: that of a screen, if a video card has acceleration."""
+    """Return the node by which QEMU draws for the guest: that of a screen, if a video card has acceleration.
+
+    Any other text than a path in /dev is none: QEMU would not start with it.
+    """
     if devices.find("video/model/acceleration[@accel3d='yes']") is None:
         return None
-    nodes = (gl.get("rendernode") for gl in devices.iterfind("graphics/gl"))
-    return next((str(node) for node in nodes if node), None)
+    nodes = (str(gl.get("rendernode", "")) for gl in devices.iterfind("graphics/gl"))
+    return next((posixpath.normpath(node) for node in nodes if _DEVICE_NODE.fullmatch(node)), None)
 
 
 def _parse_memory_nodes(numatune: etree._Element | None) -> frozenset[int]:

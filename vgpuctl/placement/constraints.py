@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vgpuctl.config.arguments import RENDERING_MODE
 from vgpuctl.config.name_patterns import expand_braces, matches_glob
 from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.gpu.division import name_holders
@@ -155,7 +156,7 @@ def why_unschedulable(snapshot: Snapshot, gpu: Gpu, mode: str, vm: str | None = 
 
 
 def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
-    """Return why nothing new of a mode (`vgpu`, `sriov`, `passthrough`) is placed on a GPU; None when it may be.
+    """Return why nothing new of a mode (of a VM spec) is placed on a GPU; None when it may be.
 
     `vm`: the name of the VM that it is for; None for any VM.
     """
@@ -165,7 +166,9 @@ def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
         return f"it is cordoned; vgpuctl uncordon {gpu.address} allows new vGPUs"
     if gpu.desired_mode is GpuMode.UNMANAGED:
         return "host.yaml excludes it from vgpuctl (mode: unmanaged)"
-    if gpu.desired_mode is not None and gpu.desired_mode != mode:
+    if mode == RENDERING_MODE and gpu.desired_mode is GpuMode.PASSTHROUGH:
+        return "host.yaml keeps it for a VM as a whole (mode: passthrough)"
+    if mode != RENDERING_MODE and gpu.desired_mode is not None and gpu.desired_mode != mode:
         return f"host.yaml reserves it for mode {gpu.desired_mode}; vgpuctl set-mode {gpu.address} {mode} changes that"
     if not may_have(gpu.reserved_for, vm or ""):
         return f"host.yaml reserves it for VMs named {' or '.join(gpu.reserved_for)}"

@@ -12,8 +12,11 @@ from tests.hosts import SimulatedHost, context, create, open_sim_host, picture, 
 from tests.vgpus import finding_kinds
 from vgpuctl.config import device_rules, rules
 from vgpuctl.config.vm_request import VmRequest
+from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, LibvirtFailed, NoCapacity
+from vgpuctl.model.vm import VmState
 from vgpuctl.operations import queries
+from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 from vgpuctl.operations.usage import read_usage
 from vgpuctl.ports.host import Host
 
@@ -114,6 +117,56 @@ def test_a_vm_whose_gpu_lost_its_driver_does_not_start_and_moves_to_another(host
     stop(host.ports, "vm")
     with pytest.raises(HostCannot, match="no render node"):
         set_vm(host.ports, drawn("vm", CARD), "gpu")
+
+
+@pytest.mark.parametrize("mode", ["sriov", "unmanaged", "passthrough"])
+def test_a_mode_of_host_yaml_keeps_drawing_off_only_where_the_gpu_is_for_nothing_else(
+    host: SimulatedHost, mode: str
+) -> None:
+    for gpu in (FIRST, SECOND):
+        set_mode(host.ports, context(), ModeRequest(gpu, mode))
+    if mode == "sriov":
+        create(host.ports, drawn())
+        assert gpu_of(host) == FIRST
+        return
+    with pytest.raises(HostCannot, match="no GPU can draw for VMs") as caught:
+        create(host.ports, drawn())
+    assert f"set-mode {FIRST} virtio-gpu" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("/dev/dri/by-path/../renderD128", "/dev/dri/renderD128"),
+        ("/dev//dri/renderD128", "/dev/dri/renderD128"),
+        (f"/dev/dri/by-path/pci-{FIRST}-render", f"/dev/dri/by-path/pci-{FIRST}-render"),
+        ("foo", None),
+        ("/", None),
+        ("/dev/dri/render D128; reboot", None),
+        (f"/dev/dri/{'x' * 4000}", None),
+    ],
+)
+def test_a_nodes_other_spelling_is_the_same_node_and_what_is_no_node_is_none(written: str, read: str | None) -> None:
+    xml = (
+        "<domain type='kvm'><name>x</name><uuid>11111111-2222-4333-8444-555555555555</uuid><devices>"
+        f"<graphics type='egl-headless'><gl rendernode='{written}'/></graphics>"
+        "<video><model type='virtio'><acceleration accel3d='yes'/></model></video></devices></domain>"
+    )
+    assert parse_domain(xml, VmState.RUNNING, "").render_node == read
+    plain = xml.replace("accel3d='yes'", "accel3d='no'")
+    assert parse_domain(plain, VmState.RUNNING, "").render_node is None
+
+
+def test_a_vm_that_names_a_node_itself_moves_to_another_gpu(host: SimulatedHost) -> None:
+    create(host.ports, drawn("vm", FIRST), start=False)
+    vm = queries.show_vm(host.ports, context(), "vm").data
+    ((_, xml),) = picture(host).domains.values()
+    node = next(g.render_node for g in queries.list_gpus(host.ports).data if g.address == FIRST)
+    host.ports.hypervisor.define(xml.replace(f"/dev/dri/by-path/pci-{FIRST}-render", str(node)))
+    assert draws_for(host)[FIRST] == ("vm",)
+    assert set_vm(host.ports, drawn("vm", SECOND), "gpu").changed
+    assert gpu_of(host) == SECOND
+    assert vm.uuid in picture(host).domains
 
 
 def kept(directory: Path) -> SimulatedHost:
