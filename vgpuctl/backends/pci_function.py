@@ -158,7 +158,7 @@ class PassthroughBackend(GpuBackend):
                 gpu=gpu.address,
                 vfs=gpu.vfs_enabled,
             )
-        _refuse_drawing(snapshot, gpu)
+        refuse_drawing_gpu(snapshot, gpu)
         if gpu.console_reasons and not force_console:
             raise Refused(
                 f"{gpu.address} is this host's console: {'; '.join(gpu.console_reasons)}",
@@ -199,8 +199,12 @@ class PassthroughBackend(GpuBackend):
                 )
 
 
-def _refuse_drawing(snapshot: Snapshot, gpu: Gpu) -> None:
-    """Refuse a GPU on which QEMU draws for running VMs: it would be taken from under them."""
+def refuse_drawing_gpu(snapshot: Snapshot, gpu: Gpu) -> None:
+    """Refuse to give a GPU away as a whole while QEMU draws on it for running VMs.
+
+    Raises:
+        InUse: naming the VMs.
+    """
     drawn = [vm.name for vm in snapshot.vms_drawn_by(gpu) if vm.state not in NOT_RUNNING_STATES]
     if drawn:
         raise InUse(

@@ -124,10 +124,11 @@ def _scheduler_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
 def _isolation_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
     """Return how far the VMs on the GPU are kept apart; none if that is unknown or it is set up for nothing."""
     isolation = gpu.isolation
+    drawn = (("isolation", "none for the VMs that it draws for"),) if gpu.draws_for else ()
     if isolation is None:
-        return ()
+        return drawn
     parts = (("memory", isolation.memory), ("compute", isolation.compute), ("faults", isolation.faults))
-    return tuple(("isolation", f"{name}, {part.degree}: {part.text}") for name, part in parts)
+    return (*(("isolation", f"{name}, {part.degree}: {part.text}") for name, part in parts), *drawn)
 
 
 def running_text(state: RunningSchedulerResult | None) -> str:

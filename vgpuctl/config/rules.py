@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from vgpuctl.config import name_patterns
 from vgpuctl.config.arguments import (
+    CPU_PIN_AUTO,
     GPU_MODES,
     MAX_VGPUS_PER_VM,
     NAME_PATTERN,
@@ -379,7 +380,10 @@ def vgpu_params(value: object) -> dict[str, str]:
     return dict(sorted(params.items()))
 
 
-_NEEDS_DEVICE = ("spread_group", "vgpu_params", "license", "guest_driver", "guest_sharing", "force_console")
+_NEEDS_DEVICE = (
+    *("spread_group", "vgpu_params", "license", "guest_driver", "guest_sharing"),
+    *("force_console", "force_reset"),
+)
 """Fields about a device that the guest gets."""
 
 
@@ -401,6 +405,8 @@ def find_contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:
             for field in _NEEDS_DEVICE
             if fields.get(field)
         ]
+        if fields.get("cpu_pin") == CPU_PIN_AUTO:
+            problems.append(Problem(("cpu_pin",), f"mode {RENDERING_MODE} has no GPU near which to pin: name the CPUs"))
     problems += _find_gpu_count_problems(fields)
     for gpu_name in [entry for entry in _as_list(fields.get("not_gpu")) if entry in _as_list(fields.get("gpu"))]:
         problems.append(Problem(("not_gpu",), f"{_quote(str(gpu_name))} is also given as gpu"))

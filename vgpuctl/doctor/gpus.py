@@ -93,7 +93,8 @@ def _check_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not capable:
         return not_applicable("no GPU here has SR-IOV under its vendor's driver")
     lines = [f"{g.address}: {g.vfs_enabled} of {g.vfs_total} VFs are on{_describe_mode(g)}" for g in capable]
-    off = [g for g in capable if not g.vfs_enabled and g.backend is None and g.desired_mode not in MODES_WITHOUT_VFS]
+    unused = [g for g in capable if not g.vfs_enabled and g.backend is None and not snapshot.vms_drawn_by(g)]
+    off = [g for g in unused if g.desired_mode not in MODES_WITHOUT_VFS]
     if off:
         return fail(
             *shorten(

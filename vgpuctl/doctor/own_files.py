@@ -28,6 +28,8 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.errors import InvalidInput
 from vgpuctl.gpu.offered_profiles import find_impossible_profiles
+from vgpuctl.makers import sets_vfs_at_load
+from vgpuctl.model.gpu import GpuMode
 from vgpuctl.model.port_values import FilePermissions
 from vgpuctl.model.snapshot import Snapshot
 
@@ -126,7 +128,7 @@ _QUOTED = re.compile(r""""[^"]*"|'[^']*'|[^"']+""")
 
 def _check_start_hook(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not _loses_vgpus_at_reboot(snapshot):
-        return not_applicable("no GPU here has vGPUs that a reboot removes")
+        return not_applicable("no GPU here has vGPUs or VFs that a reboot removes")
     main, folder = context.file(LIBVIRT_HOOK), context.folder(HOOK_DIRECTORY)
     in_folder = "vgpuctl" in (folder.names or ())
     if not in_folder and "vgpuctl" not in (main.text or ""):
@@ -226,7 +228,11 @@ def _shutdown_action(text: str) -> str | None:
 
 
 def _loses_vgpus_at_reboot(snapshot: Snapshot) -> bool:
-    return any(backend_for(g.backend).creates_devices for g in snapshot.gpus)
+    """Return whether a GPU has vGPUs, or plain VFs that host.yaml asks for and its driver does not set by itself."""
+    return any(
+        backend_for(g.backend).creates_devices or (g.desired_mode is GpuMode.SRIOV and not sets_vfs_at_load(g))
+        for g in snapshot.gpus
+    )
 
 
 def _has_hostdevs(snapshot: Snapshot) -> bool:

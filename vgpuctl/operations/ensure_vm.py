@@ -308,8 +308,8 @@ def set_vm(
     vm = find_vm_to_change(context, snapshot, request.name or "")
     before, _ = diff_request(host, snapshot, vm, request, needs_disc=True)
     fields = before.keys() & {*UPDATABLE_FIELDS, *LABEL_FIELDS} - {"gpu"}
-    is_unknown = vm.render_node is not None and not record_gpus(vm)  # a node's own name does not tell whose it is
-    if names_gpus and (is_unknown or not record_gpus(vm) <= allowed_addresses(snapshot, request.constraints)):
+    is_drawn = vm.render_node is not None  # whether QEMU can draw there, only the change itself looks
+    if names_gpus and (is_drawn or not record_gpus(vm) <= allowed_addresses(snapshot, request.constraints)):
         fields |= {"gpu"}
     if not fields:
         given = frozenset(filter(request.is_explicit, FIELDS))

@@ -122,6 +122,10 @@ CASES = {
     "whole GPUs need no hook": case(
         "start-hook", NOT_APPLICABLE, snapshot=snapshot(t4(backend=Backend.PASSTHROUGH))
     ),
+    "plain VFs of host.yaml without the unit": case(
+        "restore-unit", WARN, "a reboot removes VFs",
+        snapshot=snapshot(t4(backend=Backend.SRIOV_VF, vendor_id="8086", desired_mode=GpuMode.SRIOV)),
+    ),
     "whole GPUs need no unit": case(
         "restore-unit", NOT_APPLICABLE, snapshot=snapshot(t4(backend=Backend.PASSTHROUGH))
     ),

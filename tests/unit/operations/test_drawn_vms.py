@@ -134,6 +134,14 @@ def test_a_mode_of_host_yaml_keeps_drawing_off_only_where_the_gpu_is_for_nothing
     assert f"set-mode {FIRST} virtio-gpu" not in caught.value.message
 
 
+def test_a_gpu_that_draws_for_running_vms_is_not_kept_for_passthrough(host: SimulatedHost) -> None:
+    create(host.ports, drawn("vm", FIRST))
+    with pytest.raises(InUse, match="QEMU draws on"):
+        set_mode(host.ports, context(), ModeRequest(FIRST, "passthrough"))
+    stop(host.ports, "vm")
+    assert set_mode(host.ports, context(), ModeRequest(FIRST, "passthrough")).changed
+
+
 @pytest.mark.parametrize(
     ("written", "read"),
     [
@@ -210,6 +218,8 @@ def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path
         ({"spread_group": "a"}, "gives the guest no GPU"),
         ({"license": "main"}, "gives the guest no GPU"),
         ({"display": True}, "has no vGPU whose screen"),
+        ({"force_reset": True}, "gives the guest no GPU"),
+        ({"cpu_pin": "auto"}, "name the CPUs"),
     ],
 )
 def test_fields_about_a_gpu_in_the_guest_are_refused_with_it(fields: dict[str, object], message: str) -> None:

@@ -167,8 +167,8 @@ def _choose_vfs(snapshot: Snapshot, request: VmRequest, uuid: str) -> tuple[Assi
             if not chosen:
                 raise
             raise NoCapacity(
-                f"{request.gpus} plain VFs requested, but only {number} can be given now: {error.message}",
-                hint=error.hint,
+                f"{request.gpus} plain VFs requested, but only {number} can be given now",
+                hint=f"vgpuctl show-gpu {gpu.address} shows who has the others",
                 requested=request.gpus,
                 free=number,
                 gpu=gpu.address,

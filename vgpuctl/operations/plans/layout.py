@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 
 from vgpuctl.backends import backend_for
-from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
+from vgpuctl.backends.pci_function import HARMLESS_DRIVERS, refuse_drawing_gpu
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.makers import (
     disable_vfs_hint,
@@ -115,6 +115,8 @@ def refuse_mode_conflicts(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
     Raises:
         InUse: naming the VMs, or the command that was killed during setup of the GPU.
     """
+    if mode == "passthrough":
+        refuse_drawing_gpu(snapshot, gpu)
     taken = snapshot.vgpus_on(gpu.address)
     for vgpu in taken:
         if vgpu.command is not None and vgpu.owner is Ownership.LEAKED:

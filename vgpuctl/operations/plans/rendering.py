@@ -37,9 +37,10 @@ def choose_render_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str
         return min(usable, key=lambda gpu: (_why_doubtful(gpu) is not None, len(snapshot.vms_drawn_by(gpu))))
     if not gpus:
         raise NoCapacity("this host has no GPU to draw on", hint="vgpuctl list-gpus --all")
+    named = "no GPU can draw for VMs" if len(gpus) > 1 else "QEMU cannot draw there"
     raise HostCannot(
-        f"no GPU can draw for VMs: {'; '.join(f'{address}: {why}' for address, why in reasons.items())}",
-        hint="ls -l /dev/dri/by-path shows the GPUs whose driver has a render node",
+        f"{named}: {'; '.join(f'{address}: {why}' for address, why in reasons.items())}",
+        hint="vgpuctl list-gpus --all --columns address,driver,render-node shows the GPUs with a render node",
         check="render-node",
         gpus=sorted(reasons),
     )
