@@ -30,7 +30,7 @@ from vgpuctl.doctor.own_files import (
     VGPUCTL_HOOK,
     WANTS_DIRECTORY,
 )
-from vgpuctl.model.gpu import Backend, VgpuType
+from vgpuctl.model.gpu import Backend, GpuMode, VgpuType
 from vgpuctl.model.port_values import FilePermissions
 from vgpuctl.value import replace
 
