@@ -100,10 +100,14 @@ def _check_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
             *shorten(
                 [f"{g.address} ({g.model}): 0 of {g.vfs_total} VFs are on: it offers nothing to VMs" for g in off]
             ),
-            fix=f"{'; '.join(enable_vfs_hint(g) for g in off)}; if this is intended: "
+            fix=f"{'; '.join(dict.fromkeys(map(_vfs_fix, off)))}; if this is intended: "
             f"vgpuctl set-mode {off[0].address} passthrough",
         )
     return ok(*shorten(lines))
+
+
+def _vfs_fix(gpu: Gpu) -> str:
+    return "vgpuctl restore-host" if gpu.desired_mode is not None else enable_vfs_hint(gpu)
 
 
 def _describe_mode(gpu: Gpu) -> str:

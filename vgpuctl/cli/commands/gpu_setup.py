@@ -47,7 +47,11 @@ if TYPE_CHECKING:
 @targets.gpus_before(*GPU_MODES)
 @click.argument("mode", type=click.Choice(GPU_MODES))
 @click.option("--vfs", type=click.IntRange(min=1), metavar="N", help="How many plain virtual functions. [all]")
-@click.option("--vf-memory", metavar="SIZE", help="GPU memory of each plain virtual function. [an equal part]")
+@click.option(
+    "--vf-memory",
+    metavar="SIZE",
+    help="GPU memory of each plain virtual function; 4GiB, a bare number is MiB. [host.yaml's, else an equal part]",
+)
 @click.option(
     "--compute-partition", type=click.Choice(COMPUTE_PARTITIONS), help="The compute partition mode of an AMD GPU."
 )
