@@ -22,7 +22,8 @@ def text(document: Mapping[str, object], output: str = "json") -> str:
     if output == "yaml":
         return _yaml_text(to_json_value(document))
     is_ascii = not supports_unicode(sys.stdout)
-    return f"{escape_invisible(json.dumps(to_json_value(document), indent=2, ensure_ascii=is_ascii))}\n"
+    printed = json.dumps(to_json_value(document), indent=2, ensure_ascii=is_ascii, allow_nan=False)
+    return f"{escape_invisible(printed)}\n"
 
 
 def _yaml_text(value: object) -> str:
@@ -48,7 +49,7 @@ def _yaml_text(value: object) -> str:
     writer.sort_base_mapping_type_on_output = False
     writer.width = sys.maxsize
     stream = io.StringIO()
-    shown = json.dumps(value, ensure_ascii=False)
+    shown = json.dumps(value, ensure_ascii=False, allow_nan=False)
     writer.allow_unicode = supports_unicode(sys.stdout) and escape_invisible(shown) == shown
     writer.dump(value, stream)
     return stream.getvalue()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -140,7 +141,9 @@ def result_data(result: AnyResult) -> object:
 
 
 def to_json_value(value: object) -> Any:
-    """Return `value` converted to JSON's own types."""
+    """Return `value` converted to JSON's own types; null for a number that JSON cannot write: infinity and NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):

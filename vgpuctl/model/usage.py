@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 NVML_SOURCE, SYSFS_SOURCE = "nvml", "sysfs"
+MAX_VALUE = 1 << 62
+"""Every value of a card is less. A result may not have integers from twice as much on."""
 LICENSED = "licensed"
 """The `license_state` of a vGPU with a license."""
 

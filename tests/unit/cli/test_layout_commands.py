@@ -62,6 +62,11 @@ def before_and_after(sim: Run, host: str, line: str) -> dict[str, dict[str, obje
         ("a100-40", "cordon A100", {"cordoned": (None, True)}),
         ("a100-40", "uncordon A100", {}),
         ("a100-40", "set-scheduler A100 --policy equal_share", {"scheduler": (None, {"policy": "equal_share"})}),
+        (
+            "b60",
+            "set-scheduler 0000:5e:00.0 --policy equal_share --time-slice 16 --preempt-timeout 20000",
+            {"scheduler": (None, {"policy": "equal_share", "time_slice_ms": 16, "preempt_timeout_us": 20000})},
+        ),
         ("h100-mig", "set-mig 0000:3f:00.0 3g.40gb", {"mig": (None, ["3g.40gb"])}),
         ("h100-mig", "set-mig 0000:3b:00.0 --off", {"mig": (["3g.40gb", "1g.10gb", "1g.10gb"], "off")}),
         ("rtx-pro-6000", "set-mixed-size 0000:3b:00.0 on", {"mixed_size": (None, True)}),

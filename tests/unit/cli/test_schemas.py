@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import jsonschema
 import pytest
@@ -105,6 +106,13 @@ def test_json_values_stay_as_they_are(value: object) -> None:
 
 def test_half_characters_become_whole_ones() -> None:
     assert documents.to_json_value("a\udcff") == "a\ufffd"
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_a_number_that_json_cannot_write_is_unknown(number: float) -> None:
+    value = {"a": number, "b": [{"c": number}]}
+    assert json.loads(document.text(value)) == {"a": None, "b": [{"c": None}]}
+    assert document.text(value, "yaml") == "a: null\nb:\n- c: null\n"
 
 
 STRINGS = st.text() | st.sampled_from(

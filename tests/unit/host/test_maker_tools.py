@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import subprocess
 from contextlib import suppress
@@ -14,12 +15,14 @@ from random import Random
 import pytest
 
 from vgpuctl.host.usage.child import UsageProcess
-from vgpuctl.host.usage.maker_tools import TOOLS, ToolRunner
-from vgpuctl.host.usage.maker_tools.tool import ToolReading
+from vgpuctl.host.usage.maker_tools import TOOLS, ToolRunner, amd_smi, hy_smi
+from vgpuctl.host.usage.maker_tools.tool import ProgramRuns, ToolReading, UsageTool
 from vgpuctl.host.usage.nvml_locks import changing
 from vgpuctl.host.usage.processes import LateProgram
 from vgpuctl.makers import MAKERS
-from vgpuctl.model.usage import SYSFS_SOURCE, EngineUse, GpuUse, VgpuUse
+from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.result_reader import read_value
+from vgpuctl.model.usage import MAX_VALUE, SYSFS_SOURCE, EngineUse, GpuUse, UsageSample, VgpuUse
 from vgpuctl.value import replace
 
 DATA = Path(__file__).resolve().parents[2] / "data/usage_tools"
@@ -286,20 +289,100 @@ class Printed:
         return [self._change(item) for item in value] if isinstance(value, list) else value
 
 
-ODD_VALUES = (None, True, -1, 1 << 70, math.inf, math.nan, "", "x", "1e999", [], {}, [1], {"value": 1}, "9" * 400)
+ODD_VALUES = (
+    None,
+    True,
+    -1,
+    1 << 60,
+    1 << 70,
+    1e300,
+    math.inf,
+    [[[[{}]]]],
+    {"gpu": []},
+    -math.inf,
+    math.nan,
+    "",
+    "x",
+    "1e999",
+    [],
+    {},
+    [1],
+    {"value": 1},
+    "9" * 400,
+)
 ODD = ("9" * 400, "-1", "1e999", "NaN", "null", "[]", "{}", '"', "|", "\x00", "℃", "٣", ": ", "0000:zz:00.0", "true")
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_no_text_is_an_error_of_a_reader(name: str) -> None:
-    """Only what is possible comes out of a damaged text."""
+    """Only what is possible comes out of a damaged text, and the process that asked reads it."""
     for seed in range(300):
         result = BY_NAME[name].read(Printed(name, Random(seed)))  # type: ignore[arg-type]
+        sent = json.dumps(to_json_value(UsageSample(0.0, 0.0, result.gpus, result.vgpus)), allow_nan=False)
+        assert read_value(UsageSample, json.loads(sent)).gpus == result.gpus, seed
         for use in (*result.gpus, *result.vgpus):
             memory = (use.memory_size_bytes, use.memory_used_bytes, use.memory_reserved_bytes)
             own = (use.power_watts, *use.temperatures.values()) if isinstance(use, GpuUse) else ()
             values = (*memory, use.engines.sm, *own)
-            assert all(value is None or 0 <= value < 1 << 85 for value in values), (seed, use)
+            assert all(value is None or 0 <= value < MAX_VALUE for value in values), (seed, use)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TypeError("unhashable"), "unhashable"),
+        (OverflowError(), "OverflowError"),
+        (RecursionError("too\ndeep"), "too deep"),
+        (KeyError("gpu"), "'gpu'"),
+    ],
+)
+def test_an_error_of_one_reader_costs_only_its_own_values(tmp_path: Path, error: Exception, text: str) -> None:
+    def fail(_run: ProgramRuns) -> ToolReading:
+        raise error
+
+    odd, other = tmp_path / "odd", tmp_path / "efsmi"
+    for path, script in ((odd, ""), (other, prints(PRINTS["efsmi"]))):
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    tools = [UsageTool("odd", (str(odd),), fail), replace(BY_NAME["efsmi"], paths=(str(other),))]
+    result, failed = ToolRunner(tools, require_trusted=lambda _: None, deadline_seconds=30.0).read(["odd", "efsmi"])
+    assert (result.gpus, failed) == (USES["efsmi"], {"odd": f"{odd}: {text}"})
+
+
+def test_memory_that_no_card_has_is_unknown() -> None:
+    guest = json.dumps([{"guest_data": {"fb_usage": {"value": 1 << 45, "unit": "MB"}}}])
+    assert amd_smi.parse_guest_data(guest, "0000:3b:00.0", "0000:3b:02.0").memory_used_bytes is None
+    (card,) = hy_smi.parse(json.dumps({"c": {"PCI Bus": "0000:3b:00.0", "vram Total Memory (GiB)": "9" * 12}}))
+    assert card.memory_size_bytes is None
+
+
+class Widened:
+    """Stands for the runs of a program: it prints its usual texts, with many spaces after each number."""
+
+    seconds_left = 60.0
+
+    def __init__(self, name: str, spaces: int) -> None:
+        texts = {words: (DATA / file).read_text(encoding="utf-8") for words, file in PRINTS[name].items()}
+        number_end = re.compile("(?<=[0-9])(?=[ /%CW\u2103M])")
+        self._texts = {words: number_end.sub(" " * spaces, text) for words, text in texts.items()}
+
+    def __call__(self, *words: str) -> str:
+        """Return the text of a command."""
+        return self._texts[" ".join(words)]
+
+
+@pytest.mark.parametrize("spaces", [300, 1 << 20])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_what_is_far_longer_than_a_cell_is_unknown(name: str, spaces: int) -> None:
+    """A pattern that tries all ways to divide a million spaces would not end."""
+    result = BY_NAME[name].read(Widened(name, spaces))  # type: ignore[arg-type]
+    assert result.gpus
+    if name in ("amd-smi", "hy-smi"):
+        assert result.gpus == USES[name], "spaces between the values of JSON"
+        return
+    for use in result.gpus:
+        values = (use.memory_used_bytes, use.power_watts, use.temperatures.get("gpu"))
+        assert values == (None, None, None)
 
 
 def test_none_runs_while_a_layout_is_changed(tmp_path: Path) -> None:

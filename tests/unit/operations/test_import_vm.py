@@ -616,6 +616,14 @@ def test_what_a_new_vm_lacks_of_its_hardware_and_network_is_said(ports):
         the_vm(ports, conf.replace("2048", "-5").format("l26"), "101.conf")
 
 
+@pytest.mark.parametrize("arch", ["", "arch=''", "arch=' '", "arch='x86_64'"])
+def test_a_domain_that_names_no_other_architecture_is_not_called_foreign(ports, arch):
+    texts_of = (DRAWN_DOMAIN.replace("arch='x86_64'", text) for text in (arch, "arch='aarch64'"))
+    own, other = (" ".join(outcome(ports, ("d.xml", text)).warnings) for text in texts_of)
+    assert "it is for" not in own
+    assert "it is for aarch64, and VMs of this host have x86_64" in other
+
+
 DRAWN_DOMAIN = """<domain type='kvm'><name>desk-9</name><memory unit='GiB'>4</memory><vcpu>2</vcpu>
 <os><type arch='x86_64'>hvm</type></os><devices>
 <graphics type='egl-headless'><gl rendernode='/dev/dri/renderD128'/></graphics>

@@ -148,7 +148,7 @@ def _memory_mib(source: Source, domain: etree._Element, name: str = "memory") ->
 def _arch(source: Source, domain: etree._Element) -> str | None:
     kind = first(domain, "os", "type")
     arch = attribute(kind, "arch")
-    return None if kind is None or arch is None else source.text(line_of(kind), "arch", arch)
+    return None if kind is None or arch is None else source.text(line_of(kind), "arch", arch) or None
 
 
 def _find_differences(source: Source, domain: etree._Element) -> list[str]:

@@ -38,7 +38,7 @@ def main() -> int:
         else:
             answer = reader.read([tuple(target) for target in request["targets"]])
         document = {"number": request["number"], "answer": to_json_value(answer)}
-        sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
+        sys.stdout.write(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n")
         sys.stdout.flush()
     return 0
 

@@ -20,11 +20,11 @@ from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.result_reader import Mismatch, read_value
-from vgpuctl.model.usage import EngineUse, GpuUse, ReaderProgram, VgpuUse
+from vgpuctl.model.usage import MAX_VALUE, EngineUse, GpuUse, ReaderProgram, VgpuUse
 from vgpuctl.value import Value, field_names, replace
 
 MAX_OUTPUT_BYTES = 1 << 20
-MAX_ROWS, MAX_KEYS, MAX_VALUE = 4096, 40, 1 << 62
+MAX_ROWS, MAX_KEYS = 4096, 40
 _MAX_TEXT = 200
 
 

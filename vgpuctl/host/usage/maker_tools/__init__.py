@@ -90,5 +90,5 @@ class ToolRunner:
             self._late[tool.name] = error
             return f"it did not end within {self._deadline:g} s"
         except Exception as error:  # noqa: BLE001 - whatever this program prints, NVML's values are not lost with it
-            return " ".join(str(error).split())[:_MAX_TEXT]
+            return " ".join(str(error).split())[:_MAX_TEXT] or type(error).__name__
         return reading if reading.gpus else "it prints no card with its PCI address in a form that vgpuctl knows"

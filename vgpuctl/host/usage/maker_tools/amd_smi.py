@@ -17,7 +17,7 @@ from vgpuctl.host.usage.maker_tools.texts import at_path, by_sensor, items, mib_
 from vgpuctl.host.usage.maker_tools.tool import ProgramRuns, ToolReading, UsageTool
 from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.names import normalize_pci
-from vgpuctl.model.usage import EngineUse, GpuUse, VgpuUse
+from vgpuctl.model.usage import MAX_VALUE, EngineUse, GpuUse, VgpuUse
 
 _NAME = "amd-smi"
 _SECONDS_FOR_A_VF = 2.0
@@ -58,7 +58,7 @@ def _card_use(address: str, row: object) -> GpuUse:
             hotspot=quantity(row, "temperature", "hotspot", unit="C"),
             memory=quantity(row, "temperature", "mem", unit="C"),
         ),
-        ecc_errors={kind: count for kind, count in ecc.items() if isinstance(count, int) and 0 <= count < 1 << 62},
+        ecc_errors={kind: count for kind, count in ecc.items() if type(count) is int and 0 <= count < MAX_VALUE},
     )
 
 

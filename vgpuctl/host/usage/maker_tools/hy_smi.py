@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vgpuctl.host.usage.maker_tools.texts import amount, by_sensor, ratio
+from vgpuctl.host.usage.maker_tools.texts import amount, by_sensor, in_bytes, ratio
 from vgpuctl.host.usage.maker_tools.tool import ProgramRuns, ToolReading, UsageTool
 from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.names import normalize_pci
@@ -55,7 +55,7 @@ def parse(text: str) -> tuple[GpuUse, ...]:
 
 def _memory(card: Mapping[str, Any], name: str) -> int | None:
     sizes = ((amount(card.get(f"{name} ({unit})")), factor) for unit, factor in _BYTES.items())
-    return next((int(size * factor) for size, factor in sizes if size is not None), None)
+    return next((in_bytes(size, factor) for size, factor in sizes if size is not None), None)
 
 
 def _read(run: ProgramRuns) -> ToolReading:

@@ -27,8 +27,8 @@ def parse(text: str) -> tuple[GpuUse, ...]:
     rows = [row for row in table_rows(text) if len(row) == 3]
     uses: list[GpuUse] = []
     for card, chip in itertools.pairwise(rows):
-        address, values = normalize_pci(chip[1]), chip[2].split()
-        if address is None or normalize_pci(card[1]) is not None or not values:
+        address = normalize_pci(chip[1])
+        if address is None or normalize_pci(card[1]) is not None:
             continue
         watts, celsius = (*card[2].split(), "", "")[:2]
         pairs = [(int(used), int(size)) for used, size in _PAIR.findall(chip[2]) if int(size)]
@@ -39,7 +39,7 @@ def parse(text: str) -> tuple[GpuUse, ...]:
                 _NAME,
                 memory_size_bytes=mib_in_bytes(size),
                 memory_used_bytes=mib_in_bytes(used),
-                engines=EngineUse(sm=ratio(amount(values[0]))),
+                engines=EngineUse(sm=ratio(amount(chip[2].partition(" ")[0]))),
                 power_watts=amount(watts),
                 temperatures=by_sensor(gpu=amount(celsius)),
             )

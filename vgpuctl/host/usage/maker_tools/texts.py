@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vgpuctl.model.names import normalize_pci
-from vgpuctl.model.usage import EngineUse, GpuUse
+from vgpuctl.model.usage import MAX_VALUE, EngineUse, GpuUse
 
 _AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([^0-9\s]*)", re.ASCII)
 _CELSIUS = re.compile(r"(?<![0-9.])([0-9]{1,3})\s*(?:C\b|\u2103)", re.ASCII)
@@ -17,18 +17,24 @@ _WATTS = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)\s*W\s*/\s*([0-9]{1,5}(?:\.[0
 _MEMORY = re.compile(r"(?<![0-9.])([0-9]{1,9})\s*(?:MiB)?\s*/\s*([0-9]{1,9})\s*MiB", re.ASCII)
 _PERCENT = re.compile(r"(?<![0-9.])([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%", re.ASCII)
 
-_MAX_WORD, _TOO_MUCH = 100, 1 << 62
+_MAX_WORD, _MAX_CELL = 100, 200
+"""Of characters. Patterns that allow spaces take long for a text that is much longer than a cell of a table."""
 
 
 def amount(text: object, unit: str = "") -> float | None:
     """Return the number of a text such as `98304 MiB` if it has this unit; None for any other."""
-    match = _AMOUNT.fullmatch(str(text).strip())
+    match = _AMOUNT.fullmatch(_short(str(text).strip()))
     return float(match[1]) if match is not None and match[2] == unit else None
 
 
 def mib_in_bytes(mib: float | None) -> int | None:
     """Return MiB as bytes."""
-    return None if mib is None else int(mib * (1 << 20))
+    return in_bytes(mib, 1 << 20)
+
+
+def in_bytes(size: float | None, unit: int) -> int | None:
+    """Return a size in units of so many bytes as bytes; None for what no card can have."""
+    return None if size is None or number(size * unit) is None else int(size * unit)
 
 
 def ratio(percent: float | None) -> float | None:
@@ -47,9 +53,13 @@ def by_sensor(**celsius: float | None) -> Mapping[str, float]:
 
 
 def table_rows(text: str) -> list[list[str]]:
-    """Return the cells of each row of a table that is drawn with `|`."""
+    """Return the cells of each row of a table that is drawn with `|`; a cell that is too long is empty."""
     rows = [line.strip() for line in text.splitlines()]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("|")]
+    return [[_short(cell.strip()) for cell in row.strip("|").split("|")] for row in rows if row.startswith("|")]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_CELL else ""
 
 
 def read_card_table(text: str, source: str, *, utilization: tuple[int, int]) -> tuple[GpuUse, ...]:
@@ -112,7 +122,7 @@ def quantity(document: object, *path: str, unit: str) -> float | None:
 def number(value: object) -> float | None:
     """Return a number of a JSON document; None for anything else, and for what no card can have."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < _TOO_MUCH else None  # type: ignore[operator, arg-type]
+    return float(value) if is_number and 0 <= value < MAX_VALUE else None  # type: ignore[operator, arg-type]
 
 
 def items(document: object, *path: str) -> list[Any]:
