@@ -30,6 +30,7 @@ MAX_CONFIG_BYTES = 1024
 MAX_GPUS = 32
 MAX_VFS = 31
 MODULE = "gim"
+DRIVER = "/sys/bus/pci/drivers/gim"
 PARAMETERS = "/sys/module/gim/parameters"
 COMPUTE_FILE, MEMORY_FILE = "accelerator_partition_profile", "memory_partition_mode"
 PROFILES_FILE = "accelerator_partition_profile_config"

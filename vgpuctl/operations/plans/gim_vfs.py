@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from vgpuctl.errors import HostCannot, InvalidInput
-from vgpuctl.gpu_setup.gim_vfs import SetGimVfs, SetPartitionMode
+from vgpuctl.gpu_setup.gim_vfs import SetGimVfs, SetPartitionMode, unknown_gpus_error
 from vgpuctl.makers import gim, maker_of, sets_vfs_at_load
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
@@ -106,7 +106,7 @@ def plan_gim(
     `read_settings`: reads what gim is loaded with; `takes_new_vfs`: whether host drivers take new VFs of a GPU.
 
     Raises:
-        HostCannot: another setting wins over gim's file, or that is not usable.
+        HostCannot: another setting wins over gim's file, that is not usable, or a GPU of gim was not read.
         InUse: VMs use VFs of the driver's GPUs.
         InvalidInput: as `target_modes`.
     """
@@ -119,6 +119,10 @@ def plan_gim(
     if request.after_boot:
         raise _not_as_loaded_error(gpu, request, modes)
     others = other_gpus(snapshot, gpu)
+    settings = read_settings()
+    unknown = [address for address in settings.bound if address not in {g.address for g in (gpu, *others)}]
+    if unknown:
+        raise unknown_gpus_error(gpu.address, unknown, snapshot.unread_texts)
     if sets_modes:
         _refuse_other_counts(gpu, others, request)
     drained = (vms_to_drain(snapshot, g, _count(g, gpu, request), recreates_vfs=True) for g in (gpu, *others))
@@ -128,7 +132,7 @@ def plan_gim(
         refuse_running_vms(gpu, vms, f"{what} with no VM on any of its VFs")
     steps: list[Step] = []
     if loads:
-        steps.append(_load_step((gpu, *others), gpu, request, modes, read_settings(), takes_new_vfs))
+        steps.append(_load_step((gpu, *others), gpu, request, modes, settings, takes_new_vfs))
     if sets_modes and modes is not None:
         for kind, index in (("memory", 1), ("compute", 0)):
             if loads or modes != current:
