@@ -126,7 +126,7 @@ def test_a_line_of_modprobe_wins_over_the_file_and_is_named(host):
         pytest.raises(HostCannot, match=r"gim\.conf, line 2: options gim vf_num=4") as raised,
     ):
         do(host.ports, FIRST, "sriov", 8)
-    assert raised.value.hint.startswith("sed -i '2s/ *vf_num=[0-9,]*//' /etc/modprobe.d/gim.conf")
+    assert raised.value.hint.startswith("sed -i '2s/[ \\t]*vf_num=[0-9,]*//' /etc/modprobe.d/gim.conf")
 
 
 def test_a_file_that_gim_would_empty_is_not_written_over(host):

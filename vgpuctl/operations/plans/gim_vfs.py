@@ -172,7 +172,15 @@ def _load_step(
     written = modes if request.names_mode else None
     choices = maker_of(gpu).partition_choices(gpu.device_id)
     compute, memory = (0, 0) if written is None else _numbers(written, max(choices))
-    text = gim.render_config(gim.GimConfig(numbers, compute, memory))
+    try:
+        text = gim.render_config(gim.GimConfig(numbers, compute, memory))
+    except ValueError as error:
+        raise HostCannot(
+            f"gim would not use {gim.CONFIG_PATH} for {len(order)} GPUs: {error}",
+            hint=f"cat {gim.CONFIG_PATH}",
+            check="gim-settings",
+            gpu=gpu.address,
+        ) from error
     return SetGimVfs(
         gpu=gpu.address,
         counts=counts,
@@ -186,8 +194,8 @@ def _load_step(
 
 def _has_chosen_modes(gpu: Gpu) -> bool:
     """Return whether a GPU has other partition modes than gim sets by itself."""
-    modes = (gpu.compute_partition, gpu.memory_partition)
-    return modes not in ((None, None), *maker_of(gpu).partition_choices(gpu.device_id).get(gpu.vfs_enabled, ())[:1])
+    choices = maker_of(gpu).partition_choices(gpu.device_id).get(gpu.vfs_enabled, ())
+    return (gpu.compute_partition, gpu.memory_partition) in choices[1:]
 
 
 def _numbers(modes: Modes, dies: int) -> tuple[int, int]:
@@ -197,12 +205,9 @@ def _numbers(modes: Modes, dies: int) -> tuple[int, int]:
 
 def _refuse_unusable(gpu: Gpu, settings: GimSettings) -> None:
     if settings.vf_options:
-        path, _, rest = settings.vf_options[0].partition(", line ")
-        number = rest.partition(":")[0]
-        remove = f"sed -i '{number}s/ *vf_num=[0-9,]*//' {path}" if number else "remove it from the boot loader's file"
         raise HostCannot(
             f"{gim.CONFIG_PATH} has no effect: the parameter vf_num of gim wins over it; {settings.vf_options[0]}",
-            hint=f"{remove}; then run this command again",
+            hint=f"{gim.removal_hint(settings.vf_options[0])}; then run this command again",
             check="gim-settings",
             gpu=gpu.address,
             settings=list(settings.vf_options),
