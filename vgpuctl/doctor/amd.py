@@ -23,8 +23,8 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.doctor.nvidia import read_modprobe_files
 from vgpuctl.doctor.virtualization import KERNEL_RELEASE
-from vgpuctl.makers import gim, sets_vfs_at_load
-from vgpuctl.model.gpu import Gpu
+from vgpuctl.makers import gim, maker_of, sets_vfs_at_load
+from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.scheduler.modprobe_files import DIRECTORIES
@@ -40,8 +40,26 @@ def _gim_gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in snapshot.gpus if sets_vfs_at_load(gpu))
 
 
+def _gpus_without_gim(snapshot: Snapshot) -> tuple[Gpu, ...]:
+    """Return the GPUs without a driver that had gim: a command that was killed may have left it unloaded."""
+    return tuple(
+        gpu
+        for gpu in snapshot.gpus
+        if gpu.driver is None
+        and maker_of(gpu).sets_vfs_at_load
+        and (gpu.desired_mode is GpuMode.SRIOV or maker_of(gpu).partition_choices(gpu.device_id))
+    )
+
+
 def _check_settings(context: CheckContext, snapshot: Snapshot) -> Finding:
     gpus = _gim_gpus(snapshot)
+    lost = _gpus_without_gim(snapshot)
+    if lost and not gpus and context.file(gim.CONFIG_PATH).text is not None:
+        return fail(
+            *shorten([f"{gpu.address} has no driver" for gpu in lost]),
+            f"{gim.CONFIG_PATH} exists, and gim is not loaded: a command that was killed may have left it so",
+            fix=f"modprobe {gim.MODULE}; then vgpuctl reconcile-host",
+        )
     if not gpus:
         return not_applicable(NO_GIM_GPU)
     files, _ = read_modprobe_files(context)
@@ -56,8 +74,12 @@ def _check_settings(context: CheckContext, snapshot: Snapshot) -> Finding:
         )
     content = context.file(gim.CONFIG_PATH)
     if content.text is None:
-        reason = content.problem or f"{gim.CONFIG_PATH} does not exist: gim makes it when it is loaded"
-        return warn(reason, fix=f"vgpuctl set-mode {gpus[0].address} sriov --vfs N writes it")
+        if content.problem:
+            return warn(content.problem, fix=f"ls -l {gim.CONFIG_PATH}; set-mode needs to read it")
+        return warn(
+            f"{gim.CONFIG_PATH} does not exist: gim makes it when it is loaded",
+            fix=f"vgpuctl set-mode {gpus[0].address} sriov --vfs N writes it",
+        )
     try:
         config = gim.parse_config(content.text)
     except ValueError as error:
@@ -128,7 +150,7 @@ def _vf_id_paths(snapshot: Snapshot) -> tuple[str, ...]:
 
 def _settings_paths(snapshot: Snapshot) -> PathsToRead:
     if not _gim_gpus(snapshot):
-        return PathsToRead()
+        return PathsToRead(files=(gim.CONFIG_PATH,)) if _gpus_without_gim(snapshot) else PathsToRead()
     return PathsToRead(files=(gim.CONFIG_PATH, _COMMAND_LINE, _ENABLED_DEVICES), configs=DIRECTORIES)
 
 

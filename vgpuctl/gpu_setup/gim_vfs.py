@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps for GPUs with AMD's driver gim: the numbers of their VFs, and their partition modes.
 
-gim turns VFs on while it is loaded, and never at another time. So it is unloaded, its file is written whole, and it is
+gim turns VFs on while it is loaded, and never at another time. So its file is written whole, it is unloaded, and it is
 loaded again, with the VMs of all its GPUs off. `modprobe -r gim` waits in the kernel while a VM uses a VF (gim_exit in
 gim_shim/gim_drv.c), so whoever holds one is looked for first. sriov_numvfs is never written. The kernel keeps
 sriov_drivers_autoprobe of a GPU while its driver is away (drivers/pci/iov.c), so amdgpu does not take the new VFs.
@@ -16,14 +16,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import refuse_if_held, write_error
-from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed
+from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed, VgpuctlError
 from vgpuctl.gpu_setup.sriov import count_vfs, list_vfs, refuse_while_stuck, set_autoprobe
 from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES
 from vgpuctl.makers import gim
 from vgpuctl.model.numbers import count_text
+from vgpuctl.observe.gim import list_bound
 from vgpuctl.ports.step import Step
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vgpuctl.ports.host import Host
 
 DEADLINE_SECONDS = 300.0
@@ -52,25 +55,49 @@ class SetGimVfs(Step):
         before, after = dict(self.previous_counts)[self.gpu], dict(self.counts)[self.gpu]
         dropped = "; the saved partition modes of its GPUs are dropped" if self.drops_modes else ""
         return (
-            f"turn {count_text(after, 'VF')} of {self.gpu} on instead of {before}: unload gim, write "
-            f"{self.text.splitlines()[0]} to {gim.CONFIG_PATH}, load gim{dropped}"
+            f"turn {count_text(after, 'VF')} of {self.gpu} on instead of {before}: "
+            f"write {self.text.splitlines()[0]} to {gim.CONFIG_PATH}, unload gim, load gim{dropped}"
         )
 
     def perform(self, host: Host) -> None:
-        """Unload the driver while nobody uses its VFs, write the file, and load it.
+        """Write the file, unload the driver while nobody uses its VFs, and load it.
+
+        The file comes first: gim reads it when it is loaded, so a full disk is noticed while the driver still runs.
 
         Raises:
             InUse: a process holds a VF, or has the driver open; nothing was changed.
-            HostCannot, DeviceFailed: modprobe is missing or failed, or the file cannot be written.
+            HostCannot: the driver has another GPU; modprobe is missing.
+            DeviceFailed: modprobe failed, or the file cannot be written.
             Stuck: modprobe did not end; it continues and is recorded.
         """
-        for address, _ in self.previous_counts:
-            for vf in list_vfs(host, address):
-                refuse_if_held(host, vf, f"{PCI_DEVICES}/{vf}")
-        self._modprobe(host, unload=True)
-        self._load(host, self.text, ())
+        bound = list_bound(host)
+        known = {address for address, _ in self.previous_counts}
+        unknown = [address for address in bound if address not in known]
+        if unknown:
+            raise unknown_gpus_error(self.gpu, unknown, ())
+        self._refuse_holders(host, bound)
+        self._write_file(host, self.text)
+        try:
+            self._modprobe(host, unload=True)
+        except VgpuctlError:
+            self._write_file(host, self.previous_text)
+            raise
+        self._load(host, ())
 
-    def _load(self, host: Host, text: str | None, autoprobe: tuple[str, ...]) -> None:
+    def _refuse_holders(self, host: Host, bound: tuple[str, ...]) -> None:
+        for address in dict.fromkeys((*bound, *(address for address, _ in self.previous_counts))):
+            if count_vfs(host, address):
+                for vf in list_vfs(host, address):
+                    refuse_if_held(host, vf, f"{PCI_DEVICES}/{vf}")
+
+    def _write_file(self, host: Host, text: str | None) -> None:
+        """Write this text, unless the file has it; None: remove the file."""
+        try:
+            current: str | None = host.sysfs.read(gim.CONFIG_PATH)
+        except OSError:
+            current = None
+        if current == text:
+            return
         if host.system is None:
             raise HostCannot(f"{gim.CONFIG_PATH} of {host.name} cannot be written", check="gim-settings")
         try:
@@ -80,6 +107,8 @@ class SetGimVfs(Step):
                 host.system.put(gim.CONFIG_PATH, text, gim.CONFIG_MODE)
         except OSError as error:
             raise write_error(error, f"writing the numbers of VFs of {self.gpu}", gim.CONFIG_PATH) from error
+
+    def _load(self, host: Host, autoprobe: tuple[str, ...]) -> None:
         for address, _ in self.counts:
             set_autoprobe(host, address, address in autoprobe)
         self._modprobe(host, unload=False)
@@ -116,18 +145,41 @@ class SetGimVfs(Step):
         _verify_counts(host, self.gpu, self.counts)
 
     def undo(self, host: Host) -> None:
-        """Load gim with its former file, unless it runs with that.
+        """Load gim with its former file, unless it runs with that; where that cannot be written, with the one it has.
 
         Raises:
+            InUse: a process holds a VF; the driver stays loaded.
             Stuck: a command on this GPU has not ended; nothing is changed until it does.
             VgpuctlError: the former numbers could not be restored.
         """
         refuse_while_stuck(host, self.gpu)
-        if _count_all(host, self.previous_counts) == self.previous_counts:
+        bound = list_bound(host)
+        if self.gpu in bound and _count_all(host, self.previous_counts) == self.previous_counts:
+            self._write_file(host, self.previous_text)
             return
+        self._refuse_holders(host, bound)
+        try:
+            self._write_file(host, self.previous_text)
+        except VgpuctlError:
+            if not bound:
+                self._load(host, self.autoprobe)
+            raise
         self._modprobe(host, unload=True)
-        self._load(host, self.previous_text, self.autoprobe)
+        self._load(host, self.autoprobe)
         _verify_counts(host, self.gpu, self.previous_counts)
+
+
+def unknown_gpus_error(gpu: str, unknown: Sequence[str], reasons: Sequence[str]) -> HostCannot:
+    """Return the error for GPUs of gim that were not read: their VMs and numbers of VFs would be lost."""
+    why = [reason for reason in reasons if any(address in reason for address in unknown)]
+    return HostCannot(
+        f"gim also drives {', '.join(unknown)}, which {'was' if len(unknown) == 1 else 'were'} not read, so gim is not "
+        f"loaded again for {gpu}{': ' if why else ''}{'; '.join(why)}",
+        hint=f"ls -l {gim.DRIVER}; vgpuctl list-gpus",
+        check="gim-settings",
+        gpu=gpu,
+        others=list(unknown),
+    )
 
 
 def _count_all(host: Host, counts: Counts) -> Counts:

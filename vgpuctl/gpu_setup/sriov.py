@@ -19,6 +19,7 @@ stackhpc/ansible-collection-linux#37 reports the same race.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_error
@@ -202,7 +203,7 @@ def list_vfs(host: Host, address: str) -> tuple[str, ...]:
 
 
 def _virtfn_links(host: Host, address: str) -> list[str]:
-    names = [n for n in host.sysfs.listdir(f"{PCI_DEVICES}/{address}") if n.startswith("virtfn") and n[6:].isdigit()]
+    names = [n for n in host.sysfs.listdir(f"{PCI_DEVICES}/{address}") if re.fullmatch("virtfn[0-9]{1,6}", n)]
     return sorted(names, key=lambda n: int(n[6:]))
 
 

@@ -19,6 +19,7 @@ Source: amd/MxGPU-Virtualization at 695afe2 (2025-04-29).
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from vgpuctl.model.names import address_sort_key, normalize_pci
@@ -30,6 +31,7 @@ MAX_CONFIG_BYTES = 1024
 MAX_GPUS = 32
 MAX_VFS = 31
 MODULE = "gim"
+DRIVER = "/sys/bus/pci/drivers/gim"
 PARAMETERS = "/sys/module/gim/parameters"
 COMPUTE_FILE, MEMORY_FILE = "accelerator_partition_profile", "memory_partition_mode"
 PROFILES_FILE = "accelerator_partition_profile_config"
@@ -71,9 +73,14 @@ The first pair of a number is what gim sets by itself. MI300X, MI325X, MI300X-HF
 695afe2. MI350X and MI355X: AMD's release notes of 9.4.0.K, because that source has not these GPUs.
 """
 
-_OPTIONS = re.compile(r"\s*options\s+gim\s")
-_VF_OPTION = re.compile(r"\bvf_num=\S*")
-_BOOT_OPTION = re.compile(r"(?:^|\s)gim\.vf_num=\S*")
+_LOGICAL_LINE = re.compile(r"(?:[^\\\n]|\\(?:.|\n))+")
+_GIM_LINE = re.compile(r"[ \t]*(?:options|install)[ \t]+gim[ \t\\]")
+_VF_OPTION = re.compile(r"(?<![\w-])vf[_-]num=")
+_BOOT_OPTION = re.compile(r'(?:^|\s)"?(gim\.vf[_-]num=\S*)')
+_PLAIN_PLACE = re.compile(
+    r"(/etc/modprobe\.d/[^/,\n]+), line ([0-9]+): options[ \t]+gim[^\"'\\]*[ \t]vf_num=[0-9,]+(?:[ \t]|$)"
+)
+_PLACE = re.compile(r"(.*/([^/,\n]+)), line ([0-9]+): ")
 
 
 class GimConfig(Value):
@@ -119,11 +126,17 @@ def _parse_number(key: str, text: str, first: int, last: int) -> int:
 
 
 def render_config(config: GimConfig) -> str:
-    """Return the text of the file exactly as gim writes it."""
+    """Return the text of the file exactly as gim writes it.
+
+    Raises:
+        ValueError: gim would not use it; with the reason.
+    """
     counts = ",".join(map(str, config.vf_counts))
-    return "".join(
+    text = "".join(
         f"{key}={value}\n" for key, value in zip(_KEYS, (counts, config.compute, config.memory), strict=True)
     )
+    parse_config(text)
+    return text
 
 
 def order_gpus(gpus: Iterable[tuple[str, str]], enabled_devices: str) -> tuple[str, ...]:
@@ -143,13 +156,24 @@ def find_vf_options(files: Sequence[tuple[str, str]], command_line: str) -> tupl
     `files`: path and text of modprobe's files; `command_line`: the kernel's.
     """
     places = [
-        f"{path}, line {number}: {line.strip()}"
+        f"{path}, line {text.count(chr(10), 0, line.start()) + 1}: {line.group().replace(chr(10), ' ').strip()}"
         for path, text in files
-        for number, line in enumerate(text.splitlines(), 1)
-        if _OPTIONS.match(line) and _VF_OPTION.search(line)
+        for line in _LOGICAL_LINE.finditer(text)
+        if _GIM_LINE.match(line.group()) and _VF_OPTION.search(line.group().replace("\\\n", ""))
     ]
     boot = _BOOT_OPTION.search(command_line)
-    return (*places, *([f"the kernel's command line: {boot.group().strip()}"] if boot is not None else ()))
+    return (*places, *([f"the kernel's command line: {boot.group(1)}"] if boot is not None else ()))
+
+
+def removal_hint(place: str) -> str:
+    """Return how to remove vf_num from a place of `find_vf_options`: a command where the line is a simple one."""
+    if (plain := _PLAIN_PLACE.match(place)) is not None:
+        return f"sed -i '{plain[2]}s/[ \\t]*vf_num=[0-9,]*//' {shlex.quote(plain[1])}"
+    if (match := _PLACE.match(place)) is None:
+        return "remove it from the boot loader's file"
+    path, own = match[1], f"/etc/modprobe.d/{match[2]}"
+    copy = "" if path == own else f"cp {shlex.quote(path)} {shlex.quote(own)}, then "
+    return f"{copy}remove vf_num by hand from line {match[3]} of {own}"
 
 
 def parse_compute_mode(text: str) -> str | None:
@@ -168,4 +192,4 @@ def find_profile_index(text: str, mode: str) -> int | None:
     """Return the number of a compute mode in `accelerator_partition_profile_config`; None if it is not offered."""
     rows = text.partition("\nprofiles:\n")[2].splitlines()
     numbers = (row.split()[0] for row in rows[1:] if row.split()[1:2] == [mode])
-    return next((int(number) for number in numbers if number.isdigit()), None)
+    return next((int(number) for number in numbers if re.fullmatch(r"[0-9]{1,6}", number)), None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import HostCannot
 from vgpuctl.makers import gim, maker_of, sets_vfs_at_load
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.names import is_pci_address
 from vgpuctl.observe.nvml_facts import read_modprobe
 from vgpuctl.value import Value, replace
 
@@ -23,7 +24,7 @@ class GimSettings(Value):
     """What gim reads when it is loaded. `text`: its file, None for no file; `problem`: why gim would not use that.
 
     `vf_options`: where the module's parameter vf_num is set, which wins over the file. `enabled_devices`: the GPUs
-    that the parameter of this name limits it to, "" for all.
+    that the parameter of this name limits it to, "" for all. `bound`: the PCI functions that it drives.
     """
 
     text: str | None
@@ -31,6 +32,7 @@ class GimSettings(Value):
     problem: str | None
     vf_options: tuple[str, ...]
     enabled_devices: str
+    bound: tuple[str, ...] = ()
 
 
 def add_partition_modes(sysfs: Sysfs, gpu: Gpu, entries: frozenset[str]) -> Gpu:
@@ -47,11 +49,31 @@ def add_partition_modes(sysfs: Sysfs, gpu: Gpu, entries: frozenset[str]) -> Gpu:
     )
 
 
+def list_bound(host: Host) -> tuple[str, ...]:
+    """Return every PCI function that gim drives, also one that cannot be read; none where gim is not loaded.
+
+    Raises:
+        HostCannot: that cannot be determined.
+    """
+    try:
+        names = host.sysfs.listdir(gim.DRIVER)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise HostCannot(
+            f"the GPUs of gim cannot be listed: {error.strerror or error}",
+            hint=f"ls -l {gim.DRIVER}",
+            check="gim-settings",
+            path=gim.DRIVER,
+        ) from error
+    return tuple(name for name in names if is_pci_address(name))
+
+
 def read_gim_settings(host: Host) -> GimSettings:
     """Return what gim would be loaded with now.
 
     Raises:
-        HostCannot: its file cannot be read.
+        HostCannot: its file, or the list of its GPUs, cannot be read.
         Failed: a file of modprobe cannot be read.
     """
     try:
@@ -73,7 +95,7 @@ def read_gim_settings(host: Host) -> GimSettings:
     files = tuple((file.path, file.text) for file in read_modprobe(host))
     options = gim.find_vf_options(files, _read(host.sysfs, "/proc/cmdline"))
     enabled = _read(host.sysfs, f"{gim.PARAMETERS}/enabled_devices").strip()
-    return GimSettings(text, config, problem, options, "" if enabled == "(null)" else enabled)
+    return GimSettings(text, config, problem, options, "" if enabled == "(null)" else enabled, list_bound(host))
 
 
 def _read(sysfs: Sysfs, path: str) -> str:

@@ -103,8 +103,9 @@ def load_records(state: State, config: str, modprobe_files: Sequence[str]) -> li
 
 
 def _module_numbers(text: str) -> list[str]:
-    lines = [line for line in text.splitlines() if re.match(r"\s*options\s+gim\s", line)]
-    numbers = [match[1] for line in lines for match in [re.search(r"\bvf_num=([0-9,]+)", line)] if match]
+    """Return the numbers of the last `vf_num`; a backslash ends no line, and the kernel reads - in a name as _."""
+    lines = [n for n in text.replace("\\\n", "").split("\n") if re.match(r"\s*(options|install)\s+gim\s", n)]
+    numbers = [match[1] for line in lines for match in [re.search(r"\bvf[_-]num=\"?([0-9,]+)", line)] if match]
     return numbers[-1].split(",") if numbers else []
 
 

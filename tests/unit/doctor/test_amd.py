@@ -12,6 +12,7 @@ from vgpuctl.model.gpu import Backend
 from vgpuctl.operations.diagnose import diagnose
 
 V710 = a100(vendor_id="1002", device_id="7460", driver="gim", backend=Backend.SRIOV_VF)
+MI300X = a100(vendor_id="1002", device_id="74a1", driver=None, backend=None)
 SNAPSHOT = snapshot(V710)
 CONFIG, LINE = "/etc/gim_config", "/etc/modprobe.d/gim.conf"
 IDS = f"{V710.path}/sriov_vf_device"
@@ -30,6 +31,11 @@ def variant(verdict, *words, vf="74b6", release="6.8.0-45-generic", drivers=("vf
 CASES = {
     "the file is as the GPU runs": settings(OK, "vf_num=16", files={CONFIG: "vf_num=16\n"}),
     "no file": settings(WARN, "does not exist", "set-mode 0000:3b:00.0 sriov --vfs N"),
+    "gim is not loaded": case(
+        "gim-settings", FAIL, "0000:3b:00.0 has no driver", "modprobe gim; then vgpuctl reconcile-host",
+        snapshot=snapshot(MI300X), files={CONFIG: "vf_num=1\n"},
+    ),
+    "no gim was ever here": case("gim-settings", NOT_APPLICABLE, snapshot=snapshot(MI300X)),
     "a comment": settings(FAIL, "'#'", "turns on 1 VF", "mv /etc/gim_config", files={CONFIG: "# x\nvf_num=16\n"}),
     "the file was changed": settings(
         WARN, "16 VFs on, 4 in", "sriov --vfs 16", files={CONFIG: "vf_num=4\n"}

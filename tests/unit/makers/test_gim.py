@@ -15,6 +15,7 @@ from vgpuctl.makers.gim import (
     parse_compute_mode,
     parse_config,
     parse_memory_mode,
+    removal_hint,
     render_config,
 )
 
@@ -72,6 +73,67 @@ def test_where_the_parameter_is_set_is_named():
         "the kernel's command line: gim.vf_num=2",
     )
     assert find_vf_options([("/etc/modprobe.d/gim.conf", "options gim log_level=3\n")], "quiet") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("options gim \\\n vf_num=4\n", "line 1: options gim \\  vf_num=4"),
+        ("options gim vf-num=4\n", "line 1: options gim vf-num=4"),
+        ("install gim /sbin/modprobe -i gim vf_num=4\n", "line 1: install gim /sbin/modprobe -i gim vf_num=4"),
+        ("x\x0cy\noptions gim vf_num=4\n", "line 2: options gim vf_num=4"),
+        ("options gim a=1 # vf_num=3\n", "line 1: options gim a=1 # vf_num=3"),
+        ("# options gim vf_num=3\n", None),
+        ("options gim xvf_num=2\n", None),
+    ],
+)
+def test_every_spelling_of_the_parameter_is_named(text, shown):
+    found = find_vf_options([("/etc/modprobe.d/g.conf", text)], "quiet")
+    assert found == (() if shown is None else (f"/etc/modprobe.d/g.conf, {shown}",))
+
+
+def test_the_kernel_takes_the_parameter_with_a_hyphen_too():
+    assert find_vf_options([], "ro gim.vf-num=2") == ("the kernel's command line: gim.vf-num=2",)
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "hint"),
+    [
+        (
+            "/etc/modprobe.d/a b.conf",
+            "options gim vf_num=4,4",
+            "sed -i '1s/[ \\t]*vf_num=[0-9,]*//' '/etc/modprobe.d/a b.conf'",
+        ),
+        (
+            "/etc/modprobe.d/g.conf",
+            'options gim "vf_num=4"',
+            "remove vf_num by hand from line 1 of /etc/modprobe.d/g.conf",
+        ),
+        (
+            "/etc/modprobe.d/g.conf",
+            "install gim x vf_num=4",
+            "remove vf_num by hand from line 1 of /etc/modprobe.d/g.conf",
+        ),
+        (
+            "/usr/lib/modprobe.d/g.conf",
+            "options gim vf_num=4",
+            "cp /usr/lib/modprobe.d/g.conf /etc/modprobe.d/g.conf, then remove vf_num by hand from line 1 of "
+            "/etc/modprobe.d/g.conf",
+        ),
+    ],
+)
+def test_only_a_simple_line_is_removed_by_a_command(path, line, hint):
+    assert removal_hint(*find_vf_options([(path, line)], "")) == hint
+
+
+@pytest.mark.parametrize("number", ["²", "1" * 5000])
+def test_a_number_that_is_none_is_no_profile(number):
+    assert find_profile_index(f"\nprofiles:\ntitles\n{number} CPX\n", "CPX") is None
+
+
+def test_more_gpus_than_gim_takes_are_refused():
+    with pytest.raises(ValueError, match="33 numbers"):
+        render_config(GimConfig((1,) * 33))
 
 
 def test_the_files_of_the_partition_modes():

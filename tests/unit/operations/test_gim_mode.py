@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.adopting import define, function_xml
 from tests.failed_calls import failed_calls
 from tests.faults import CHANGING, Trial
 from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile, start
 from tests.layouts import V710, configured_modes, do
 from tests.meanwhile import rebooted, unchanged, with_calls
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.errors import DeviceFailed, HostCannot, InUse, InvalidInput
+from vgpuctl.errors import DeviceFailed, HostCannot, InUse, InvalidInput, PartlyApplied
+from vgpuctl.gpu_setup.gim_vfs import SetGimVfs
 from vgpuctl.gpu_setup.sriov import count_vfs
 from vgpuctl.model.port_values import CommandResult
 from vgpuctl.model.vm import GPU_SETUP_CLAIM
@@ -49,7 +51,7 @@ def test_the_file_is_written_whole_and_the_other_gpu_keeps_its_number(host):
     assert host.ports.sysfs.read(CONFIG) == "vf_num=1,8\naccelerator_partition_mode=8\nmemory_partition_mode=1\n"
     assert configured_modes(host) == {SECOND: ("sriov", 8)}
     assert do(host.ports, FIRST, "sriov", 4).steps[0] == (
-        f"turn 4 VFs of {FIRST} on instead of 1: unload gim, write vf_num=4,8 to {CONFIG}, load gim"
+        f"turn 4 VFs of {FIRST} on instead of 1: write vf_num=4,8 to {CONFIG}, unload gim, load gim"
     )
     assert host.sim._core.read_state().vfs == {FIRST: 4, SECOND: 8}
     assert not do(host.ports, FIRST, "sriov", 4).changed
@@ -124,7 +126,7 @@ def test_a_line_of_modprobe_wins_over_the_file_and_is_named(host):
         pytest.raises(HostCannot, match=r"gim\.conf, line 2: options gim vf_num=4") as raised,
     ):
         do(host.ports, FIRST, "sriov", 8)
-    assert raised.value.hint.startswith("sed -i '2s/ *vf_num=[0-9,]*//' /etc/modprobe.d/gim.conf")
+    assert raised.value.hint.startswith("sed -i '2s/[ \\t]*vf_num=[0-9,]*//' /etc/modprobe.d/gim.conf")
 
 
 def test_a_file_that_gim_would_empty_is_not_written_over(host):
@@ -156,6 +158,83 @@ def test_a_load_that_fails_is_undone(tmp_path):
     with unchanged(host, state), pytest.raises(DeviceFailed, match="could not insert 'gim': Cannot allocate memory"):
         do(ports, FIRST, "sriov", 8)
     assert calls == [True, False, True, False]
+
+
+UNREAD = """version: 1
+title: t
+gpus:
+  - {model: MI300X, address: "0000:3b:00.0", vfs: {enabled: 1}}
+  - {model: MI300X, address: "0000:af:00.0", vfs: {enabled: 1}}
+faults: [{on: sysfs-read, match: "/sys/bus/pci/devices/0000:af:00.0/device", errno: EIO}]
+"""
+
+
+@pytest.mark.parametrize("asked", [(8, None), (1, "CPX")])
+def test_a_gpu_of_gim_that_was_not_read_forbids_the_change(tmp_path, asked):
+    host = open_sim_host(tmp_path, text=UNREAD)
+    seen = host.sim._core.read_state().vfs
+    with pytest.raises(HostCannot, match=f"gim also drives {SECOND}, which was not read.*{SECOND} is ignored"):
+        partitioned(host.ports, FIRST, *asked)
+    assert host.sim._core.read_state().vfs == seen
+
+
+def test_gpus_of_gim_are_listed_again_before_it_is_unloaded(host):
+    step = SetGimVfs(
+        gpu=FIRST, counts=((FIRST, 8),), previous_counts=((FIRST, 1),), text="vf_num=8\n", previous_text=""
+    )
+    with unchanged(host, state), pytest.raises(HostCannot, match=f"gim also drives {SECOND}"):
+        step.perform(host.ports)
+
+
+def test_the_undo_does_not_unload_gim_under_a_vm(host):
+    def fail(*args, **options):
+        vf = host.ports.sysfs.readlink(f"/sys/bus/pci/devices/{FIRST}/virtfn3").rpartition("/")[2]
+        define(host, function_xml(vf, "yes"), name="other")
+        host.ports.hypervisor.start(host.ports.hypervisor.domains()[0].uuid)
+        raise OSError(28, "No space left on device", "/etc/vgpuctl/host.yaml")
+
+    with pytest.raises(PartlyApplied) as raised:
+        do(with_calls(host.ports, "host_file", replace=fail), FIRST, "sriov", 8)
+    assert "is in use by" in "".join(raised.value.left)
+    assert host.sim._core.read_state().vfs[FIRST] == 8
+
+
+def test_gim_stays_loaded_when_its_file_cannot_be_written(host):
+    def put(path, text, mode):
+        raise OSError(28, "No space left on device", path)
+
+    with unchanged(host, state), pytest.raises(DeviceFailed, match="No space left"):
+        do(with_calls(host.ports, "system", put=put), FIRST, "sriov", 8)
+
+
+def test_an_undo_that_cannot_write_the_file_loads_gim_with_the_one_there(host):
+    puts, calls = [], []
+
+    def put(path, text, mode):
+        puts.append(text)
+        if len(puts) > 1:
+            raise OSError(28, "No space left on device", path)
+        host.ports.system.put(path, text, mode)
+
+    def modprobe(module, *, unload, address, deadline_seconds):
+        calls.append(unload)
+        if len(calls) == 2:
+            return CommandResult(1, "modprobe: ERROR: could not insert 'gim': Cannot allocate memory\n")
+        return host.ports.vendor_commands.modprobe(module, unload=unload, address=address, deadline_seconds=1)
+
+    ports = with_calls(with_calls(host.ports, "vendor_commands", modprobe=modprobe), "system", put=put)
+    with pytest.raises(PartlyApplied, match="could not insert"):
+        do(ports, FIRST, "sriov", 8)
+    assert calls == [True, False, False]
+    assert host.sim._core.read_state().vfs == {FIRST: 8, SECOND: 1}
+
+
+def test_a_gpu_without_vfs_gets_its_driver_back(tmp_path):
+    text = "version: 1\ntitle: t\ngpus: [{model: MI300X, vfs: {enabled: 0}}]\nfaults: [{on: modprobe, nth: 2}]\n"
+    host = open_sim_host(tmp_path, text=text)
+    with pytest.raises(DeviceFailed, match="could not insert 'gim'"):
+        do(host.ports, FIRST, "sriov", 8)
+    assert host.ports.sysfs.readlink(f"/sys/bus/pci/devices/{FIRST}/driver").endswith("/gim")
 
 
 # ------------------------------------------------------------- partition modes

@@ -34,6 +34,9 @@ def load(host: SimHost, text: str, options: str = "") -> tuple[dict[str, int], s
         ("log_level=3\nvf_num=2\n", "", (2, 2), "vf_num=2"),
         ("vf_num=32,8\n", "", (1, 8), "vf_num=1,8"),
         ("vf_num=2\n", "options gim vf_num=8\n", (8, 8), "vf_num=8"),
+        ("vf_num=2\n", "options gim \\\n vf_num=8\n", (8, 8), "vf_num=8"),
+        ("vf_num=2\n", "options gim vf-num=8\n", (8, 8), "vf_num=8"),
+        ("vf_num=2\n", 'options gim "vf_num=8"\n', (8, 8), "vf_num=8"),
         ("vf_num=3,8\n", "", (0, 8), "vf_num=3,8"),
     ],
 )

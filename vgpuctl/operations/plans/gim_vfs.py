@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from vgpuctl.errors import HostCannot, InvalidInput
-from vgpuctl.gpu_setup.gim_vfs import SetGimVfs, SetPartitionMode
+from vgpuctl.gpu_setup.gim_vfs import SetGimVfs, SetPartitionMode, unknown_gpus_error
 from vgpuctl.makers import gim, maker_of, sets_vfs_at_load
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
@@ -106,7 +106,7 @@ def plan_gim(
     `read_settings`: reads what gim is loaded with; `takes_new_vfs`: whether host drivers take new VFs of a GPU.
 
     Raises:
-        HostCannot: another setting wins over gim's file, or that is not usable.
+        HostCannot: another setting wins over gim's file, that is not usable, or a GPU of gim was not read.
         InUse: VMs use VFs of the driver's GPUs.
         InvalidInput: as `target_modes`.
     """
@@ -119,6 +119,10 @@ def plan_gim(
     if request.after_boot:
         raise _not_as_loaded_error(gpu, request, modes)
     others = other_gpus(snapshot, gpu)
+    settings = read_settings()
+    unknown = [address for address in settings.bound if address not in {g.address for g in (gpu, *others)}]
+    if unknown:
+        raise unknown_gpus_error(gpu.address, unknown, snapshot.unread_texts)
     if sets_modes:
         _refuse_other_counts(gpu, others, request)
     drained = (vms_to_drain(snapshot, g, _count(g, gpu, request), recreates_vfs=True) for g in (gpu, *others))
@@ -128,7 +132,7 @@ def plan_gim(
         refuse_running_vms(gpu, vms, f"{what} with no VM on any of its VFs")
     steps: list[Step] = []
     if loads:
-        steps.append(_load_step((gpu, *others), gpu, request, modes, read_settings(), takes_new_vfs))
+        steps.append(_load_step((gpu, *others), gpu, request, modes, settings, takes_new_vfs))
     if sets_modes and modes is not None:
         for kind, index in (("memory", 1), ("compute", 0)):
             if loads or modes != current:
@@ -168,7 +172,15 @@ def _load_step(
     written = modes if request.names_mode else None
     choices = maker_of(gpu).partition_choices(gpu.device_id)
     compute, memory = (0, 0) if written is None else _numbers(written, max(choices))
-    text = gim.render_config(gim.GimConfig(numbers, compute, memory))
+    try:
+        text = gim.render_config(gim.GimConfig(numbers, compute, memory))
+    except ValueError as error:
+        raise HostCannot(
+            f"gim would not use {gim.CONFIG_PATH} for {len(order)} GPUs: {error}",
+            hint=f"cat {gim.CONFIG_PATH}",
+            check="gim-settings",
+            gpu=gpu.address,
+        ) from error
     return SetGimVfs(
         gpu=gpu.address,
         counts=counts,
@@ -182,8 +194,8 @@ def _load_step(
 
 def _has_chosen_modes(gpu: Gpu) -> bool:
     """Return whether a GPU has other partition modes than gim sets by itself."""
-    modes = (gpu.compute_partition, gpu.memory_partition)
-    return modes not in ((None, None), *maker_of(gpu).partition_choices(gpu.device_id).get(gpu.vfs_enabled, ())[:1])
+    choices = maker_of(gpu).partition_choices(gpu.device_id).get(gpu.vfs_enabled, ())
+    return (gpu.compute_partition, gpu.memory_partition) in choices[1:]
 
 
 def _numbers(modes: Modes, dies: int) -> tuple[int, int]:
@@ -193,12 +205,9 @@ def _numbers(modes: Modes, dies: int) -> tuple[int, int]:
 
 def _refuse_unusable(gpu: Gpu, settings: GimSettings) -> None:
     if settings.vf_options:
-        path, _, rest = settings.vf_options[0].partition(", line ")
-        number = rest.partition(":")[0]
-        remove = f"sed -i '{number}s/ *vf_num=[0-9,]*//' {path}" if number else "remove it from the boot loader's file"
         raise HostCannot(
             f"{gim.CONFIG_PATH} has no effect: the parameter vf_num of gim wins over it; {settings.vf_options[0]}",
-            hint=f"{remove}; then run this command again",
+            hint=f"{gim.removal_hint(settings.vf_options[0])}; then run this command again",
             check="gim-settings",
             gpu=gpu.address,
             settings=list(settings.vf_options),
