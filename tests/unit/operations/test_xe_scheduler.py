@@ -12,7 +12,7 @@ from tests.meanwhile import rebooted, unchanged, with_calls
 from tests.schedulers import EQUAL, FIXED, act, configured_scheduler, restore
 from tests.unit.operations.test_apply import diff, run
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.errors import HostCannot, InUse, InvalidInput, VgpuctlError
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, PartlyApplied, VgpuctlError
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 from vgpuctl.operations.queries import show_gpu
@@ -227,9 +227,18 @@ def test_a_refused_write_is_explained_by_its_errno_and_undone(tmp_path, number, 
 )
 def test_a_write_that_does_nothing_is_noticed(tmp_path, file, change, text):
     host = card(tmp_path, more=f"faults: [{{on: sysfs-write, match: '*{file}', kind: lost, times: 1}}]")
-    with pytest.raises(VgpuctlError, match=text) as raised:
+    with unchanged(host, values), pytest.raises(VgpuctlError, match=text) as raised:
         change(host.ports)
     assert raised.value.code == "verify-failed"
+
+
+def test_memory_that_the_undo_could_not_give_back_is_named(tmp_path):
+    host = card(tmp_path, more="faults: [{on: sysfs-write, match: '*vf2/profile/vram_quota', kind: lost}]")
+    with pytest.raises(PartlyApplied, match="was given 2GiB of GPU memory") as raised:
+        run(host.ports, *(f"gpus[{ON}].{text}" for text in ("mode=sriov", "vfs=2", "vf_memory=2GiB")))
+    assert f"turn the 2 VFs of {ON} off and on again, each with 2GiB" in " ".join(raised.value.left)
+    assert "VF 2 of 0000:5e:00.0 was given 11776MiB" in " ".join(raised.value.left)
+    assert host.ports.host_file.read() is None
 
 
 @pytest.mark.parametrize(
