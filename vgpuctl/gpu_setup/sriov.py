@@ -282,6 +282,8 @@ class SetVfs(Step):
             self._write_numvfs(host, 0)
         if vf_count:
             set_autoprobe(host, self.gpu, autoprobe)
+            if self.driver == "xe":
+                release_memory(host, self.gpu)
             if memory_mib is not None:
                 write_memory(host, self.gpu, vf_count, memory_mib)
             self._write_numvfs(host, vf_count)
@@ -319,7 +321,7 @@ class SetVfs(Step):
         refuse_while_stuck(host, self.gpu)
         current = count_vfs(host, self.gpu)
         if self.memory_mib is not None and not current:
-            release_memory(host, self.gpu, self.vf_count)
+            release_memory(host, self.gpu)
         is_changed = current != self.previous_count or self.memory_mib is not None
         if is_changed and current in (0, self.vf_count):
             self._switch(host, self.previous_count, self.previous_memory_mib, autoprobe=self.autoprobe)
