@@ -258,9 +258,10 @@ class SetVfs(Step):
         if self.vf_count == 0:
             return f"turn the {count_text(self.previous_count, 'VF')} of {self.gpu} off"
         memory = f", each with {format_size(self.memory_mib)}" if self.memory_mib is not None else ""
-        return f"turn {count_text(self.vf_count, 'VF')} of {self.gpu} on{memory}" + (
-            f" instead of {self.previous_count}" if self.previous_count else ""
-        )
+        if self.vf_count == self.previous_count:
+            return f"turn the {count_text(self.vf_count, 'VF')} of {self.gpu} off and on again{memory}"
+        instead = f" instead of {self.previous_count}" if self.previous_count else ""
+        return f"turn {count_text(self.vf_count, 'VF')} of {self.gpu} on{instead}{memory}"
 
     def perform(self, host: Host) -> None:
         """Write 0 if another number is set, keep host drivers off new VFs, then write the number.
@@ -282,6 +283,8 @@ class SetVfs(Step):
             self._write_numvfs(host, 0)
         if vf_count:
             set_autoprobe(host, self.gpu, autoprobe)
+            if self.driver == "xe":
+                release_memory(host, self.gpu)
             if memory_mib is not None:
                 write_memory(host, self.gpu, vf_count, memory_mib)
             self._write_numvfs(host, vf_count)
@@ -314,14 +317,17 @@ class SetVfs(Step):
 
         Raises:
             Stuck: a write on this GPU has not returned; nothing is changed until it does.
+            VerifyFailed: the previous memory was written again, and reads back as another size.
         """
         refuse_while_stuck(host, self.gpu)
         current = count_vfs(host, self.gpu)
         if self.memory_mib is not None and not current:
-            release_memory(host, self.gpu, self.vf_count)
+            release_memory(host, self.gpu)
         is_changed = current != self.previous_count or self.memory_mib is not None
         if is_changed and current in (0, self.vf_count):
             self._switch(host, self.previous_count, self.previous_memory_mib, autoprobe=self.autoprobe)
+            if self.previous_count and self.previous_memory_mib is not None:
+                verify_memory(host, self.gpu, self.previous_count, self.previous_memory_mib)
             for step in self.restore_steps if self.previous_count else ():
                 step.perform(host)
                 step.verify(host)

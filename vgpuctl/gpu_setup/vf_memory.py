@@ -2,7 +2,8 @@
 """The GPU memory of plain VFs, which Intel's xe takes before they are turned on.
 
 The bulk file would give the memory to every VF that the card can have, so each VF's own file is written. Memory that
-is left while VFs are off would stop the driver from dividing it by itself. The driver rounds up to 2 MiB for each tile.
+is left while VFs are off, by a killed command say, would stop the driver from dividing it by itself: it is taken away
+before VFs are turned on. The driver rounds up to 2 MiB for each tile.
 Source: drivers/gpu/drm/xe/xe_sriov_pf_provision.c.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import VerifyFailed
 from vgpuctl.gpu_setup.sriov_errors import PCI_DEVICES, profile_error
 from vgpuctl.model.numbers import count_text, format_size, parse_integer
-from vgpuctl.scheduler.xe import MEMORY_QUOTA, profile_directory
+from vgpuctl.scheduler.xe import ADMIN_DIRECTORY, MEMORY_QUOTA, profile_directory
 
 if TYPE_CHECKING:
     from vgpuctl.model.gpu import Gpu
@@ -42,11 +43,17 @@ def write_memory(host: Host, gpu: str, vf_count: int, memory_mib: int) -> None:
             raise profile_error(error, gpu, text, _quota_path(gpu, vf)) from error
 
 
-def release_memory(host: Host, gpu: str, vf_count: int) -> None:
-    """Take the memory of VFs that are off away; what fails here, turning VFs on and off or a boot releases too."""
-    for vf in range(vf_count):
-        with suppress(OSError):
-            host.sysfs.write(_quota_path(gpu, vf), "0\n")
+def release_memory(host: Host, gpu: str) -> None:
+    """Take away the memory that VFs have while they are off: all possible ones, because it is short for the others.
+
+    What fails here, turning VFs on and off or a boot releases too.
+    """
+    with suppress(OSError):
+        for name in host.sysfs.listdir(f"{PCI_DEVICES}/{gpu}/{ADMIN_DIRECTORY}"):
+            path = f"{PCI_DEVICES}/{gpu}/{ADMIN_DIRECTORY}/{name}/profile/{MEMORY_QUOTA}"
+            if name.startswith("vf") and parse_integer(host.sysfs.read(path)) != 0:
+                with suppress(OSError):
+                    host.sysfs.write(path, "0\n")
 
 
 def verify_memory(host: Host, gpu: str, vf_count: int, memory_mib: int) -> None:

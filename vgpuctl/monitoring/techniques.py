@@ -183,10 +183,13 @@ _TABLE = (
         (Need.VGPU, Need.OTHER_MAKER),
         IsolationResult(
             _is(Degree.FULL, "each has the memory of its type"),
-            _is(Degree.PARTIAL, "Ascend: AI cores of its own; Intel GVT-g and Moore Threads: shares of time"),
+            _is(Degree.PARTIAL, "Ascend: AI cores of its own; GVT-g: shares of time; Moore Threads: with equal_share"),
             _is(Degree.PARTIAL, "as the maker's driver does it; an error of the card ends all VMs on it"),
         ),
-        ("the driver's types have fixed sizes, which share one pool", "vgpuctl cannot change its scheduler"),
+        (
+            "the driver's types have fixed sizes, which share one pool",
+            "vgpuctl has a scheduler for Moore Threads alone: for all cards, from when mtgpu is loaded again",
+        ),
         (ASCEND, GVT_G, MOORE_THREADS),
     ),
     Technique(
@@ -195,7 +198,7 @@ _TABLE = (
         (Need.PLAIN_VFS,),
         IsolationResult(
             _is(Degree.FULL, "each VF has its own part of the memory, behind the IOMMU"),
-            _is(Degree.PARTIAL, "the host driver's time slices; vgpuctl sets them where the driver is Intel's xe"),
+            _is(Degree.PARTIAL, "the host driver's time slices; vgpuctl sets those of xe, from Linux 6.19 on"),
             _is(Degree.PARTIAL, "the host driver resets the VF that hangs; an error of the card ends all VMs on it"),
         ),
         (

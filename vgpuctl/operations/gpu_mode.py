@@ -405,6 +405,8 @@ def _plan_steps(host: Host, snapshot: Snapshot, gpu: Gpu, request: ModeRequest) 
     """
     refuse_mode_conflicts(snapshot, gpu, request.mode or GpuMode.VGPU)
     vf_count = gpu.vfs_enabled if request.mode is None else target_vf_count(gpu, request.mode, request.vfs)
+    memory_mib = _requested_vf_memory(gpu, request)
+    refuse_vf_memory(gpu, request.mode, vf_count, memory_mib)
     gim_request = _gim_request(request, vf_count)
     if request.mode == GpuMode.SRIOV and (sets_vfs_at_load(gpu) or gim_request.names_mode):
         return plan_gim(
@@ -422,8 +424,6 @@ def _plan_steps(host: Host, snapshot: Snapshot, gpu: Gpu, request: ModeRequest) 
     if partition.mixed_size and not gpu.mixed_size:
         types = with_nvml_placements(host, gpu, types)
     change = compute_partition_change(snapshot, gpu, vf_count, partition, types)
-    memory_mib = _requested_vf_memory(gpu, request)
-    refuse_vf_memory(gpu, request.mode, vf_count, memory_mib)
     if gpu.vfs_enabled and vf_count and not has_vf_memory(gpu, memory_mib):
         change = replace(change, recreates_vfs=True)
     if not change.recreates_vfs and change.mig_mode is None:

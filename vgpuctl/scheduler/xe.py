@@ -45,13 +45,16 @@ def profile_directory(vf: int | None) -> str:
 
 
 def bulk_values(spec: SchedulerSpec, vfs: int) -> Mapping[str, str]:
-    """Return what to write into each file of `.bulk_profile`, in this order. `vfs`: how many VFs are on."""
+    """Return what to write into each file of `.bulk_profile`, in this order. `vfs`: how many VFs are on.
+
+    What makes the policy comes last: after a write that a kill prevented, the policy is not yet the requested one.
+    """
     if spec.policy is SchedulerPolicy.BEST_EFFORT:
         return {PRIORITY: "low", TIMEOUT: "0", QUANTUM: "0"}
     slice_ms = spec.time_slice_ms or max(32 // max(vfs, 1), 1)
     timeout_us = spec.preempt_timeout_us or (128_000 if vfs <= 1 else max(64_000 // vfs, 16_000))
     priority = "normal" if spec.policy is SchedulerPolicy.FIXED_SHARE else "low"
-    return {QUANTUM: str(slice_ms), TIMEOUT: str(timeout_us), PRIORITY: priority}
+    return {TIMEOUT: str(timeout_us), QUANTUM: str(slice_ms), PRIORITY: priority}
 
 
 def parse_state(functions: Sequence[Mapping[str, str]], first_vf: int = 0) -> State:

@@ -145,6 +145,12 @@ def test_describe_set_vfs():
         f"turn 3 VFs of {GPU} on",
         f"turn 3 VFs of {GPU} on instead of 2",
     ]
+    lines = [SetVfs(GPU, 3, n, autoprobe=True, memory_mib=4096).describe() for n in (0, 2, 3)]
+    assert lines == [
+        f"turn 3 VFs of {GPU} on, each with 4GiB",
+        f"turn 3 VFs of {GPU} on instead of 2, each with 4GiB",
+        f"turn the 3 VFs of {GPU} off and on again, each with 4GiB",
+    ]
 
 
 def test_nvidias_command_is_for_nvidias_driver_alone():

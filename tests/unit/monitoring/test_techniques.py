@@ -65,6 +65,13 @@ def test_what_the_makers_say_about_isolation(name: str, degrees: tuple[Degree, .
     assert (isolation.memory.degree, isolation.compute.degree, isolation.faults.degree) == degrees
 
 
+def test_it_is_said_which_schedulers_of_other_makers_vgpuctl_sets() -> None:
+    assert "vgpuctl sets those of xe, from Linux 6.19 on" in TECHNIQUES["sriov"].isolation.compute.text
+    limits = TECHNIQUES["vgpu-other-maker"].limits
+    assert any("a scheduler for Moore Threads alone" in limit for limit in limits)
+    assert not any("cannot change its scheduler" in limit for limit in limits)
+
+
 def test_the_page_has_the_table() -> None:
     fits = {(workload, row.technique): row.fit for workload, rows in FITS.items() for row in rows}
     check_table(

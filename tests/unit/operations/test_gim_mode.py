@@ -11,6 +11,7 @@ from tests.faults import CHANGING, Trial
 from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile, start
 from tests.layouts import V710, configured_modes, do
 from tests.meanwhile import rebooted, unchanged, with_calls
+from tests.unit.operations.test_apply import diff, run
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, InvalidInput, PartlyApplied
 from vgpuctl.gpu_setup.gim_vfs import SetGimVfs
@@ -286,6 +287,27 @@ def test_another_number_of_vfs_drops_the_modes_and_says_so(host):
 def test_modes_that_do_not_go_with_the_number_are_refused_before_any_write(host, vfs, compute, memory, text):
     with unchanged(host, state), pytest.raises(InvalidInput, match=text):
         partitioned(host.ports, FIRST, vfs, compute, memory)
+
+
+@pytest.mark.parametrize("vfs", [None, 8])
+def test_memory_of_vfs_is_refused_and_not_written(host, vfs):
+    with unchanged(host, state), pytest.raises(HostCannot, match=r"driver gim of .* does not let the memory of VFs"):
+        partitioned(host.ports, FIRST, vfs, vf_memory_mib=4096)
+    assert host.ports.host_file.read() is None
+
+
+def test_memory_of_vfs_in_host_yaml_is_an_error_with_the_command_that_removes_it(host):
+    text = f"version: 1\ngpus:\n  {FIRST}: {{mode: sriov, vfs: 1, vf_memory: 4GiB}}\n"
+    with unchanged(host, state), pytest.raises(HostCannot, match="does not let the memory of VFs be set"):
+        run(host.ports, file=text)
+    host.ports.host_file.replace(text, None)
+    shown = diff(host.ports)
+    assert [(row.key, row.is_) for row in shown.data.gpus[0].differences] == [("vf_memory", None)]
+    assert "does not let the memory of VFs be set" in shown.data.gpus[0].refused
+    (restored,) = restore_gpus(host.ports, context(), parse_host_spec(text, "host.yaml").gpus)
+    assert f"vgpuctl apply --set 'gpus[{FIRST}].vf_memory=null'" in restored.error.hint
+    assert run(host.ports, f"gpus[{FIRST}].vf_memory=null").changed
+    assert not diff(host.ports).changed
 
 
 def test_a_gpu_without_partition_modes_says_so(tmp_path):

@@ -7,12 +7,12 @@ import pytest
 
 from tests.failed_calls import failed_calls
 from tests.faults import CHANGING, Trial
-from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile
+from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile, start
 from tests.meanwhile import rebooted, unchanged, with_calls
 from tests.schedulers import EQUAL, FIXED, act, configured_scheduler, restore
 from tests.unit.operations.test_apply import diff, run
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.errors import HostCannot, InUse, InvalidInput, VgpuctlError
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, PartlyApplied, VgpuctlError
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 from vgpuctl.operations.queries import show_gpu
@@ -227,9 +227,18 @@ def test_a_refused_write_is_explained_by_its_errno_and_undone(tmp_path, number, 
 )
 def test_a_write_that_does_nothing_is_noticed(tmp_path, file, change, text):
     host = card(tmp_path, more=f"faults: [{{on: sysfs-write, match: '*{file}', kind: lost, times: 1}}]")
-    with pytest.raises(VgpuctlError, match=text) as raised:
+    with unchanged(host, values), pytest.raises(VgpuctlError, match=text) as raised:
         change(host.ports)
     assert raised.value.code == "verify-failed"
+
+
+def test_memory_that_the_undo_could_not_give_back_is_named(tmp_path):
+    host = card(tmp_path, more="faults: [{on: sysfs-write, match: '*vf2/profile/vram_quota', kind: lost}]")
+    with pytest.raises(PartlyApplied, match="was given 2GiB of GPU memory") as raised:
+        run(host.ports, *(f"gpus[{ON}].{text}" for text in ("mode=sriov", "vfs=2", "vf_memory=2GiB")))
+    assert f"turn the 2 VFs of {ON} off and on again, each with 2GiB" in " ".join(raised.value.left)
+    assert "VF 2 of 0000:5e:00.0 was given 11776MiB" in " ".join(raised.value.left)
+    assert host.ports.host_file.read() is None
 
 
 @pytest.mark.parametrize(
@@ -271,11 +280,15 @@ def prepared(directory):
     return host.again()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [lambda ports: act(ports, EIGHT, gpu=ON), lambda ports: mode(ports, 3, 2048)],
-    ids=["scheduler", "memory"],
-)
+def set_eight(ports):
+    return act(ports, EIGHT, gpu=ON)
+
+
+def give_memory(ports):
+    return mode(ports, 3, 2048, drain=True)
+
+
+@pytest.mark.parametrize("change", [set_eight, give_memory])
 def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path, change):
     trial = Trial(tmp_path, prepared, change)
     calls = trial.calls()
@@ -289,3 +302,38 @@ def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_pat
             change(later.ports)
     assert refused >= 2
     assert set(calls) & CHANGING
+
+
+def with_vm(directory):
+    host = prepared(directory)
+    create(host.ports, request(name="on", mode="sriov"))
+    return host.again()
+
+
+@pytest.mark.parametrize("change", [set_eight, give_memory])
+def test_whatever_call_a_process_dies_in_the_same_command_and_apply_make_it_whole(tmp_path, spawn, change):
+    trial = Trial(tmp_path, with_vm, change)
+    undisturbed, before = trial.host("undisturbed"), picture(trial.made)
+    change(undisturbed.ports)
+    for _, _, where, later in trial.killed(trial.calls(), spawn):
+        run_reconcile(later.ports)
+        assert picture(later).claims == before.claims, where
+        change(later.ports)
+        run(later.ports)
+        assert not diff(later.ports).changed, where
+        if not picture(later).running:
+            start(later.ports, "on")
+        assert values(later)[:4] == values(undisturbed)[:4], where
+        assert list(picture(later).running) == list(before.running), where
+
+
+def test_memory_that_a_killed_set_mode_left_is_taken_away_before_the_driver_divides(tmp_path, spawn):
+    trial = Trial(tmp_path, prepared, give_memory)
+    left = 0
+    for _, _, where, later in trial.killed(trial.calls(), spawn):
+        run_reconcile(later.ports)
+        left += any(size != "0\n" for size in values(later)[1]) and not shown(later).vfs.enabled
+        mode(later.ports, name="passthrough")
+        mode(later.ports, 2)
+        assert sizes(later) == {11_776}, where
+    assert left

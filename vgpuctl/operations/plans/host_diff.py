@@ -155,7 +155,8 @@ def _diff_mode(gpu: Gpu, configured: GpuSpec, current: GpuSpec) -> list[Differen
         differences.append(DifferenceResult("vfs", configured.vfs, gpu.vfs_enabled))
     memory_mib = vf_memory_mib(configured)
     if configured.mode == GpuMode.SRIOV and not has_vf_memory(gpu, memory_mib):
-        sizes = sorted({f.framebuffer_mib or 0 for f in gpu.functions}) if gpu.vfs_enabled else []
+        known = {f.framebuffer_mib for f in gpu.functions if f.framebuffer_mib is not None}
+        sizes = sorted(known) if gpu.vfs_enabled else []
         current_sizes = ", ".join(map(format_size, sizes)) or None
         differences.append(DifferenceResult("vf_memory", configured.vf_memory, current_sizes))
     return differences

@@ -149,10 +149,13 @@ def refuse_vf_memory(gpu: Gpu, mode: str | None, vf_count: int, memory_mib: int 
             gpu=gpu.address,
         )
     if not gpu.has_vf_memory:
+        in_file = gpu.desired_vf_memory_mib == memory_mib
+        remove = f"remove vf_memory; in host.yaml: vgpuctl apply --set 'gpus[{gpu.address}].vf_memory=null'"
         raise HostCannot(
             f"the driver {gpu.driver or 'none'} of {gpu.address} ({gpu.model}) does not let the memory of VFs be set: "
             "it gives each VF an equal part",
-            hint="omit --vf-memory; Intel's xe has it from Linux 7.0 on, for cards with memory of their own",
+            hint=f"{remove if in_file else 'omit --vf-memory'}; "
+            "Intel's xe has it from Linux 7.0 on, for cards with memory of their own",
             check="vf-memory",
             gpu=gpu.address,
         )
