@@ -51,17 +51,21 @@ def _gpus_without_gim(snapshot: Snapshot) -> tuple[Gpu, ...]:
     )
 
 
+def _check_unloaded(context: CheckContext, snapshot: Snapshot) -> Finding:
+    without = _gpus_without_gim(snapshot)
+    if not without or context.file(gim.CONFIG_PATH).text is None:
+        return not_applicable(NO_GIM_GPU)
+    return fail(
+        *shorten([f"{gpu.address} has no driver" for gpu in without]),
+        f"{gim.CONFIG_PATH} exists, and gim is not loaded: a command that was killed may have left it so",
+        fix=f"modprobe {gim.MODULE}; then vgpuctl reconcile-host",
+    )
+
+
 def _check_settings(context: CheckContext, snapshot: Snapshot) -> Finding:
     gpus = _gim_gpus(snapshot)
-    lost = _gpus_without_gim(snapshot)
-    if lost and not gpus and context.file(gim.CONFIG_PATH).text is not None:
-        return fail(
-            *shorten([f"{gpu.address} has no driver" for gpu in lost]),
-            f"{gim.CONFIG_PATH} exists, and gim is not loaded: a command that was killed may have left it so",
-            fix=f"modprobe {gim.MODULE}; then vgpuctl reconcile-host",
-        )
     if not gpus:
-        return not_applicable(NO_GIM_GPU)
+        return _check_unloaded(context, snapshot)
     files, _ = read_modprobe_files(context)
     options = gim.find_vf_options(
         tuple((file.path, file.text) for file in files), context.file(_COMMAND_LINE).text or ""

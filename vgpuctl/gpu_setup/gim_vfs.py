@@ -85,10 +85,9 @@ class SetGimVfs(Step):
         self._load(host, ())
 
     def _refuse_holders(self, host: Host, bound: tuple[str, ...]) -> None:
-        for address in dict.fromkeys((*bound, *(address for address, _ in self.previous_counts))):
-            if count_vfs(host, address):
-                for vf in list_vfs(host, address):
-                    refuse_if_held(host, vf, f"{PCI_DEVICES}/{vf}")
+        for address in bound:
+            for vf in list_vfs(host, address):
+                refuse_if_held(host, vf, f"{PCI_DEVICES}/{vf}")
 
     def _write_file(self, host: Host, text: str | None) -> None:
         """Write this text, unless the file has it; None: remove the file."""

@@ -88,8 +88,8 @@ def test_where_the_parameter_is_set_is_named():
     ],
 )
 def test_every_spelling_of_the_parameter_is_named(text, shown):
-    found = find_vf_options([("/etc/modprobe.d/g.conf", text)], "quiet")
-    assert found == (() if shown is None else (f"/etc/modprobe.d/g.conf, {shown}",))
+    places = find_vf_options([("/etc/modprobe.d/g.conf", text)], "quiet")
+    assert places == (() if shown is None else (f"/etc/modprobe.d/g.conf, {shown}",))
 
 
 def test_the_kernel_takes_the_parameter_with_a_hyphen_too():

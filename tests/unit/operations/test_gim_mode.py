@@ -173,10 +173,10 @@ faults: [{on: sysfs-read, match: "/sys/bus/pci/devices/0000:af:00.0/device", err
 @pytest.mark.parametrize("asked", [(8, None), (1, "CPX")])
 def test_a_gpu_of_gim_that_was_not_read_forbids_the_change(tmp_path, asked):
     host = open_sim_host(tmp_path, text=UNREAD)
-    seen = host.sim._core.read_state().vfs
+    before = host.sim._core.read_state().vfs
     with pytest.raises(HostCannot, match=f"gim also drives {SECOND}, which was not read.*{SECOND} is ignored"):
         partitioned(host.ports, FIRST, *asked)
-    assert host.sim._core.read_state().vfs == seen
+    assert host.sim._core.read_state().vfs == before
 
 
 def test_gpus_of_gim_are_listed_again_before_it_is_unloaded(host):
@@ -204,8 +204,12 @@ def test_gim_stays_loaded_when_its_file_cannot_be_written(host):
     def put(path, text, mode):
         raise OSError(28, "No space left on device", path)
 
+    def modprobe(*args, **options):
+        pytest.fail("gim is unloaded")
+
+    ports = with_calls(with_calls(host.ports, "vendor_commands", modprobe=modprobe), "system", put=put)
     with unchanged(host, state), pytest.raises(DeviceFailed, match="No space left"):
-        do(with_calls(host.ports, "system", put=put), FIRST, "sriov", 8)
+        do(ports, FIRST, "sriov", 8)
 
 
 def test_an_undo_that_cannot_write_the_file_loads_gim_with_the_one_there(host):
