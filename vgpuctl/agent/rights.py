@@ -106,9 +106,9 @@ CHECKED_ARGUMENTS = frozenset({
 })  # fmt: skip
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
-    "assume", "by", "check", "checks", "clear", "code", "compute_partition", "count", "defragment", "disk", "disks",
+    "assume", "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks",
     "drain", "dry_run", "error", "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus",
-    "job", "labels", "lines", "managed_only", "max_moves", "memory_partition", "minutes", "names", "nobody",
+    "job", "labels", "lines", "managed_only", "max_moves", "minutes", "names", "nobody",
     "owner", "parallel", "password", "pool", "profile", "profiles", "seen_by_host", "sets", "since", "size",
     "start", "state", "targets", "text", "timeout_seconds", "unassigned", "units", "user", "vgpus", "vm",
     "wait_for", "wait_timeout", "workload",

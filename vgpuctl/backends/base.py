@@ -101,9 +101,7 @@ class GpuBackend:
         """
         raise NotImplementedError
 
-    def check(
-        self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool, force_reset: bool = False
-    ) -> None:
+    def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
         """Check the host requirements of a carrier on this GPU; raises HostCannot or Refused."""
 
     def create_steps(self, vgpu: AssignedVgpu, type_id: str | None, gi_ids: tuple[int, ...] = ()) -> tuple[Step, ...]:

@@ -55,9 +55,7 @@ class SriovVfBackend(GpuBackend):
         self.check(snapshot, gpu, free[0], force_console=False)
         return _assigned_functions(self.name, gpu, free[0].address)
 
-    def check(
-        self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool, force_reset: bool = False
-    ) -> None:
+    def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
         """Check for the IOMMU."""
         require_iommu(function)
 
@@ -137,11 +135,8 @@ class PassthroughBackend(GpuBackend):
         _refuse_taken(snapshot, gpu, functions)
         return _assigned_functions(self.name, gpu, *functions)
 
-    def check(
-        self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool, force_reset: bool = False
-    ) -> None:
+    def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
         """Refuse a GPU that has VFs enabled, is the console or in use, or shares a busy IOMMU group."""
-        _refuse_reset(gpu, force_reset=force_reset)
         self._check_alone(snapshot, gpu, function, force_console=force_console, fellows=frozenset())
 
     def _check_alone(

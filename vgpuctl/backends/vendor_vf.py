@@ -200,9 +200,7 @@ class VendorVfBackend(GpuBackend):
         vgpu_type = gpu.find_type(function.current_type)
         return vgpu_type is None or vgpu_type.profile != vgpu.profile
 
-    def check(
-        self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool, force_reset: bool = False
-    ) -> None:
+    def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
         """Check the IOMMU, the variant VFIO device and, if its version is known, that libvirt accepts managed='no'."""
         require_iommu(function)
         version = snapshot.hypervisor.libvirt_version

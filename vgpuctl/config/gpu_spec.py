@@ -21,6 +21,10 @@ from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 OFF = "off"
 MAX_INSTANCES = 16
 MAX_VGPUS = 256
+SRIOV_KEYS = ("vf_memory", "compute_partition", "memory_partition")
+"""Keys of a GPU that only the mode sriov has."""
+MODE_KEYS = ("vfs", *SRIOV_KEYS)
+"""Keys of a GPU that need a mode. An entry of `gpus:` with a mode takes none of them from a wider entry."""
 _INSTANCE = re.compile(r"[1-9][0-9]?g\.[0-9]{1,4}gb([+-][a-z0-9.]+)*|[0-9]{1,3}")
 _INSTANCE_EXAMPLE = "a GPU instance profile, like 1g.10gb, or its number, like 19"
 MIG_JSON_SCHEMA: Mapping[str, Any] = {
@@ -117,7 +121,7 @@ def check_gpu_keys(given: Mapping[str, object]) -> tuple[Problem, ...]:
     """Return the contradictions among the keys of a GPU."""
     problems = [
         Problem((key,), f"{key} needs the mode sriov, not {given['mode']}")
-        for key in ("compute_partition", "memory_partition")
+        for key in SRIOV_KEYS
         if key in given and given.get("mode", "sriov") != "sriov"
     ]
     if given.get("mixed_size") is not True:

@@ -20,6 +20,7 @@ from vgpuctl.config.agent_spec import AGENT_SHAPE, AgentSpec, parse_agent
 from vgpuctl.config.arguments import COMPUTE_PARTITIONS, GPU_MODES, MEMORY_PARTITIONS
 from vgpuctl.config.gpu_spec import (
     MIG_JSON_SCHEMA,
+    MODE_KEYS,
     SCHEDULER_SHAPE,
     check_gpu_keys,
     dump_mig,
@@ -336,8 +337,8 @@ def merge_gpu_entries(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> GpuSpec:
     for entry in _matching_entries(gpus, gpu):
         given = {key: value for key in GPU_SPEC_KEYS if (value := getattr(entry, key)) is not None}
         if "mode" in given:
-            merged.pop("vfs", None)
-            merged.pop("vf_memory", None)
+            for key in MODE_KEYS:
+                merged.pop(key, None)
         merged |= given
     return GpuSpec(**merged)
 

@@ -152,9 +152,6 @@ def _check_types(context: CheckContext, snapshot: Snapshot) -> Finding:
     capable = [g for g in snapshot.gpus if backend_for(g.backend).creates_devices]
     if not capable:
         return not_applicable("no GPU here offers vGPUs")
-    warnings = support_warnings(capable)
-    if warnings:
-        return warn(*shorten(list(warnings)), fix="for production use a GPU from NVIDIA's list of GPUs for vGPU")
     lines = [f"{g.address}: {len(g.types)} vGPU types" for g in capable]
     empty = [g.address for g in capable if not g.types and g.address not in in_use]
     if empty:
@@ -163,6 +160,9 @@ def _check_types(context: CheckContext, snapshot: Snapshot) -> Finding:
             fix="systemctl restart nvidia-vgpud, then nvidia-vgpu-mgr; a GPU in MIG mode offers types only for GPU"
             " instances that exist: vgpuctl doctor mig-instances",
         )
+    warnings = support_warnings(capable)
+    if warnings:
+        return warn(*shorten(list(warnings)), fix="for production use a GPU from NVIDIA's list of GPUs for vGPU")
     return ok(*shorten(lines))
 
 

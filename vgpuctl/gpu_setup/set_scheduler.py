@@ -167,7 +167,7 @@ class SetInstanceSchedulers(Step):
 
 
 class SetVfScheduler(Step):
-    """Set the scheduler of a card and all its VFs in xe's `sriov_admin`. `previous`: what ran, None if unknown."""
+    """Set the scheduler of a card and all its VFs in xe's `sriov_admin`. `previous`: what ran, None without VFs."""
 
     gpu: str
     desired: SchedulerSpec
@@ -202,9 +202,22 @@ class SetVfScheduler(Step):
             )
 
     def undo(self, host: Host) -> None:
-        """Restore the previous scheduler; VFs that are turned off again lose it anyway."""
-        spec = spec_from_state(self.previous) if self.previous is not None else None
-        if spec is not None and count_vfs(host, self.gpu) and not satisfies(self._read(host), spec):
+        """Restore the previous scheduler; VFs that are turned off again lose it anyway.
+
+        Raises:
+            HostCannot: it is not known; the new one stays.
+        """
+        if self.previous is None or not count_vfs(host, self.gpu):
+            return
+        spec = spec_from_state(self.previous)
+        if spec is None:
+            raise HostCannot(
+                f"the scheduler that {self.gpu} had before is not known",
+                hint=f"vgpuctl set-scheduler {self.gpu} --policy POLICY",
+                check="scheduler",
+                gpu=self.gpu,
+            )
+        if not satisfies(self._read(host), spec):
             SetVfScheduler(self.gpu, spec).perform(host)
 
     def _read(self, host: Host) -> SchedulerState:

@@ -308,8 +308,7 @@ def set_vm(
     vm = find_vm_to_change(context, snapshot, request.name or "")
     before, _ = diff_request(host, snapshot, vm, request, needs_disc=True)
     fields = before.keys() & {*UPDATABLE_FIELDS, *LABEL_FIELDS} - {"gpu"}
-    is_drawn = vm.render_node is not None  # whether QEMU can draw there, only the change itself looks
-    if names_gpus and (is_drawn or not record_gpus(vm) <= allowed_addresses(snapshot, request.constraints)):
+    if names_gpus and not _is_on_allowed_gpus(snapshot, vm, request):
         fields |= {"gpu"}
     if not fields:
         given = frozenset(filter(request.is_explicit, FIELDS))
@@ -328,6 +327,14 @@ def set_vm(
     if not context.dry_run:
         context.confirm("", ())
     return change_vm(host, context, request, fields)
+
+
+def _is_on_allowed_gpus(snapshot: Snapshot, vm: Vm, request: VmRequest) -> bool:
+    """Return whether a VM's GPUs, or the GPU on which QEMU draws for it, are among those that the request allows."""
+    allowed = allowed_addresses(snapshot, request.constraints)
+    if vm.render_node is None:
+        return record_gpus(vm) <= allowed
+    return any(vm.render_node in gpu.render_paths for gpu in snapshot.gpus if gpu.address in allowed)
 
 
 def _change_drained(host: Host, context: Context, vm: Vm, request: VmRequest, fields: Set[str]) -> Outcome[VmReport]:

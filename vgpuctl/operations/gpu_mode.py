@@ -351,7 +351,8 @@ def _restore_transactions(
 
 def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> TransactionPlan:
     gpu = select_one_gpu(snapshot, request.gpu_address)
-    refuse_stuck_gpus(snapshot, [gpu.address])
+    all_others = tuple(g.address for g in other_gpus(snapshot, gpu))
+    refuse_stuck_gpus(snapshot, [gpu.address, *all_others])
     eviction = _plan_steps(host, snapshot, gpu, request)
     file_steps = (
         host_file_steps(host, gpu, _host_file_keys(gpu, request))
@@ -360,7 +361,7 @@ def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> T
     )
     vms_to_start = find_vms_to_start(host, snapshot, gpu, eviction.vms_to_stop)
     final_steps = (*file_steps, *request.final_steps)
-    others = tuple(g.address for g in other_gpus(snapshot, gpu)) if eviction.steps else ()
+    others = all_others if eviction.steps else ()
     refuse_gpus_in_setup(snapshot, others)
     return TransactionPlan(gpu, eviction.vms_to_stop, eviction.steps, final_steps, vms_to_start, others)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.gpu_spec import MODE_KEYS
 from vgpuctl.config.host_spec import GpuSpec, HostSpec, list_models, merge_gpu_entries, vf_memory_mib
 from vgpuctl.errors import InvalidInput, NotFound, Refused, VgpuctlError
 from vgpuctl.gpu.offered_profiles import find_impossible_profiles
@@ -129,7 +130,7 @@ def _plan_transactions(
     """
     planned: list[tuple[GpuRequest, TransactionPlan]] = []
     snapshot = _with_desired_settings(snapshot, gpu.address, spec)
-    keys = [key for key in ("vfs", "compute_partition", "memory_partition") if getattr(spec, key) is not None]
+    keys = [key for key in MODE_KEYS if getattr(spec, key) is not None]
     if spec.mode is None and keys:
         raise InvalidInput(
             f"{gpu.address} has {keys[0]}: {getattr(spec, keys[0])} but no mode, which {keys[0]} requires",

@@ -32,7 +32,7 @@ from vgpuctl.operations.plans.facts import refuse_open_gpus
 from vgpuctl.operations.plans.reserve import choose_slots
 from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target
-from vgpuctl.operations.render_node import refuse_missing_node
+from vgpuctl.operations.render_node import refuse_unusable_node
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import RedefineDomain
 from vgpuctl.operations.steps.domain import StartDomain
@@ -73,7 +73,7 @@ class Redefinition(Value):
         refuse_changed_definition(self.vm, self.record, seen.gpus)
         refuse_vgpus_in_other_vms(seen, self.vm, record.vgpus)
         if self.start:
-            refuse_missing_node(self.host, self.vm)
+            refuse_unusable_node(self.host, self.vm)
 
     def steps(self, seen: Snapshot, record: VmRecord, *, in_place: bool) -> tuple[Step, ...]:
         """Return the steps that put back the vGPUs that the definition lacks, change it if a slot changed, and start.

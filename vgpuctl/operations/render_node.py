@@ -7,10 +7,11 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.vm_request import VmRequest
-from vgpuctl.errors import HostCannot
-from vgpuctl.model.gpu import DRI_BY_PATH
+from vgpuctl.errors import HostCannot, InUse
+from vgpuctl.model.gpu import DRI_BY_PATH, address_of_render_link
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Vm
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, Vm
+from vgpuctl.observe.claims import reread_claims
 from vgpuctl.operations.plans.rendering import choose_render_gpu, render_path
 from vgpuctl.placement.constraints import allowed_addresses
 
@@ -26,14 +27,28 @@ def read_render_links(host: Host) -> frozenset[str]:
         return frozenset()  # no GPU has a node, or udev does not run
 
 
-def refuse_missing_node(host: Host, vm: Vm) -> None:
-    """Refuse to start a VM whose GPU, on which QEMU should draw, is not there, or has another driver now.
+def refuse_unusable_node(host: Host, vm: Vm) -> None:
+    """Refuse to start a VM whose GPU, on which QEMU should draw, is not there, has another driver, or is taken.
+
+    A running VM that has the GPU leaves no node; one that just gets it has only a claim.
 
     Raises:
         HostCannot: naming the device node.
+        InUse: naming who takes the GPU as a whole.
+        FileFailed: the claims cannot be read.
     """
     if vm.render_node is None:
         return
+    address = address_of_render_link(vm.render_node)
+    claims = () if address is None else reread_claims(host, (address,))
+    taken = next((claim for claim in claims if claim.vm != GPU_SETUP_CLAIM), None)
+    if taken is not None:
+        raise InUse(
+            f"QEMU cannot draw on {address} for {vm.name}: {taken.holder_text} takes it as a whole",
+            hint=f"vgpuctl show-gpu {address}",
+            gpu=address,
+            vm=vm.name,
+        )
     directory, _, name = vm.render_node.rpartition("/")
     try:
         if name in host.sysfs.listdir(directory):

@@ -62,6 +62,9 @@ def test_vfs_go_with_the_mode():
     output = gpus('  all: {mode: sriov, vfs: 4}\n  A16: {vfs: 2}\n  "3b:00.0": {mode: vgpu}\n')
     assert merge_gpu_entries(output, A16) == GpuSpec("sriov", 2)
     assert merge_gpu_entries(output, A100) == GpuSpec("vgpu")
+    amd = gpus("  all: {mode: sriov, vfs: 8, compute_partition: CPX}\n  A100: {mode: vgpu}\n")
+    assert merge_gpu_entries(amd, A100) == GpuSpec("vgpu")
+    assert merge_gpu_entries(amd, A16).compute_partition == "CPX"
 
 
 def test_all_and_models_exclude_other_devices_and_gpus_without_pci_address():

@@ -19,6 +19,7 @@ from vgpuctl.operations import queries
 from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 from vgpuctl.operations.usage import read_usage
 from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
 
 FIRST, SECOND, CARD = "0000:3b:00.0", "0000:3f:00.0", "0000:43:00.0"
 TWO_INTEL = """version: 1
@@ -117,6 +118,29 @@ def test_a_vm_whose_gpu_lost_its_driver_does_not_start_and_moves_to_another(host
     stop(host.ports, "vm")
     with pytest.raises(HostCannot, match="no render node"):
         set_vm(host.ports, drawn("vm", CARD), "gpu")
+
+
+def test_a_vm_does_not_start_on_a_gpu_that_another_vm_just_gets_as_a_whole(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, text=TWO_INTEL.replace("enabled: 4", "enabled: 0"))
+    create(host.ports, drawn("vm", FIRST))
+    stop(host.ports, "vm")
+    create(host.ports, request(name="whole", mode="passthrough", gpu=(SECOND,)), start=False)
+    (claim,) = host.ports.claims.all()
+    taken = replace(claim, carrier=FIRST, gpu=FIRST, function=FIRST)
+    host.ports.claims.add(taken)
+    with pytest.raises(InUse, match=f"cannot draw on {FIRST} for vm: VM whole takes it as a whole"):
+        start(host.ports, "vm")
+    host.ports.claims.remove(FIRST, taken.vm_uuid)
+    assert start(host.ports, "vm").changed
+    with pytest.raises(HostCannot, match="it is taken as a whole by whole"):
+        create(host.ports, drawn("next", SECOND))
+
+
+def test_a_running_vm_that_is_drawn_on_the_named_gpu_needs_no_change(host: SimulatedHost) -> None:
+    create(host.ports, drawn("vm", SECOND))
+    assert not set_vm(host.ports, drawn("vm", SECOND), "gpu").changed
+    with pytest.raises(InUse, match="gpu"):
+        set_vm(host.ports, drawn("vm", FIRST), "gpu")
 
 
 @pytest.mark.parametrize("mode", ["sriov", "unmanaged", "passthrough"])

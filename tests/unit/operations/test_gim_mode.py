@@ -13,11 +13,11 @@ from tests.layouts import V710, configured_modes, do
 from tests.meanwhile import rebooted, unchanged, with_calls
 from tests.unit.operations.test_apply import diff, run
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.errors import DeviceFailed, HostCannot, InUse, InvalidInput, PartlyApplied
+from vgpuctl.errors import DeviceFailed, HostCannot, InUse, InvalidInput, PartlyApplied, Refused, Stuck
 from vgpuctl.gpu_setup.gim_vfs import SetGimVfs
 from vgpuctl.gpu_setup.sriov import count_vfs
 from vgpuctl.model.port_values import CommandResult
-from vgpuctl.model.vm import GPU_SETUP_CLAIM
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, StuckWrite
 from vgpuctl.operations.gpu_mode import ModeRequest, restore_gpus, set_mode
 
 FIRST, SECOND = "0000:3b:00.0", "0000:af:00.0"
@@ -103,6 +103,19 @@ def test_every_gpu_of_the_driver_is_claimed_while_it_is_loaded_again(host):
     do(with_calls(host.ports, "vendor_commands", modprobe=modprobe), FIRST, "sriov", 8)
     assert held == [{FIRST, SECOND}, {FIRST, SECOND}]
     assert not picture(host).claims.keys() & {FIRST, SECOND}
+
+
+def test_a_gpu_that_host_yaml_excludes_is_not_loaded_again_with_another(host):
+    do(host.ports, SECOND, "unmanaged")
+    with unchanged(host, state), pytest.raises(Refused, match=f"host.yaml excludes {SECOND}"):
+        do(host.ports, FIRST, "sriov", 8)
+
+
+def test_a_write_that_blocks_on_another_gpu_of_the_driver_refuses_its_load(host):
+    host.ports.claims.add_stuck_write(StuckWrite(host.ports.operations.current().process, SECOND, "/sys/x", "0"))
+    with unchanged(host, state), pytest.raises(Stuck) as raised:
+        do(host.ports, FIRST, "sriov", 8)
+    assert raised.value.facts["gpu"] == SECOND
 
 
 def test_a_vf_that_a_stopped_vm_needs_is_not_taken(host):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.adopting import take
 from tests.hosts import (
     context,
     create,
@@ -161,6 +162,12 @@ LOST = """version: 1
 title: t
 gpus: [{model: MI300X, driver: vfio-pci}]
 """
+
+
+def test_a_vm_that_already_has_a_gpu_that_a_reset_breaks_starts(tmp_path):
+    host = open_sim_host(tmp_path, text=LOST.replace("vfio-pci}", "vfio-pci, vgpus: [{vm: desk, running: false}]}"))
+    take(host)
+    assert start(host.ports, "desk").changed
 
 
 def test_a_gpu_that_a_reset_breaks_goes_to_a_vm_only_if_that_is_said(tmp_path):

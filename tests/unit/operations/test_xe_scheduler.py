@@ -13,7 +13,8 @@ from tests.schedulers import EQUAL, FIXED, act, configured_scheduler, restore
 from tests.unit.operations.test_apply import diff, run
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, PartlyApplied, VgpuctlError
-from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
+from vgpuctl.gpu_setup.set_scheduler import SetVfScheduler
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 from vgpuctl.operations.queries import show_gpu
 
@@ -271,6 +272,18 @@ def test_values_of_no_policy_are_shown_and_replaced(tmp_path):
     host.ports.sysfs.write(f"{ADMIN}/.bulk_profile/sched_priority", "normal\n")
     assert shown(host).scheduler.running.problem == "0 ms, 0 us, normal is none of the policies"
     act(host.ports, EIGHT, gpu=ON)
+    assert running(host)[0] == "fixed_share"
+
+
+def test_a_scheduler_of_no_policy_cannot_be_put_back_and_that_is_said(tmp_path):
+    host = card(tmp_path)
+    host.ports.sysfs.write(f"{ADMIN}/.bulk_profile/sched_priority", "normal\n")
+    previous = show_gpu(host.ports, ON).data.scheduler.running
+    assert previous.policy is None
+    step = SetVfScheduler(ON, EIGHT, SchedulerState(None))
+    step.perform(host.ports)
+    with pytest.raises(HostCannot, match="had before is not known"):
+        step.undo(host.ports)
     assert running(host)[0] == "fixed_share"
 
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @click.option(
     "--vf-memory",
     metavar="SIZE",
-    help="GPU memory of each plain virtual function; 4GiB, a bare number is MiB. [host.yaml's, else an equal part]",
+    help="GPU memory of each plain virtual function; 4GiB, a bare number is MiB. [host.yaml's, else as it is]",
 )
 @click.option(
     "--compute-partition", type=click.Choice(COMPUTE_PARTITIONS), help="The compute partition mode of an AMD GPU."

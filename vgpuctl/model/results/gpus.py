@@ -157,7 +157,8 @@ class GpuResult(Value):
     `mixed_size` is null if the GPU does not support mixed sizes, or that is not known. `compute_partition`,
     `memory_partition`: the modes of an AMD GPU, such as SPX and NPS1, null without such modes. `scheduler` is null if
     its driver has none that vgpuctl knows, and host.yaml configures none. `render_node`: the device node through which
-    QEMU can draw on it for VMs of mode virtio-gpu, null if its driver has none; `draws_for`: the names of those VMs.
+    QEMU can draw on it for VMs of mode virtio-gpu, null if its driver has none; `draws_for`: the names of those VMs,
+    null from a host that does not report them.
     """
 
     address: str
@@ -181,7 +182,7 @@ class GpuResult(Value):
     memory_partition: str | None
     scheduler: SchedulerResult | None
     render_node: str | None
-    draws_for: tuple[str, ...]
+    draws_for: tuple[str, ...] | None
 
 
 class FunctionResult(Value):

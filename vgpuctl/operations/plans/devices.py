@@ -28,11 +28,6 @@ def uses_force_console(record: VmRecord) -> bool:
     return bool(record.request_fields.get("force_console", False))
 
 
-def uses_force_reset(record: VmRecord) -> bool:
-    """Say whether the VM was created with --force-reset; False if its request fields cannot be read."""
-    return bool(record.request_fields.get("force_reset", False))
-
-
 def check_devices(snapshot: Snapshot, record: VmRecord) -> None:
     """Repeat the checks of creation: the host may have rebooted since, or taken the device.
 
@@ -49,13 +44,7 @@ def check_devices(snapshot: Snapshot, record: VmRecord) -> None:
             function = gpu.whole_function
         if function is None:
             continue
-        backend_for(assigned.backend).check(
-            snapshot,
-            gpu,
-            function,
-            force_console=uses_force_console(record),
-            force_reset=uses_force_reset(record),
-        )
+        backend_for(assigned.backend).check(snapshot, gpu, function, force_console=uses_force_console(record))
 
 
 def missing_device_steps(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[Step, ...]:

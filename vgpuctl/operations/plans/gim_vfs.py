@@ -7,12 +7,12 @@ any of its GPUs are off meanwhile. The number of each other GPU stays as it is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from vgpuctl.errors import HostCannot, InvalidInput
+from vgpuctl.errors import HostCannot, InvalidInput, Refused
 from vgpuctl.gpu_setup.gim_vfs import SetGimVfs, SetPartitionMode, unknown_gpus_error
 from vgpuctl.makers import gim, maker_of, sets_vfs_at_load
-from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.observe.gim import GimSettings
@@ -109,6 +109,7 @@ def plan_gim(
         HostCannot: another setting wins over gim's file, that is not usable, or a GPU of gim was not read.
         InUse: VMs use VFs of the driver's GPUs.
         InvalidInput: as `target_modes`.
+        Refused: host.yaml excludes one of them.
     """
     modes = target_modes(gpu, request)
     loads = request.vf_count != gpu.vfs_enabled
@@ -123,6 +124,7 @@ def plan_gim(
     unknown = [address for address in settings.bound if address not in {g.address for g in (gpu, *others)}]
     if unknown:
         raise unknown_gpus_error(gpu.address, unknown, snapshot.unread_texts)
+    _refuse_unmanaged(gpu, others)
     if sets_modes:
         _refuse_other_counts(gpu, others, request)
     drained = (vms_to_drain(snapshot, g, _count(g, gpu, request), recreates_vfs=True) for g in (gpu, *others))
@@ -138,6 +140,23 @@ def plan_gim(
             if loads or modes != current:
                 steps.append(SetPartitionMode(gpu.address, kind, modes[index], None if loads else current[index]))
     return Eviction(vms, tuple(steps))
+
+
+def _refuse_unmanaged(gpu: Gpu, others: Iterable[Gpu]) -> None:
+    """Refuse to load the driver of a GPU again that host.yaml excludes from vgpuctl.
+
+    Raises:
+        Refused: naming it.
+    """
+    for other in others:
+        if other.desired_mode is GpuMode.UNMANAGED:
+            raise Refused(
+                f"gim sets {gpu.address} and {other.address} at once, and host.yaml excludes {other.address} from "
+                "vgpuctl (mode: unmanaged)",
+                hint=f"give {other.address} mode: sriov in host.yaml, or set the numbers of VFs without vgpuctl",
+                gpu=gpu.address,
+                other=other.address,
+            )
 
 
 def _count(gpu: Gpu, changed: Gpu, request: GimRequest) -> int:

@@ -31,7 +31,7 @@ def choose_render_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str
         HostCannot: none of them has a render node; the message has the reason for each.
     """
     gpus, _ = candidate_gpus(snapshot, request.constraints, uuid)
-    reasons = {gpu.address: why for gpu in gpus if (why := _why_not(gpu, vm)) is not None}
+    reasons = {gpu.address: why for gpu in gpus if (why := _why_not(snapshot, gpu, vm)) is not None}
     usable = [gpu for gpu in gpus if gpu.address not in reasons]
     if usable:
         return min(usable, key=lambda gpu: (_why_doubtful(gpu) is not None, len(snapshot.vms_drawn_by(gpu))))
@@ -46,9 +46,12 @@ def choose_render_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str
     )
 
 
-def _why_not(gpu: Gpu, vm: str) -> str | None:
+def _why_not(snapshot: Snapshot, gpu: Gpu, vm: str) -> str | None:
     if gpu.render_node is None:
         return f"its driver ({gpu.driver or 'none'}) has no render node"
+    whole = next((v for v in snapshot.vgpus_on(gpu.address) if v.carrier == gpu.address and v.command is None), None)
+    if whole is not None:
+        return f"it is taken as a whole by {whole.holder_text}"
     return why_restricted(gpu, RENDERING_MODE, vm)
 
 

@@ -81,6 +81,8 @@ def scheduler_word(gpu: Gpu, desired: SchedulerSpec, driver: str | None, current
 
 def next_load_notes(gpu: Gpu, desired: SchedulerSpec, options: DriverOptions) -> tuple[str, ...]:
     """Return notes for the user when NVML sets a scheduler and modprobe's files set another one."""
+    if not uses_nvml(gpu):
+        return ()
     word = find_configured_dword(parse_settings(options.files), gpu.address)
     if word is None or driver_generation(options.version) is None:
         return ()

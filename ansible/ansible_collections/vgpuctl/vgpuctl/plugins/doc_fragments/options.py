@@ -338,7 +338,7 @@ options:
   vf_memory:
     type: str
     description:
-      - 'GPU memory of each plain virtual function.'
+      - 'GPU memory of each plain virtual function; 4GiB, a bare number is MiB.'
   compute_partition:
     type: str
     choices: [SPX, DPX, QPX, CPX]
