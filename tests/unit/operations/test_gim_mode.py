@@ -107,8 +107,11 @@ def test_every_gpu_of_the_driver_is_claimed_while_it_is_loaded_again(host):
 
 def test_a_gpu_that_host_yaml_excludes_is_not_loaded_again_with_another(host):
     do(host.ports, SECOND, "unmanaged")
-    with unchanged(host, state), pytest.raises(Refused, match=f"host.yaml excludes {SECOND}"):
+    with unchanged(host, state), pytest.raises(Refused, match=f"host.yaml excludes {SECOND}") as raised:
         do(host.ports, FIRST, "sriov", 8)
+    assert raised.value.hint == f"if vgpuctl may set it: vgpuctl set-mode {SECOND} sriov --vfs 1"
+    assert len(do(host.ports, SECOND, "sriov", 1).steps) == 1
+    assert do(host.ports, FIRST, "sriov", 8).data.vfs.enabled == 8
 
 
 def test_a_write_that_blocks_on_another_gpu_of_the_driver_refuses_its_load(host):

@@ -153,7 +153,7 @@ def _refuse_unmanaged(gpu: Gpu, others: Iterable[Gpu]) -> None:
             raise Refused(
                 f"gim sets {gpu.address} and {other.address} at once, and host.yaml excludes {other.address} from "
                 "vgpuctl (mode: unmanaged)",
-                hint=f"give {other.address} mode: sriov in host.yaml, or set the numbers of VFs without vgpuctl",
+                hint=f"if vgpuctl may set it: vgpuctl set-mode {other.address} sriov --vfs {other.vfs_enabled or 1}",
                 gpu=gpu.address,
                 other=other.address,
             )
