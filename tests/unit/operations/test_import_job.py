@@ -292,9 +292,10 @@ def test_a_role_is_chosen_by_its_name(convert):
 def test_gpus_that_have_another_mode_are_passed_through_first(convert, tmp_path):
     (job,) = convert(pod("amd.com/gpu: 1"), "mixed").data
     (first,) = job.first
-    assert first.startswith("0000:af:00.0 has 4 VFs on, and is a whole GPU without: set vf_num"), (
-        "set-mode is refused there: the driver alone turns them off"
-    )
+    assert first == (
+        "0000:af:00.0 has 4 VFs, which stay on: vgpuctl set-mode 0000:af:00.0 sriov --vfs 1; then that VF is the whole "
+        "GPU, by mode: sriov in place of passthrough"
+    ), "set-mode passthrough is refused there: gim turns on at least one"
     (tmp_path / "one.yaml").write_text(pod("huawei.com/Ascend310P: 1"))
     calls = host_of(open_sim_host(tmp_path / "ascend", "ascend"), None)
     (job,) = calls.import_job([str(tmp_path / "one.yaml")]).data

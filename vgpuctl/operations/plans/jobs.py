@@ -123,7 +123,8 @@ def _passthrough_command(gpu: Gpu) -> str:
     """Return what makes a GPU one for passthrough; some drivers alone turn VFs off."""
     if not (sets_vfs_at_load(gpu) and gpu.vfs_enabled):
         return f"vgpuctl set-mode {gpu.address} passthrough"
-    return f"{gpu.address} has {count_text(gpu.vfs_enabled, 'VF')}, which stay on: {disable_vfs_hint(gpu)}"
+    text = f"{gpu.address} has {count_text(gpu.vfs_enabled, 'VF')}, which stay on: {disable_vfs_hint(gpu)}"
+    return f"{text}, by mode: sriov in place of passthrough"
 
 
 def _whole_fit(gpus: Sequence[Gpu], chosen: Sequence[Gpu], count: int, first: tuple[str, ...]) -> PodFit:
