@@ -89,7 +89,7 @@ def _check_settings(context: CheckContext, snapshot: Snapshot) -> Finding:
     except ValueError as error:
         return fail(
             f"{gim.CONFIG_PATH}: {error}",
-            "gim empties such a file when it is loaded, and turns on 1 VF for each GPU",
+            "gim may empty such a file when it is loaded, and turn on 1 VF for each GPU",
             fix=f"mv {gim.CONFIG_PATH} {gim.CONFIG_PATH}.bad; then set the numbers with vgpuctl set-mode",
         )
     enabled = (context.file(_ENABLED_DEVICES).text or "").strip()

@@ -148,7 +148,7 @@ def test_a_line_of_modprobe_wins_over_the_file_and_is_named(host):
 
 def test_a_file_that_gim_would_empty_is_not_written_over(host):
     host.ports.system.put(CONFIG, "# four\nvf_num=4\n", 0o444)
-    with unchanged(host, state), pytest.raises(HostCannot, match="gim would empty /etc/gim_config") as raised:
+    with unchanged(host, state), pytest.raises(HostCannot, match="gim may empty /etc/gim_config") as raised:
         do(host.ports, FIRST, "sriov", 8)
     assert raised.value.hint.startswith("mv /etc/gim_config /etc/gim_config.bad;")
 

@@ -233,7 +233,7 @@ def _refuse_unusable(gpu: Gpu, settings: GimSettings) -> None:
         )
     if settings.problem is not None:
         raise HostCannot(
-            f"gim would empty {gim.CONFIG_PATH} when it is loaded: {settings.problem}",
+            f"gim may empty {gim.CONFIG_PATH} when it is loaded: {settings.problem}",
             hint=f"mv {gim.CONFIG_PATH} {gim.CONFIG_PATH}.bad; then run this command again",
             check="gim-settings",
             gpu=gpu.address,
