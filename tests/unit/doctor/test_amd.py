@@ -36,7 +36,7 @@ CASES = {
         snapshot=snapshot(MI300X), files={CONFIG: "vf_num=1\n"},
     ),
     "no gim was ever here": case("gim-settings", NOT_APPLICABLE, snapshot=snapshot(MI300X)),
-    "a comment": settings(FAIL, "'#'", "turns on 1 VF", "mv /etc/gim_config", files={CONFIG: "# x\nvf_num=16\n"}),
+    "a comment": settings(FAIL, "'#'", "may empty", "mv /etc/gim_config", files={CONFIG: "# x\nvf_num=16\n"}),
     "the file was changed": settings(
         WARN, "16 VFs on, 4 in", "sriov --vfs 16", files={CONFIG: "vf_num=4\n"}
     ),
