@@ -81,7 +81,7 @@ def test_a_confined_qemu_draws_on_a_gpu(lab_apparmor: Lab) -> None:
     lab.run("modprobe vgem; udevadm settle")
     must(lab, "create-vm", "vm-1", "--mode", "virtio-gpu", "--gpu", "vgem", "--image", DRAWING)
     assert confined(lab)
-    assert "renderer LLVMPIPE" in ask_guest(lab, "vm-1", "renderer")
+    assert "LLVMPIPE" in ask_guest(lab, "vm-1", "renderer")  # a number before the name may be printable, too
     must(lab, "delete-vm", "vm-1")
 
 
