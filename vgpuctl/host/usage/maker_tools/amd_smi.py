@@ -2,8 +2,8 @@
 """AMD's amd-smi of the virtualisation build, for hosts with GIM: `list --json` and `metric --json`.
 
 Not the amd-smi of ROCm, whose documents are of another form. A quantity is `{"value": 140, "unit": "W"}`, or has the
-unit `N/A`. The framebuffer that a guest's driver reports is told per VF, in MB that are MiB in GIM; one command for
-each VF, so VFs are left out when the time ends.
+unit `N/A`. It reports the framebuffer that a guest's driver uses for each VF; what it calls MB is MiB in GIM. Each
+VF needs a command of its own, so VFs are left out when the time ends.
 
 Source: amd/MxGPU-Virtualization, commit 695afe2: smi-lib/docs/how_to/amdsmi_cli_tool.md (an output of `list`),
 smi-lib/cli/cpp/src/smi_cli_metric_command.cpp and host/smi_cli_api_host_metric.cpp (the form of `metric`).

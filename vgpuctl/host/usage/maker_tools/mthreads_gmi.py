@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moore Threads: `mthreads-gmi --query --json`, a document with a list of cards.
 
-Numbers have their unit (`81920MiB`, `96.66W`, `27C`), and keys may end in a space. A card of which it does not tell the
-PCI address is left out. It tells nothing about vGPUs; `mthreads-gmi vgpu -q` does, and no public output of it is known.
+Numbers have their unit (`81920MiB`, `96.66W`, `27C`), and keys may end in a space. A card without a PCI address in
+its output is left out. It tells nothing about vGPUs; `mthreads-gmi vgpu -q` does, and no public output of it is known.
 
 Source: an output of mthreads-gmi with driver 3.3.5 for MTT S5000 in a public test of a fork of prometheus/node_exporter
 (collector/asset/cmdb); one of another collector for MTT S4000 has the same keys.

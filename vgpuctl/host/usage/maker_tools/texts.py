@@ -121,8 +121,9 @@ def quantity(document: object, *path: str, unit: str) -> float | None:
 
 def number(value: object) -> float | None:
     """Return a number of a JSON document; None for anything else, and for what no card can have."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < MAX_VALUE else None  # type: ignore[operator, arg-type]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < MAX_VALUE else None
 
 
 def items(document: object, *path: str) -> list[Any]:
