@@ -57,6 +57,12 @@ def resets(scenario: str = "a100-40") -> int:
     return sum(one.resets for one in open_host(scenario)._core.read_state().running.values())
 
 
+def users(store: Store, name: str) -> tuple[str, ...] | None:
+    """Return who is logged on in a desktop, as its last report says."""
+    report = store.desktops.find(name).report
+    return None if report is None else report.guest_users
+
+
 def now_of(store: Store) -> float:
     """Return the database's time."""
     with store.database.read() as connection:
@@ -124,6 +130,7 @@ def test_a_user_restarts_his_desktop_and_keeps_it(own_store: Store, agent: Runni
                 service.restart_desktop(ADA, "office-001", at_once=True)
             before = store.desktops.find("office-001")
             guests.of(store, "office-001").log_off()
+            wait_until(lambda: users(store, "office-001") == (), "her log-off")  # no late report of hers after the boot
             answer = service.restart_desktop(ADA, "office-001")
             assert (answer.changed, answer.data.phase, answer.data.host) == (True, "restarting", None)
             wait_until(lambda: store.desktops.find("office-001").restart_at is None, "the restart")

@@ -198,7 +198,8 @@ class Engine:
             if host_id in hosts:
                 runner.wake()
         self.ticked_at = self._clock.monotonic()
-        self._store.changes.wait(number, TICK_SECONDS)
+        if not self._stopping.is_set():  # else its own note may be in the number already, and none follows
+            self._store.changes.wait(number, TICK_SECONDS)
         self._pause(min(max(SETTLE_SECONDS, self.ticked_at - begin), TICK_SECONDS))  # the rest is for hosts' loops
 
     def _watch_hosts(self) -> None:
