@@ -13,6 +13,7 @@ from typing import NamedTuple
 GPU = "0000:3b:00.0"
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 MANIFEST = Path(__file__).parent / "data/job.yaml"
+CALL = Path(__file__).parent / "data/migration-call.json"
 
 
 class Kill(NamedTuple):
@@ -31,8 +32,8 @@ class CommandCase(NamedTuple):
     """One command. `words`: what follows its name on the simulated host `host`.
 
     There {vm} runs and {off} is off. On `mixed` {cloned} runs with a clone of IMAGE, the vGPU `lab` has no VM, and all
-    A16 are cordoned. {spec} is a file with a VM's spec, {manifest} one with a pod. `more`: other words, for the tests
-    without root and with damaged records.
+    A16 are cordoned. {spec} is a file with a VM's spec, {manifest} one with a pod, {call} one with a call
+    of a move. `more`: other words, for the tests without root and with damaged records.
     `fast`: it imports nothing heavy (`tests/unit/cli/test_startup.py`). `kills`: for the lab.
     """
 
@@ -65,6 +66,7 @@ CASES = {
     "show-vm": CommandCase(VM, fast=True),
     "start-vm": CommandCase("{off}", fast=True),
     "stop-vm": CommandCase("{vm} --force", (VM,), fast=True),
+    "save-vm": CommandCase(VM, fast=True),
     "reboot-vm": CommandCase(VM, fast=True),
     "delete-vm": CommandCase(VM, fast=True, kills=(Kill(),)),
     "refresh-vm": CommandCase(
@@ -72,6 +74,8 @@ CASES = {
         kills=(Kill("--image {image}"), Kill("--image {image} --drain", 1, "running")),
     ),
     "prepare-vm": CommandCase("{cloned} --drain", kills=(Kill("--drain", 1, "running"),)),
+    "migrate-vm": CommandCase("{cloned} --to sim:a100-40 --copy-storage --insecure-network"),
+    "end-migration": CommandCase(f"{VM} --with sim:a100-40"),
     "adopt": CommandCase("old-desktop", ("old-desktop --release", VM)),
     "attach-vgpu": CommandCase(
         "{off} --profile A100-4C", kills=(Kill("--profile {profile}"), Kill("--profile {profile}", 1, "running"))
@@ -118,6 +122,7 @@ CASES = {
     "log": CommandCase(fast=True),
     "reconcile-host": CommandCase(),
     "restore-host": CommandCase(),
+    "migration-call": CommandCase("{call}"),
     "install-host": CommandCase(),
     "uninstall-host": CommandCase(),
     "completion": CommandCase("bash"),
@@ -132,5 +137,6 @@ def lines(command: str, vm: str, *, off: str | None = None, cloned: str | None =
     """Return the command lines of a command with these VMs in them; without `off` and `cloned` all are one VM."""
     case = CASES[command]
     texts = (case.words, *case.more)
-    names = {"vm": vm, "off": off or vm, "cloned": cloned or vm, "spec": spec, "manifest": MANIFEST}
+    names = {"vm": vm, "off": off or vm, "cloned": cloned or vm, "spec": spec}
+    names |= {"manifest": MANIFEST, "call": CALL}
     return [f"{command} {text.format(**names)}".strip() for text in texts]

@@ -12,8 +12,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.command_cases import IMAGE, MANIFEST
+from vgpuctl.model.documents import to_json_value
+from vgpuctl.model.results.migration import MigrationHostResult, MigrationOfferResult, MigrationPlaceResult
 
 GPU, TURING = "0000:3b:00.0", "0000:86:00.0"
+MOVE_ID, UUID = "0a4ff9c1-6f3d-4c1e-9a57-5d5ad5a6c3f1", "4b20d080-1b54-4048-85b3-a6a62d165c01"
+PEER = MigrationHostResult("gpu02", "5f0d6b5ae3d94b7e8c2f4a1b9d7e6c30", "x86_64")
+OFFER = MigrationOfferResult(MOVE_ID, "runs", UUID, "running", 4096, 2, "<domain/>", PEER, (), ())
+PLACE = MigrationPlaceResult(MOVE_ID, "runs", UUID, PEER, (), "")
 FENCE = {"incarnation": "db-1", "epoch": 1, "holder": "controller-1"}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "adopt": {"name": "old-desktop"},
@@ -46,6 +52,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "explain": {"profile": "A100-4C"},
     "export-host": {},
     "find-causes": {"code": "no-capacity"},
+    "finish-migration": {"name": "runs", "migration_id": MOVE_ID, "outcome": "runs-here"},
     "fits": {"profiles": ["A100-4C:2"]},
     "fix-problems": {"checks": ["libvirt"], "dry_run": True},
     "guest-processes": {"name": "runs"},
@@ -81,10 +88,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         },
     },
     "message-vm": {"name": "runs", "text": "Please save your work"},
+    "migrate-out": {"name": "runs", "place": to_json_value(PLACE), "target_uri": "qemu+ssh://gpu02/system"},
     "monitoring": {"name": "rules"},
     "move-vms": {"defragment": True},
+    "offer-vm": {"name": "runs"},
     "plan-moves": {"defragment": True},
     "pool-names": {},
+    "prepare-incoming": {"offer": to_json_value(OFFER)},
     "prepare-vm": {"name": "cloned", "drain": True},
     "print-xml": {"name": "vdi-001", "profile": "A100-4C"},
     "purge-deleted": {"names": ["cad-07"]},
@@ -95,6 +105,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "resize-disk": {"name": "cloned", "size": "300GiB"},
     "restore-disk": {"name": "cad-07"},
     "restore-host": {},
+    "save-vm": {"name": "runs"},
     "select-gpus": {"names": ["A100"]},
     "select-vgpus": {"everything": True},
     "select-vms": {"names": ["r*"]},
@@ -108,6 +119,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "show-address": {"name": "cloned"},
     "show-console": {"name": "runs"},
     "show-gpu": {"gpu": GPU},
+    "show-migration": {"name": "runs"},
     "show-vm": {"name": "runs"},
     "show-vms": {"names": ["runs", "off"]},
     "start-vm": {"name": "off"},

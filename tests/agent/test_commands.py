@@ -17,7 +17,9 @@ from tests.agent.conftest import running
 from tests.command_cases import AGENTS, CASES, IMAGE, lines
 from vgpuctl.cli import entry
 
-HERE_ONLY = (*AGENTS, "completion", "events", "install-host", "top", "uninstall-host")
+HERE_ONLY = (
+    *AGENTS, "completion", "end-migration", "events", "install-host", "migrate-vm", "top", "uninstall-host"
+)  # fmt: skip
 """Commands that make no call, that name the Python which runs them, that only an agent knows, or tell the time."""
 _VARIES = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{8}(?=\.qcow2)|52:54:00(:[0-9a-f]{2}){3}"

@@ -30,6 +30,8 @@ FAILS = {
     "advise-sizes": ("host-cannot",),
     "allow-logon": ("host-cannot",),
     "find-causes": (),
+    "migrate-out": ("invalid-input",),
+    "prepare-incoming": ("libvirt-failed", "invalid-input"),
     "import-host": ("invalid-input",),
     "make-account": ("host-cannot",),
     "mark-desktop": ("refused",),

@@ -89,6 +89,13 @@ class Site:
         else:
             self.ports.hypervisor.make_transient(domain)
 
+    def pause(self, domain: str) -> None:
+        """Pause a running domain, as `virsh suspend` does."""
+        if self.real:
+            subprocess.run(["virsh", "-q", "suspend", domain], check=True)
+        else:
+            self.ports.hypervisor.pause(domain)
+
     def kill_guest(self, domain: DomainInfo) -> None:
         """Kill a running domain's QEMU, as the kernel does when memory runs out."""
         if self.real:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.contract.site import Site, new_uuid
 from vgpuctl.errors import NvmlFailed
+from vgpuctl.model.vgpu_moves import NvmlMigration
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
 
 pytestmark = pytest.mark.forms("mdev-pf", "mdev-vf", "vendor-vf")
@@ -96,9 +97,18 @@ def test_a_vgpu_without_a_vm_has_no_guest(site: Site) -> None:
     assert reported == ()
 
 
+def test_a_gpu_has_the_speeds_of_a_move_and_only_vgpus_of_vms_move(site: Site) -> None:
+    device = make_vgpu(site)
+    reported = site.ports.nvml.migration(site.gpu)
+    drop_vgpu(site, device)
+    assert reported == NvmlMigration(6000, 4000, True)
+    assert site.ports.nvml.pairing(site.gpu, "no description") is None
+
+
 def test_nvml_does_not_know_a_missing_gpu(site: Site) -> None:
     assert site.ports.nvml.gpu(ABSENT) is None
     assert site.ports.nvml.guests(ABSENT) is None
+    assert site.ports.nvml.migration(ABSENT) is None
     assert site.ports.nvml.nvlink_peers(ABSENT) is None
     assert site.ports.nvml.placements(ABSENT) == {}
 

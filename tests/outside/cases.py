@@ -57,6 +57,7 @@ from vgpuctl.operations.prepare import prepare_vm
 from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.operations.resize_disk import resize_disk
 from vgpuctl.operations.restore import restore_host
+from vgpuctl.operations.save import save_vm
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -66,7 +67,7 @@ HOSTS = {
     "vendor-vf": (HEAD + "gpus: [{model: A100, vfs: {total: 3, enabled: 3}}]\n", "A100-4C", "A100-5C"),
     "mdev-pf": (HEAD + "gpus: [{model: T4, profiles: [T4-2Q, T4-4Q]}]\n", "T4-2Q", "T4-4Q"),
     "mdev-vf": (
-        HEAD + 'kernel: "5.14.0"\ngpus: [{model: A16, profiles: [A16-2Q, A16-4Q], vfs: {total: 3, enabled: 3}}]\n',
+        HEAD + 'kernel: "5.14.0.el9"\ngpus: [{model: A16, profiles: [A16-2Q, A16-4Q], vfs: {total: 3, enabled: 3}}]\n',
         "A16-2Q",
         "A16-4Q",
     ),
@@ -236,6 +237,10 @@ def _stop(ports: Host, *, force: bool) -> Outcome:
     return stop(ports, "vm", force=force)
 
 
+def _save(ports: Host) -> Outcome:
+    return save_vm(ports, context(), "vm")
+
+
 def _apply(ports: Host) -> Outcome:
     desired = read_desired_state(ports, None, ("gpus[0000:86:00.0].mode=sriov", "gpus[0000:86:00.0].vfs=2"))
     return apply_host(ports, context(), desired, drain=True)
@@ -248,7 +253,7 @@ def _restore(ports: Host) -> Outcome:
 def two_gpus(directory: Path, kind: str, *, on: bool, locked_out: bool) -> SimulatedHost:
     """Return two GPUs: one VM on each, and both fit on one; with `locked_out`, VMs in each other's way."""
     gpu, small, large = TWO_GPUS[kind]
-    kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
+    kernel = 'kernel: "5.14.0.el9"\n' if kind == "mdev-vf" else ""
     host = open_sim_host(directory, text=f"version: 1\n{kernel}gpus:\n  - {gpu}\n  - {gpu}\n")
     profiles = (small, large, small) if locked_out else (small, small, small)
     names = ("vm", "vm-2", "vm-3") if locked_out else ("gone", "vm", "vm-2")
@@ -345,7 +350,7 @@ def two_commands() -> Iterator[Case]:
         return Case(command, kind, host, act, ("vm", "vm-2"), _second(profiles[1]))
 
     schedule = partial(set_scheduler, gpu=GPU, wanted=SchedulerSpec(SchedulerPolicy.EQUAL_SHARE), drain=True)
-    a100, kernel = "model: A100, vfs: {total: 3, enabled: 3}", 'kernel: "5.14.0"\n'
+    a100, kernel = "model: A100, vfs: {total: 3, enabled: 3}", 'kernel: "5.14.0.el9"\n'
     a16 = "model: A16, profiles: [A16-2Q, A16-4Q], vfs: {total: 3, enabled: 3}"
     h100 = "model: H100, mig: [1g.10gb, 1g.10gb, 1g.10gb, 3g.40gb]"
     mig_act = partial(partition, gpu=GPU, wanted=mig("4g.40gb", "1g.10gb", "1g.10gb", "1g.10gb"), drain=True)
@@ -412,6 +417,7 @@ def _of_vgpus(kind: str) -> Iterator[Case]:
     """Yield the cases that only vGPUs have."""
     on, off = partial(with_vm, kind=kind, on=True), partial(with_vm, kind=kind, on=False)
     set_reserve = partial(_ensure, kind=kind, state="present", reserve="running")
+    yield Case("save-vm", kind, partial(with_vm, kind=kind, on=True), _save)
     yield Case("attach-vgpu", kind, on, partial(_attach, kind=kind))
     yield Case("attach-vgpu (off)", kind, off, partial(_attach, kind=kind))
     yield Case("adopt", kind, partial(of_another, kind=kind, on=True), _adopt)

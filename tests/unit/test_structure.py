@@ -61,7 +61,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
     ("library", "allowed"),
     [
         ("libvirt", {"vgpuctl/host/virt/connection.py"}),
-        ("libvirt_qemu", {"vgpuctl/host/virt/guest_agent.py"}),
+        ("libvirt_qemu", {"vgpuctl/host/virt/guest_agent.py", "vgpuctl/host/virt/migration.py"}),
         ("pynvml", {"vgpuctl/host/nvml/library.py"}),
         (
             "subprocess",

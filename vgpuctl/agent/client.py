@@ -41,7 +41,6 @@ from vgpuctl.agent.protocol import (
     confirmation_key,
     refuse_host_only,
 )
-from vgpuctl.agent.remote_errors import error_of
 from vgpuctl.config.arguments import require_seconds
 from vgpuctl.errors import (
     DeadlineExceeded,
@@ -55,6 +54,7 @@ from vgpuctl.errors import (
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
 from vgpuctl.library.call_table import CALLS, LibraryCall
+from vgpuctl.library.remote_errors import error_of
 from vgpuctl.library.text_file import read_text
 from vgpuctl.model.desktop import Fence, FleetStatus
 from vgpuctl.model.documents import read_failure, to_json_value

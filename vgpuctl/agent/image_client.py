@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from vgpuctl.agent.answers import read_answer
 from vgpuctl.agent.channel import AgentChannel
 from vgpuctl.agent.protocol import API_VERSION
-from vgpuctl.agent.remote_errors import error_of
+from vgpuctl.library.remote_errors import error_of
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.documents import read_failure, to_json_value
 from vgpuctl.model.image_copy import FENCE_HEADER, ImageCopy, ImageRequest

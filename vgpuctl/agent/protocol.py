@@ -20,8 +20,15 @@ API_VERSION = "v1"
 MAX_BODY_BYTES = 1 << 20
 REQUEST_KEY = "request"
 EVENT_STREAM = "text/event-stream"
-HOST_ONLY_CALLS = frozenset({"install-host", "uninstall-host"})
-"""Calls that no agent makes: its service cannot write /usr and /etc, and they would stop the agent that makes them."""
+_INSTALLS = "its service may not write where that installs files"
+_LOGS_IN = "it logs in to no other host, for which it would need keys of root's"
+HOST_ONLY_CALLS: Mapping[str, str] = {
+    "install-host": _INSTALLS,
+    "migrate-vm": _LOGS_IN,
+    "end-migration": _LOGS_IN,
+    "uninstall-host": _INSTALLS,
+}
+"""Calls that no agent makes, and why. One that installs would also stop the agent that makes it."""
 API_CALLS: Mapping[str, LibraryCall] = {name: call for name, call in CALLS.items() if name not in HOST_ONLY_CALLS}
 RESULT_EVENT = "result"
 """The last event of an operation's stream; its data is the document that `--json` would print."""
@@ -53,7 +60,7 @@ def refuse_host_only(call: str) -> None:
     """
     if call in HOST_ONLY_CALLS:
         raise Refused(
-            f"the host agent does not make the call {call}: its service may not write where that installs files",
+            f"the host agent does not make the call {call}: {HOST_ONLY_CALLS[call]}",
             hint=f"as root, on the host itself: sudo vgpuctl {call}",
             call=call,
         )

@@ -64,7 +64,8 @@ READS = (
     "advise-sizes", "advise-workload", "capacity", "check-image", "check-vm-change", "diff", "doctor", "explain",
     "export-host", "find-causes", "fits", "import-job", "import-vm", "instance-profiles", "list-deleted",
     "list-gpus", "list-images", "list-profiles", "list-vgpus", "list-vms", "log", "monitoring", "plan-moves",
-    "pool-names", "print-xml", "select-gpus", "select-vgpus", "select-vms", "show-gpu", "show-vm", "show-vms",
+    "pool-names", "print-xml", "select-gpus", "select-vgpus", "select-vms", "show-gpu", "show-migration", "show-vm",
+    "show-vms",
     "top", "usage-report", "vgpu-names", "vm-names",
 )  # fmt: skip
 GUEST_READS = ("guest-processes", "show-address", "show-console", "wait")
@@ -72,19 +73,20 @@ GUEST_READS = ("guest-processes", "show-address", "show-console", "wait")
 VM_CHANGES = (
     "allow-logon", "attach-gpu", "attach-vgpu", "create-vm", "create-vms", "delete-vm", "detach-gpu", "detach-vgpu",
     "ensure-vm", "ensure-vms", "message-vm", "prepare-vm", "reboot-vm", "refresh-license", "refresh-vm", "resize-disk",
-    "set-vm", "shutdown-in", "start-vm", "stop-vm",
+    "save-vm", "set-vm", "shutdown-in", "start-vm", "stop-vm",
 )  # fmt: skip
 OPERATORS_CHANGES = ("move-vms",)
 """It stops and starts VMs of whatever account, as the plan needs."""
 FLEET_CHANGES = ("make-account", "mark-desktop", "set-password")
 """They say to whom a desktop belongs, who has an account there, and that it is to be refreshed."""
 HOST_CHANGES = (
-    "adopt", "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "fix-problems", "import-host",
-    "install-host", "purge-deleted", "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size",
-    "set-mode", "set-scheduler", "uncordon", "uninstall-host",
+    "adopt", "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "finish-migration", "fix-problems",
+    "import-host", "install-host", "migrate-out", "migrate-vm", "offer-vm", "prepare-incoming", "purge-deleted",
+    "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size", "set-mode", "set-scheduler",
+    "end-migration", "uncordon", "uninstall-host",
 )  # fmt: skip
 """What changes the host. A vGPU without a VM is an entry of host.yaml: it has no account, and any VM can be given it.
-adopt takes over somebody's VM, and others' VMs are root's.
+adopt takes over somebody's VM, and others' VMs are root's. Those of a move take VMs that other hosts offer.
 import-host reads files and folders of other programs, for root's host.yaml."""
 
 DECISIONS: Mapping[str, Decision] = {

@@ -13,8 +13,8 @@ from wsproto import ConnectionType, WSConnection, events
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from vgpuctl.agent.byte_streams import ConnectionStream
-from vgpuctl.agent.remote_errors import error_of
 from vgpuctl.errors import HostCannot, Unreachable, VgpuctlError
+from vgpuctl.library.remote_errors import error_of
 from vgpuctl.model.documents import read_failure
 
 OPEN_SECONDS = 60.0

@@ -21,11 +21,13 @@ import errno
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, NoCapacity, VerifyFailed, VgpuctlError
+from vgpuctl.makers import maker_of_vgpus
 from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode, parse_driver_id
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.ports.step import Step
+from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -36,6 +38,33 @@ BUSY_PAUSE_SECONDS = 0.2
 ATTACH_COMMAND = "virsh attach-device VM FILE --persistent"
 
 GPU_MAKE_LOCK_SECONDS = 15.0
+
+
+class LiveMoveVersions(Value):
+    """The oldest software with which a vGPU moves between hosts while its VM runs, on both of them.
+
+    `between_kinds_libvirt`: the oldest libvirt that moves it to a vGPU of another kind, an mdev to a VF or the reverse.
+    Source: OpenStack Nova, doc/source/admin/virtual-gpu.rst; for the kinds, libvirt's NEWS of 11.0.
+    """
+
+    libvirt: int
+    qemu: int
+    kernel: tuple[int, ...] = (5, 18)
+    between_kinds_libvirt: int = 11_000_000
+
+
+OTHER_LIVE_MOVE = LiveMoveVersions(10_000_000, 8_002_002, (6, 8))
+"""For functions with a VFIO driver of their maker's, which libvirt chooses from 10.0 on."""
+
+
+class Movability(Value):
+    """Whether a vGPU's driver reads its state while its VM runs: so it can be saved, or moved to another host alive.
+
+    `can` None: not known. `why_not`: the reason, as a clause; also why it is not known.
+    """
+
+    can: bool | None = None
+    why_not: str | None = None
 
 
 class GpuBackend:
@@ -49,7 +78,8 @@ class GpuBackend:
     several sizes on a GPU. `functions_stay_bound`: libvirt must not detach a function from its driver. `min_kernel`,
     `min_libvirt` (libvirt's form: 10000000 is 10.0.0): the oldest with which it works. `display_since`: the oldest
     libvirt that shows a vGPU's screen in the VM's console, None for never. `gpu_reset_hangs_since`: the kernel from
-    which on a reset of the GPU hangs the host, None for none.
+    which on a reset of the GPU hangs the host, None for none. `live_move`: what a move to another host needs while the
+    VM runs, None where the carrier is a whole function, which mostly has no driver that can send its state.
     """
 
     name: Backend
@@ -64,6 +94,7 @@ class GpuBackend:
     min_libvirt = 0
     display_since: int | None = None
     gpu_reset_hangs_since: tuple[int, ...] | None = None
+    live_move: LiveMoveVersions | None = None
 
     def accepts(self, other: GpuBackend) -> bool:
         """Return whether a vGPU recorded with another backend can be on a GPU with this one."""
@@ -84,6 +115,18 @@ class GpuBackend:
     def is_unproven(self, gpu: Gpu, vgpu: AssignedVgpu) -> bool:
         """Return whether the device on the carrier of an unclaimed vGPU may be somebody else's."""
         return False
+
+    def movability(self, gpu: Gpu, function: str, params: str) -> Movability:
+        """Return what is known of moving a vGPU of this GPU, with these parameters, without a look at its driver."""
+        maker = maker_of_vgpus(gpu)
+        unmovable = maker.params_against_moves(params)
+        if unmovable:
+            word, verb = ("parameter", "switches") if len(unmovable) == 1 else ("parameters", "switch")
+            return Movability(False, f"its vGPU {word} {', '.join(unmovable)} {verb} live migration off")
+        if maker.vgpus_can_move is False:
+            return Movability(False, f"{maker.name}'s driver cannot read the state of a vGPU")
+        unknown = f"nothing is known about {maker.name}'s driver here"
+        return Movability(maker.vgpus_can_move, unknown if maker.vgpus_can_move is None else None)
 
     def assign(
         self,

@@ -18,6 +18,7 @@ from vgpuctl.backends.base import (
     GPU_MAKE_LOCK_SECONDS,
     REMOVE_DEADLINE_SECONDS,
     GpuBackend,
+    LiveMoveVersions,
     MoveVgpu,
     hostdev_alias,
     move_to_placement,
@@ -174,6 +175,7 @@ class MdevBackend(GpuBackend):
     creates_devices = True
     carrier_has_uuid = True
     display_since = 5_010_000  # display= since 4.6, ramfb= since 5.10
+    live_move = LiveMoveVersions(8_006_000, 8_001_000)
 
     def __init__(self, name: Backend) -> None:
         """On VFs the driver is one that may mix sizes, whether NVML says so or not."""

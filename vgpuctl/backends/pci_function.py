@@ -7,10 +7,10 @@ There is no device to create: libvirt detaches the function from its driver at s
 
 from __future__ import annotations
 
-from vgpuctl.backends.base import GpuBackend, require_iommu
+from vgpuctl.backends.base import GpuBackend, Movability, require_iommu
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, Refused
 from vgpuctl.gpu.profiles import vfs_off_error
-from vgpuctl.makers import breaks_at_reset, disable_vfs_hint
+from vgpuctl.makers import breaks_at_reset, disable_vfs_hint, maker_of
 from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode, IommuGroupMember
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
@@ -25,6 +25,18 @@ class SriovVfBackend(GpuBackend):
     name = Backend.SRIOV_VF
     mode = GpuMode.SRIOV
     on_vfs = True
+
+    def movability(self, gpu: Gpu, function: str, params: str) -> Movability:
+        """Ask which VFIO driver has the VF: libvirt binds it when the VM starts."""
+        current = gpu.find_function(function)
+        driver = None if current is None else current.driver
+        able = maker_of(gpu).movable_vf_drivers
+        if driver in able:
+            return Movability(True)
+        if driver == "vfio-pci" or not able:
+            names = f"; with {' or '.join(able)} it could" if able else ""
+            return Movability(False, f"vfio-pci cannot read the state of a VF{names}")
+        return Movability(None, f"its VFIO driver is known only while its VM runs; {' or '.join(able)} can")
 
     def assign(
         self,
@@ -102,6 +114,10 @@ class PassthroughBackend(GpuBackend):
     name = Backend.PASSTHROUGH
     mode = GpuMode.PASSTHROUGH
     takes_whole_gpu = True
+
+    def movability(self, gpu: Gpu, function: str, params: str) -> Movability:
+        """Say no: QEMU moves nothing of a device whose driver cannot read its state."""
+        return Movability(False, "no driver can read the state of a whole GPU")
 
     def has_carrier(self, gpu: Gpu, function: str) -> bool:
         """Look also for the other functions of its slot; with VFs on they are not read."""

@@ -20,6 +20,7 @@ from vgpuctl.backends.base import (
     GPU_MAKE_LOCK_SECONDS,
     REMOVE_DEADLINE_SECONDS,
     GpuBackend,
+    LiveMoveVersions,
     MoveVgpu,
     move_to_gpu_instance,
     move_to_placement,
@@ -187,6 +188,7 @@ class VendorVfBackend(GpuBackend):
     min_libvirt = 10_000_000  # the first with VFIO variant drivers
     display_since = 10_002_000  # display= and ramfb= of a PCI function
     gpu_reset_hangs_since = (7,)
+    live_move = LiveMoveVersions(10_000_000, 8_002_002)
 
     def function_problem(self, function: GpuFunction) -> str | None:
         """Name a missing VFIO device."""

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 ROOT_COMMANDS = frozenset(
     {
         "adopt", "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "import", "install-host",
-        "purge-deleted", "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size", "set-mode",
-        "set-scheduler", "uncordon", "uninstall-host",
+        "migrate-vm", "purge-deleted", "reconcile-host", "restore-disk", "restore-host", "set-mig",
+        "set-mixed-size", "set-mode", "set-scheduler", "end-migration", "uncordon", "uninstall-host",
     }
 )  # fmt: skip
 """Commands that the agent makes for root alone, as `agent.rights` says; doctor --fix is one, too."""

@@ -42,6 +42,7 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "show-vm": Entry("vms", "Show VMs with their vGPUs and disks.", "show"),
         "start-vm": Entry("vms", "Start VMs; missing vGPUs are created first.", "start"),
         "stop-vm": Entry("vms", "Stop VMs; they keep disks and, by default, vGPUs.", "kill shutdown shutdown-vm stop"),
+        "save-vm": Entry("vms", "Save VMs' memory; start-vm goes on from it.", "managedsave save suspend hibernate"),
         "reboot-vm": Entry(
             "vm_access", "Reboot running VMs; they keep their vGPUs.", "reboot reset reset-vm restart restart-vm"
         ),
@@ -56,6 +57,8 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
             "rebuild rebuild-vm recompose refresh reimage",
         ),
         "prepare-vm": Entry("vm_changes", "Keep VMs' disks, to which refresh-vm goes back.", "prepare seal snapshot"),
+        "migrate-vm": Entry("migration", "Move VMs to another host, alive or off.", "live-migrate migrate"),
+        "end-migration": Entry("migration", "End a move to another host that was interrupted."),
         "adopt": Entry("adopt", "Manage VMs that other programs made, without a restart.", "manage take-over"),
         "attach-vgpu": Entry("vm_changes", "Add vGPUs to VMs, also while they run.", "attach attach-device"),
         "detach-vgpu": Entry("vm_changes", "Remove vGPUs from VMs, also while they run.", "detach detach-device"),
@@ -99,7 +102,7 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "advise": Entry(
             "advise", "Advise on profiles by their use, or on ways to share.", "choose recommend right-size techniques"
         ),
-        "move-vms": Entry("moves", "Carry out plan-moves: stop, move and start these VMs.", "migrate move move-vm"),
+        "move-vms": Entry("moves", "Carry out plan-moves: stop, move and start these VMs.", "move move-vm"),
     },
     "Host file (host.yaml)": {
         "apply": Entry("host_file", "Change this host to match its host.yaml, or another one."),
@@ -116,6 +119,7 @@ COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
         "log": Entry("log", "Show which commands changed this host, and who ran them.", "audit history logs"),
         "reconcile-host": Entry("host", "Finish or undo what a crash or a reboot interrupted.", "fix reconcile repair"),
         "restore-host": Entry("host", "Recreate all missing vGPUs, for example after a boot."),
+        "migration-call": Entry("migration", "Make a call of a move for another host's vgpuctl."),
         "install-host": Entry("host", "Install the boot unit, libvirt's hook and completion."),
         "uninstall-host": Entry("host", "Remove what install-host installed."),
         "completion": Entry("host", "Print the completion script of a shell."),

@@ -93,9 +93,9 @@ class LineProgress(SilentProgress):
 
     def on_step_progress(self, number: int, text: str, percent: float) -> None:
         """Write how far a copy is, a line every few seconds; a short copy gets none."""
-        now = self.clock()
-        if now >= self.next_report.setdefault(text, now + SECONDS_BETWEEN_LINES):
-            self.next_report[text] = now + SECONDS_BETWEEN_LINES
+        now, step = self.clock(), text.partition("; ")[0]
+        if now >= self.next_report.setdefault(step, now + SECONDS_BETWEEN_LINES):
+            self.next_report[step] = now + SECONDS_BETWEEN_LINES
             self._write_line(f"{self._count_of(number)}{percent:.0f}% {streams.sanitize(text)}")
 
     def on_step_finish(self, number: int, text: str) -> None:

@@ -38,6 +38,13 @@ from vgpuctl.model.results.host import (
     ScenarioResult,
     SimResult,
 )
+from vgpuctl.model.results.migration import (
+    FinishedMigrationResult,
+    MigrationOfferResult,
+    MigrationPlaceResult,
+    MigrationStateResult,
+    SentVmResult,
+)
 from vgpuctl.model.results.techniques import WorkloadAdviceResult
 from vgpuctl.model.results.vms import ChangedVmResult, ManyVmsResult, PlannedVmResult, VmResult, XmlResult
 
@@ -61,6 +68,12 @@ _OTHERS: dict[str, object] = {
     "events": QueryResult[tuple[Event, ...]],
     "create-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult] | QueryResult[XmlResult],
     "ensure-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult | TargetsResult[VmResult | PlannedVmResult]],
+    "migration-call": QueryResult[MigrationOfferResult]
+    | QueryResult[MigrationStateResult]
+    | Outcome[MigrationPlaceResult]
+    | Outcome[SentVmResult]
+    | Outcome[FinishedMigrationResult]
+    | Outcome[VmResult | PlannedVmResult],
     "completion": QueryResult[CompletionResult],
     "print-helper": QueryResult[GuestHelperFileResult],
     "sim-reboot": QueryResult[RebootedResult],

@@ -19,9 +19,9 @@ from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from vgpuctl.agent.remote_errors import error_of
 from vgpuctl.controller.routes import API, CALLS, DRY_RUN, FleetCall
 from vgpuctl.errors import InvalidInput, ResultUnknown, Unreachable, VgpuctlError
+from vgpuctl.library.remote_errors import error_of
 from vgpuctl.model.controller_service import SERVICE_UNIT, SOCKET_PATH
 from vgpuctl.model.documents import read_failure, to_json_value
 from vgpuctl.model.result_reader import Mismatch, read_result

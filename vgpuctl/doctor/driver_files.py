@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the drivers of Intel and Moore Threads say in files: memory and migration of VFs, and overcommitted memory.
+"""What the drivers of Intel and Moore Threads say in files: memory of VFs, and overcommitted memory.
 
-Source: Documentation/ABI/testing/sysfs-driver-intel-xe-sriov; drivers/vfio/pci/xe (Linux 6.19); docs.mthreads.com, MT
+Source: Documentation/ABI/testing/sysfs-driver-intel-xe-sriov; docs.mthreads.com, MT
 vGPU 2.9.2.
 """
 
@@ -20,22 +20,14 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.gpu_setup.vf_memory import has_vf_memory
-from vgpuctl.model.gpu import Gpu, GpuMode
+from vgpuctl.model.gpu import GpuMode
 from vgpuctl.model.numbers import count_text, format_size, parse_integer
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vgpu_scheduler import SchedulerInterface
 from vgpuctl.scheduler import mtgpu
 
-XE_VFIO = "/sys/bus/pci/drivers/xe-vfio-pci"
 _OVERCOMMIT = f"{mtgpu.PARAMETERS_PATH}/{mtgpu.OVERCOMMIT}"
 _OVERCOMMIT_NUMBER = f"{mtgpu.PARAMETERS_PATH}/{mtgpu.OVERCOMMIT_NUMBER}"
 _MOST_OVERCOMMITTED = 6
-
-
-def _xe_gpus(snapshot: Snapshot) -> list[Gpu]:
-    return [
-        g for g in snapshot.gpus if g.scheduler is not None and g.scheduler.interface is SchedulerInterface.SRIOV_ADMIN
-    ]
 
 
 def _check_vf_memory(_: CheckContext, snapshot: Snapshot) -> Finding:
@@ -68,19 +60,6 @@ def _check_vf_memory(_: CheckContext, snapshot: Snapshot) -> Finding:
     return ok(*shorten([f"{gpu.address}: each VF has {format_size(size)}" for gpu, size in configured]))
 
 
-def _check_vf_migration(context: CheckContext, snapshot: Snapshot) -> Finding:
-    gpus = _xe_gpus(snapshot)
-    if not gpus:
-        return not_applicable("no GPU here has VFs that could migrate: Intel's with xe of Linux 6.19 or newer")
-    listing = context.folder(XE_VFIO)
-    if listing.problem is not None:
-        return unknown(listing.problem)
-    names = ", ".join(g.address for g in gpus)
-    if listing.names is None:
-        return ok(f"{names}: VMs with VFs cannot migrate: the driver xe-vfio-pci is not loaded (modprobe xe-vfio-pci)")
-    return ok(f"{names}: the driver xe-vfio-pci, with which VMs with VFs can migrate, is loaded")
-
-
 def _check_overcommit(context: CheckContext, snapshot: Snapshot) -> Finding:
     gpus = [g for g in snapshot.gpus if g.driver == mtgpu.MODULE]
     if not gpus:
@@ -109,10 +88,6 @@ def _check_overcommit(context: CheckContext, snapshot: Snapshot) -> Finding:
     return ok(*lines)
 
 
-def _xe_paths(snapshot: Snapshot) -> PathsToRead:
-    return PathsToRead(folders=(XE_VFIO,)) if _xe_gpus(snapshot) else PathsToRead()
-
-
 def _overcommit_paths(snapshot: Snapshot) -> PathsToRead:
     if any(g.driver == mtgpu.MODULE for g in snapshot.gpus):
         return PathsToRead(files=(_OVERCOMMIT, _OVERCOMMIT_NUMBER))
@@ -126,13 +101,6 @@ CHECKS = (
         looks_at="xe's `sriov_admin/vfN/profile/vram_quota`, `vf_memory:` of `/etc/vgpuctl/host.yaml`",
         run=require_snapshot(_check_vf_memory),
         explains=("vf-memory", "no-capacity"),
-    ),
-    Check(
-        id="vf-migration",
-        title="the migration of VMs with plain VFs",
-        looks_at=f"`{XE_VFIO}`",
-        run=require_snapshot(_check_vf_migration),
-        find_paths=_xe_paths,
     ),
     Check(
         id="overcommit",

@@ -25,7 +25,7 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.makers import maker_of
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.numbers import count_text
+from vgpuctl.model.numbers import count_text, format_version
 from vgpuctl.model.port_values import HypervisorCapabilities
 from vgpuctl.model.snapshot import Snapshot
 
@@ -157,7 +157,7 @@ def _check_libvirt(context: CheckContext, snapshot: Snapshot) -> Finding:
         )
     if status.libvirt_version is None:
         return unknown(f"{status.uri} does not report its version")
-    evidence = f"{status.uri}: libvirt {_format_version(status.libvirt_version)}"
+    evidence = f"{status.uri}: libvirt {format_version(status.libvirt_version)}"
     gpus = [g for g in snapshot.gpus if status.libvirt_version < backend_for(g.backend).min_libvirt]
     if gpus:
         return fail(
@@ -174,11 +174,11 @@ def _check_qemu(context: CheckContext, snapshot: Snapshot) -> Finding:
     status = snapshot.hypervisor
     if not status.available or status.qemu_version is None:
         return unknown("libvirt does not report QEMU's version")
-    evidence = f"QEMU {_format_version(status.qemu_version)}"
+    evidence = f"QEMU {format_version(status.qemu_version)}"
     if (status.libvirt_version or 0) >= QEMU_DROPPED_SINCE and status.qemu_version < MIN_QEMU:
         return fail(
             evidence,
-            f"libvirt {_format_version(status.libvirt_version or 0)} supports only 7.2 and newer",
+            f"libvirt {format_version(status.libvirt_version or 0)} supports only 7.2 and newer",
             fix="install QEMU 7.2 or newer",
         )
     return ok(evidence)
@@ -186,11 +186,6 @@ def _check_qemu(context: CheckContext, snapshot: Snapshot) -> Finding:
 
 def _describe_gpus(gpus: list[Gpu]) -> str:
     return f"{', '.join(g.address for g in gpus)} ({', '.join(sorted({str(g.backend) for g in gpus}))})"
-
-
-def _format_version(version: int) -> str:
-    """Return libvirt's version number in readable form: 10000000 is 10.0.0."""
-    return f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
 
 
 APPARMOR_ENABLED = "/sys/module/apparmor/parameters/enabled"

@@ -173,12 +173,16 @@ def _check_shared_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
 @_require_vms
 def _check_vm_states(context: CheckContext, snapshot: Snapshot) -> Finding:
     with_devices = [vm for vm in snapshot.vms if vm.record is not None or vm.hostdevs]
+    moving = [vm for vm in with_devices if vm.record is not None and vm.record.migration is not None]
+    if moving:  # a paused one must not run before its other host is asked
+        lines = [f"VM {vm.name} moves from or to another host, or that move was interrupted" for vm in moving]
+        return warn(*shorten(lines), fix=run_command(moving[0]))
     unresponsive = [vm for vm in with_devices if vm.state in UNRESPONSIVE_STATES]
     if unresponsive:
         first = unresponsive[0]
         return warn(
             *shorten([f"VM {vm.name} is {vm.state}" for vm in unresponsive]),
-            "virsh domstate --reason VM shows why; QEMU pauses a VM whose disk is full",
+            f"virsh domstate --reason {quote(first.name)} shows why; QEMU pauses a VM whose disk is full",
             fix=run_command(first),
         )
     return ok(f"none of {count_text(len(with_devices), 'VM')} with devices is paused, asleep or crashed")

@@ -9,6 +9,8 @@ The record is in the domain's metadata. `<hostdev>`, an `<interface type='hostde
 `<qemu:override>`) and other kinds of `<hostdev>` name one in a text: `sysfsdev=/sys/bus/mdev/devices/UUID`,
 `host=3b:00.4`. An interface on a network with a pool of VFs names its VF only while the domain runs: libvirt's live XML
 then shows it as an `<interface type='hostdev'>`.
+
+Size: what writes a record and what reads it are next to each other, element by element.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.desktop import DesktopMark, check_mark
 from vgpuctl.model.gpu import Backend
+from vgpuctl.model.migration import MigrationMark, MigrationRole
 from vgpuctl.model.names import format_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, HostdevRef, ManagedDisk, RecordState, VmRecord
@@ -89,6 +92,8 @@ def record_to_xml(record: VmRecord) -> str:
         )
     if record.desktop is not None:
         _add_desktop(root, record.desktop)
+    if record.migration is not None:
+        _add_migration(root, record.migration)
     etree.SubElement(root, f"{{{NAMESPACE}}}spec").text = _require_xml_text("spec", record.request_json) or None
     return etree.tostring(root, encoding="unicode")
 
@@ -126,6 +131,22 @@ def _add_desktop(parent: etree._Element, mark: DesktopMark) -> None:
             "generation": _number_text(mark.generation),
             "dirty": "yes" if mark.dirty else None,
             "user": mark.user,
+        },
+    )
+
+
+def _add_migration(parent: etree._Element, mark: MigrationMark) -> None:
+    from lxml import etree
+
+    _set_attributes(
+        etree.SubElement(parent, f"{{{NAMESPACE}}}migration"),
+        {
+            "id": mark.id,
+            "role": mark.role.value,
+            "peer": mark.peer,
+            "peer-machine-id": mark.peer_machine_id,
+            "copies-disks": "yes" if mark.copies_disks else None,
+            "offline": "yes" if mark.is_offline else None,
         },
     )
 
@@ -204,8 +225,14 @@ def parse_record(root: Element) -> VmRecord:
     children = list(root)
     if any(child.tag == f"{namespace_prefix}exchange" for child in children):
         raise UnfinishedExchange
+    state = RecordState(_require_attribute(root, "state"))
+    migration = _parse_migration([child for child in children if child.tag == f"{namespace_prefix}migration"])
+    if (state is RecordState.MOVING) is not (migration is not None):
+        raise ValueError(
+            f"the record's state is {state}, and it has {'a' if migration is not None else 'no'} migration"
+        )
     return VmRecord(
-        state=RecordState(_require_attribute(root, "state")),
+        state=state,
         vm_uuid=_require_attribute(root, "vm-uuid"),
         machine_id=_require_attribute(root, "machine-id"),
         vgpus=tuple(_parse_vgpu(child) for child in children if child.tag == f"{namespace_prefix}vgpu"),
@@ -219,6 +246,7 @@ def parse_record(root: Element) -> VmRecord:
         desktop=_parse_desktop(
             [child for child in children if child.tag == f"{namespace_prefix}desktop"], str(root.get("vm-uuid"))
         ),
+        migration=migration,
     )
 
 
@@ -292,6 +320,23 @@ def _parse_desktop(elements: list[Element], vm_uuid: str) -> DesktopMark | None:
     if mark.id != vm_uuid:
         raise ValueError(f"the record's desktop is {mark.id}, and its VM {vm_uuid}")
     return mark
+
+
+def _parse_migration(elements: list[Element]) -> MigrationMark | None:
+    """Read the mark of a move. A doubtful one makes the record unreadable: then nobody starts or changes the VM."""
+    if not elements:
+        return None
+    if len(elements) > 1:
+        raise ValueError("the record has more than one migration")
+    element = elements[0]
+    return MigrationMark(
+        id=_require_attribute(element, "id"),
+        role=MigrationRole(_require_attribute(element, "role")),
+        peer=_require_attribute(element, "peer"),
+        peer_machine_id=_require_attribute(element, "peer-machine-id"),
+        copies_disks=_optional_attribute(element, "copies-disks") == "yes",
+        is_offline=_optional_attribute(element, "offline") == "yes",
+    )
 
 
 def _optional_attribute(element: Element, key: str) -> str | None:

@@ -25,6 +25,7 @@ from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostClock, HostProcesses
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
 from vgpuctl.model import hint_commands
+from vgpuctl.model.migration import MigrationRole
 from vgpuctl.model.outcome import Context, NoProgress, Subjects
 from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.definition import refuse_changed_definition, refuse_missing_vgpus, removal_command
@@ -141,7 +142,9 @@ def prepare(host: Host, xml: str) -> None:
     _refuse_vgpus_of_others(host, vm)
     if vm.record is None:
         return
-    if vm.record.state is RecordState.REMOVING:
+    mark = vm.record.migration
+    is_incoming = mark is not None and mark.role is MigrationRole.INCOMING  # libvirt starts it to take its memory in
+    if vm.record.state is RecordState.REMOVING or (mark is not None and not is_incoming):
         refuse_unfinished(vm, vm.record)
     refuse_changed_definition(vm, vm.record)
     refuse_missing_vgpus(vm, vm.record)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from vgpuctl.errors import HostCannot, NvmlFailed
 from vgpuctl.model.gpu import PlacementSpan
+from vgpuctl.model.migration import MigrationProgress, MigrationRequest
 from vgpuctl.model.port_values import (
     DomainInfo,
     DomainLeftovers,
@@ -25,6 +26,7 @@ from vgpuctl.model.port_values import (
     ResolvedPath,
     VolumeInfo,
 )
+from vgpuctl.model.vgpu_moves import NvmlMigration, NvmlPairing
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.value import EMPTY_MAPPING
 
@@ -148,6 +150,30 @@ class AbsentHypervisor(_Absent):
         """Raise HostCannot."""
         self._raise_absent()
 
+    def migration_blockers(self, uuid: str) -> tuple[str, ...] | None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def migration_xml(self, uuid: str) -> str:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def migrate(self, uuid: str, request: MigrationRequest, report: Callable[[MigrationProgress], int | None]) -> None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def is_migrating(self, uuid: str) -> bool:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def resume(self, uuid: str) -> None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def save(self, uuid: str, report: Callable[[MigrationProgress], int | None]) -> None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
     def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
         """Raise HostCannot."""
         self._raise_absent()
@@ -209,6 +235,10 @@ class AbsentStorage(_Absent):
         """Raise HostCannot."""
         self._raise_absent()
 
+    def send_volume(self, pool: str, name: str, target_uri: str, report: Callable[[float], None]) -> None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
     def read_private_volume(self, pool: str, name: str) -> bytes:
         """Raise HostCannot."""
         self._raise_absent()
@@ -261,6 +291,14 @@ class AbsentNvml:
         return None
 
     def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
+        """Return None."""
+        return None
+
+    def migration(self, address: str) -> NvmlMigration | None:
+        """Return None."""
+        return None
+
+    def pairing(self, address: str, metadata: str) -> NvmlPairing | None:
         """Return None."""
         return None
 

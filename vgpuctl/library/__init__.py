@@ -21,9 +21,9 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.library.gpus import GpuCalls, VgpuCalls
 from vgpuctl.library.guests import GuestCalls
 from vgpuctl.library.jobs import JobCalls
+from vgpuctl.library.migration import MigrationCalls
 from vgpuctl.library.targets import NameCalls, TargetCalls
 from vgpuctl.library.vm_disks import DiskCalls
-from vgpuctl.library.vms import VmCalls
 from vgpuctl.library.whole_host import HostCalls
 from vgpuctl.model.outcome import DEFAULT_WAIT_SECONDS, CallSettings, NoProgress, confirm_everything, never_cancelled
 from vgpuctl.value import replace
@@ -41,7 +41,7 @@ _SIMULATED_PREFIX = "sim:"
 _LOCAL_URI = re.compile(r"[a-z][a-z0-9]*(\+unix)?:///.*", re.ASCII)
 
 
-class GpuHost(VmCalls, DiskCalls, GuestCalls, VgpuCalls, GpuCalls, JobCalls, HostCalls, NameCalls, TargetCalls):
+class GpuHost(MigrationCalls, DiskCalls, GuestCalls, VgpuCalls, GpuCalls, JobCalls, HostCalls, NameCalls, TargetCalls):
     """A KVM host with GPUs. `open_host` opens one."""
 
 

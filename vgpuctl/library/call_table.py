@@ -18,13 +18,27 @@ from vgpuctl.model import results
 from vgpuctl.model import usage as uses
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.result_reader import Mismatch, read_value
-from vgpuctl.model.results import advice, deleted_disks, gpus, host, jobs, moves, techniques, usage, vms
+from vgpuctl.model.results import advice, deleted_disks, gpus, host, jobs, migration, moves, techniques, usage, vms
 from vgpuctl.value import Value
 
 _NAMES: dict[str, Any] = {
     **{
         name: value
-        for module in (results, advice, deleted_disks, gpus, host, jobs, moves, techniques, usage, uses, vms, fields)
+        for module in (
+            results,
+            advice,
+            deleted_disks,
+            gpus,
+            host,
+            jobs,
+            migration,
+            moves,
+            techniques,
+            usage,
+            uses,
+            vms,
+            fields,
+        )
         for name, value in vars(module).items()
     },
     "Mapping": Mapping,

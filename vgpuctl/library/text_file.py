@@ -31,7 +31,7 @@ def command_path(path: str) -> str:
 
 VM_KIND = "VM"
 """A file about VMs of another hypervisor, which `foreign_files` reads."""
-STREAMED_KINDS = ("spec", "host.yaml", "import", "manifest", "fleet", VM_KIND)
+STREAMED_KINDS = ("spec", "host.yaml", "import", "manifest", "fleet", "call", VM_KIND)
 """Kinds of files that may come from standard input or a pipe."""
 
 

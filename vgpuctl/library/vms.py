@@ -290,6 +290,13 @@ class VmCalls(Calls):
 
         return last_state.stop_vm(self._ports, self._context(dry_run=dry_run), name, force=force)
 
+    @change("save-vm", "vm")
+    def save_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
+        """Save a running VM's memory and devices; it is off then, and start-vm goes on from there."""
+        from vgpuctl.operations import save
+
+        return save.save_vm(self._ports, self._context(dry_run=dry_run), name)
+
     @change("reboot-vm", "vm")
     def reboot_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Reboot a running VM, which keeps its vGPUs, and wait until it has; with `force` it is reset at once."""

@@ -184,6 +184,14 @@ def maker_of_type(type_id: str) -> Maker:
     return next((m for m in MAKERS if m.type_prefix is not None and type_id.startswith(m.type_prefix)), _UNKNOWN)
 
 
+def maker_of_vgpus(gpu: Gpu) -> Maker:
+    """Return the maker of a GPU's vGPUs: also that of a parent that is no PCI device, by the types of its mdevs."""
+    if gpu.vendor_id is not None:
+        return maker_of(gpu)
+    types = (*(t.type_id for t in gpu.types), *(m.type_id for f in gpu.functions for m in f.mdevs))
+    return maker_of_type(types[0]) if types else _UNKNOWN
+
+
 def usage_source(gpu: Gpu) -> str | None:
     """Return who reports how much of a GPU is used; None while its own driver does not have it, as in passthrough."""
     if uses_nvml(gpu):

@@ -2,7 +2,8 @@
 """Intel: GVT-g's mdevs on graphics of generation 8 to 10, plain VFs on newer cards.
 
 A GVT-g type's description has a line `high_gm_size: 512MB`; all types draw on that memory
-(drivers/gpu/drm/i915/gvt/vgpu.c).
+(drivers/gpu/drm/i915/gvt/vgpu.c). GVT-g's driver for VFIO has no migration (gvt/kvmgt.c); for VFs of xe it is
+xe-vfio-pci (drivers/vfio/pci/xe, from Linux 6.19 on), which libvirt 10.0 and newer choose.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ class Intel(Maker):
     mdev_technique = "GVT-g"
     display_needs_gl = True
     has_network_cards = True
+    vgpus_can_move = False
+    movable_vf_drivers = ("xe-vfio-pci",)
+    movable_vf_hint = "modprobe xe-vfio-pci, with the driver xe of Linux 6.19 or newer; then stop and start the VMs"
     scheduler_hint = "the driver xe has it from Linux 6.19 on, on cards with SR-IOV (sriov_admin); uname -r; lspci -k"
 
     def usage_source(self, driver: str) -> str | None:

@@ -17,6 +17,7 @@ class KernelSamples(Maker):
 
     name = "the kernel's samples"
     type_prefix = "mtty-"
+    vgpus_can_move = True  # mtty_precopy_ioctl and its neighbours, from Linux 6.7 on
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Count the type's ports."""

@@ -4,8 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from vgpuctl.model.gpu import Gpu, VgpuType
+from vgpuctl.value import Value
+
+
+class SaveHandshake(Value):
+    """What a driver is told before a VM is saved: a `word` in a `file` of each vGPU, which then contains `answer`.
+
+    `seconds`: how long that takes at most.
+    """
+
+    file: str
+    word: str
+    answer: str
+    seconds: float
+
+
+if TYPE_CHECKING:
+    from vgpuctl.model.results.migration import MigrationHostResult
 
 
 class Maker:
@@ -28,6 +46,12 @@ class Maker:
     `slicing`: why its cards have no profiles for VMs, as a sentence without its end; None where they may have some.
     `vgpus_take_vfs`: each mdev on the card's own function takes one of its VFs, and `sriov_numvfs` turns on as many as
     an administrator likes while there is no mdev.
+    `vgpus_can_move`: whether its driver reads the state of a vGPU that runs, so that its VM can be saved, or moved to
+    another host alive; None: not known. `movable_vf_drivers`: the VFIO drivers that do that for its plain VFs;
+    `movable_vf_hint`: what gives a host one of them.
+    `save_handshake`: what its driver must be told before a VM is saved. `save_switches`: files in which Y or 1 says
+    that no VM can be saved, each with the reason as a clause. `saved_note`: what people must know of a VM that is
+    saved, as a sentence without its end.
     """
 
     name = "another maker"
@@ -52,6 +76,12 @@ class Maker:
     drawing_problem: str | None = None
     scheduler_hint: str | None = "vgpuctl sets it on NVIDIA's GPUs, and on Intel's with the driver xe"
     usage_tool: str | None = None
+    vgpus_can_move: bool | None = None
+    movable_vf_drivers: tuple[str, ...] = ()
+    movable_vf_hint: str | None = None
+    save_handshake: SaveHandshake | None = None
+    save_switches: tuple[tuple[str, str], ...] = ()
+    saved_note: str | None = None
 
     def usage_source(self, driver: str) -> str | None:
         """Return who tells the use of a card with this driver; None if nothing does."""
@@ -71,6 +101,22 @@ class Maker:
 
     def type_warning(self, type_id: str) -> str | None:
         """Return what people must know before a VM gets an mdev of this type, as a sentence without its end."""
+        return None
+
+    def move_problems(self, source: MigrationHostResult, target: MigrationHostResult) -> tuple[str, ...]:
+        """Return why a vGPU cannot move from a host to another while its VM runs, as sentences without their ends."""
+        return ()
+
+    def move_doubts(self, source: MigrationHostResult, target: MigrationHostResult) -> tuple[str, ...]:
+        """Return what the maker does not support of such a move, or what is not known, in the same form."""
+        return ()
+
+    def params_against_moves(self, params: str) -> tuple[str, ...]:
+        """Return those of a vGPU's parameters with which its driver does not let it be saved or moved."""
+        return ()
+
+    def move_rule(self, distribution: str, version: str) -> str | None:
+        """Return what the maker says of moves between hosts with this system (`ubuntu`, `24.04`); None: nothing."""
         return None
 
     def partition_choices(self, device_id: str | None) -> Mapping[int, tuple[tuple[str, str], ...]]:

@@ -10,7 +10,7 @@ QEMU cannot show the screen of its vGPUs: the guest's own virtual display or a r
 
 Before a VM is saved (`virsh save`, `managedsave`), its guest's driver must stop its work: the word `vgpu_save_running`
 is written to /sys/bus/mdev/devices/UUID/common, and that file has GUEST_SAVE_FINISHED within 5 seconds. Windows guests
-only, with QEMU 8.2.0 and libvirt 9.10.0, and not with overcommit. vgpuctl saves no VM yet.
+only, with QEMU 8.2.0 and libvirt 9.10.0, and not with overcommit.
 
 Source: docs.mthreads.com/vgpu/version-2.9.2 (install_guide, releasenote, faq); mtml_2.2.0.h in
 MooreThreads/mthreads-ml-py. Nobody has tried this on such a card.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 
-from vgpuctl.makers.maker import Maker
+from vgpuctl.makers.maker import Maker, SaveHandshake
 from vgpuctl.model.gpu import Gpu, VgpuType
 
 _NAMED_SIZE = re.compile(r"mtgpu-([0-9]{1,3})g", re.IGNORECASE)
@@ -45,6 +45,15 @@ class MooreThreads(Maker):
     has_displays = False
     usage_tool = "mthreads-gmi"
     scheduler_hint = None
+    vgpus_can_move = True
+    save_handshake = SaveHandshake("common", "vgpu_save_running", "GUEST_SAVE_FINISHED", 5.0)
+    save_switches = (
+        (
+            "/sys/module/mtgpu/parameters/vgpu_overcommit_enable",
+            "memory is overcommitted (vgpu_overcommit_enable), and mtgpu saves no vGPU then",
+        ),
+    )
+    saved_note = "a saved VM starts only with the same versions of mtgpu, QEMU and libvirt: update them later"
     pool_rule = "its types share the card's memory, in any mix; how many more of each fit is what its driver says"
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:

@@ -18,16 +18,20 @@ def start_command(vm: Vm) -> str:
 
 
 def stop_command(vm: Vm, *, force: bool = False) -> str:
-    """Return the command that stops a VM; with `force` it does not wait for the guest."""
+    """Return the command that stops a VM, with `force` without waiting for the guest; or ends its move."""
     name = _quote_name(vm)
+    if vm.record is not None and vm.record.migration is not None:
+        return end_migration_command(vm, vm.record.migration.peer)
     if vm.record is None or vm.record.state is not RecordState.READY:
         return f"virsh {'destroy' if force else 'shutdown'} {name}"
     return f"vgpuctl stop-vm {name}{' --force' if force else ''}"
 
 
 def run_command(vm: Vm) -> str:
-    """Return the command that makes a VM run, from whatever state it is in."""
+    """Return the command that makes a VM run, from whatever state it is in. One that moves: ends the move."""
     name = _quote_name(vm)
+    if vm.record is not None and vm.record.migration is not None:
+        return end_migration_command(vm, vm.record.migration.peer)
     if vm.state is VmState.PAUSED:
         return f"virsh resume {name}"
     if vm.state is VmState.PMSUSPENDED:
@@ -41,9 +45,21 @@ def run_command(vm: Vm) -> str:
 
 def off_command(vm: Vm) -> str:
     """Return the command that stops a VM, from whatever state it is in; a guest that cannot react is forced off."""
+    if vm.record is not None and vm.record.migration is not None:
+        return stop_command(vm)
     if vm.state in (VmState.PAUSED, VmState.PMSUSPENDED):
         return f"{run_command(vm)}, then {stop_command(vm)}; or {stop_command(vm, force=True)}"
     return stop_command(vm, force=vm.state in (VmState.CRASHED, VmState.SHUTTING_DOWN))
+
+
+def end_migration_command(vm: Vm, peer: str) -> str:
+    """Return the command that ends an interrupted move of a VM between this host and another one."""
+    return f"vgpuctl end-migration {_quote_name(vm)} --with {address_of(peer)}"
+
+
+def address_of(host: str) -> str:
+    """Return a host's name as options take it: a host that is not simulated is reached by SSH."""
+    return shlex.quote(host if host.startswith("sim:") else f"ssh://{host}")
 
 
 def detach_command(vm: Vm, carrier: str) -> str:

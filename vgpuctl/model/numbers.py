@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,18})", re.ASCII)
 
+_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,3}", re.ASCII)
 _RANGE = re.compile(r"(?P<without>\^)?(?P<first>[0-9]{1,5})(-(?P<last>[0-9]{1,5}))?", re.ASCII)
 _UNITS_MIB = {"MiB": 1, "GiB": 1024, "TiB": 1024 * 1024}
 MAX_SIZE_MIB = 1024 * _UNITS_MIB["TiB"]
@@ -40,6 +41,17 @@ def parse_meminfo_mib(text: str, name: str) -> int | None:
     """Return a line of /proc/meminfo in MiB; its "kB" are KiB (kernel, proc_pid(5)). None when the line is missing."""
     match = re.search(rf"^{name}:\s*([0-9]{{1,18}}) kB", text, re.MULTILINE)
     return int(match.group(1)) // 1024 if match else None
+
+
+def format_version(version: int) -> str:
+    """Return libvirt's form of a version as text: 10002000 is 10.2.0."""
+    return f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
+
+
+def parse_version(text: str | None) -> tuple[int, ...] | None:
+    """Return the numbers at the beginning of a version: `6.8.0-45-generic` is (6, 8, 0); None if it has none."""
+    match = _VERSION.match(text or "")
+    return None if match is None else tuple(int(part) for part in match[0].split("."))
 
 
 def count_text(count: int, noun: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from vgpuctl.model.desktop import DesktopMark
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_yaml import parse_json
+from vgpuctl.model.migration import MigrationMark
 from vgpuctl.value import Value, replace
 
 AnyPlain = TypeVar("AnyPlain")
@@ -45,11 +46,15 @@ CLEAN_STOP = "shutdown"
 
 
 class RecordState(StrEnum):
-    """How far vgpuctl got with a VM. Any state other than `ready`, while no vgpuctl runs, is work for reconcile."""
+    """How far vgpuctl got with a VM. Any state other than `ready`, while no vgpuctl runs, is work for reconcile.
+
+    `moving`: it moves from one host to another; `migration` of the record says what this host is in that.
+    """
 
     CREATING = "making"
     READY = "ready"
     REMOVING = "removing"
+    MOVING = "moving"
 
 
 class AssignedVgpu(Value):
@@ -130,7 +135,8 @@ class VmRecord(Value):
     vGPUs, so vgpuctl never removes it. `reserve`: "always" reserves the slots of its vGPUs also while the VM is off,
     "running" only while it runs. `account`: the user of the host agent who made the VM; None: root made it.
     `generation`: how often vgpuctl changed the VM, see `domain.record`. `should_run`: see `model.autostart`.
-    `desktop`: the VM is a desktop of a pool, and a controller decides about it; None: it is not.
+    `desktop`: the VM is a desktop of a pool, and a controller decides about it; None: it is not. `migration`: its move
+    to another host, set in state `moving` alone.
     """
 
     state: RecordState
@@ -145,6 +151,7 @@ class VmRecord(Value):
     generation: int = 0
     should_run: bool = False
     desktop: DesktopMark | None = None
+    migration: MigrationMark | None = None
 
     @property
     def spread_group(self) -> str | None:

@@ -30,6 +30,7 @@ from vgpuctl.operations.guards import (
     refuse_vgpus_in_other_vms,
     require_writable,
 )
+from vgpuctl.operations.leftovers import refuse_managed_save
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans import change, whole_gpus
 from vgpuctl.operations.plans.facts import refuse_open_gpus
@@ -141,6 +142,8 @@ def _prepare(host: Host, context: Context, snapshot: Snapshot, request: VmReques
     vm = find_vm_to_change(context, snapshot, request.name or "")
     record = _attachable_record(snapshot, vm)
     live = _is_live(vm)
+    if not live:
+        refuse_managed_save(host, vm)
     if request.mode != "vgpu":
         whole_gpus.refuse_adding_gpus(vm, record, live=live)
     elif live:
@@ -211,6 +214,8 @@ def detach(
     refuse_vgpus_in_other_vms(snapshot, vm, with_slot(snapshot, vm, record))
     if _is_live(vm):
         _refuse_unplugging_display(vm, removed)
+    else:
+        refuse_managed_save(host, vm)
     unproven = unproven_carriers(snapshot, vm, record)
     plan = Plan(change.detach_steps(vm, record, removed, unproven, context.wait_seconds), undo_on_failure=False)
     steps = tuple(s.describe() for s in plan.steps)

@@ -50,6 +50,7 @@ from vgpuctl.operations.guards import (
     require_writable,
 )
 from vgpuctl.operations.guest_setup import changed_setup
+from vgpuctl.operations.leftovers import read_domain_leftovers, refuse_managed_save
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles, with_recorded_fields
 from vgpuctl.operations.plans.facts import refuse_excess_memory
@@ -67,7 +68,6 @@ from vgpuctl.operations.plans.vm_update import (
     update_steps,
     updated_vm_result,
 )
-from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.render_node import other_render_node
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import WriteRecord
@@ -304,12 +304,12 @@ def _build_update(
         allowed = allowed_addresses(snapshot, request.constraints)
         changes = changes.moving([v for v in changes.kept if v.gpu not in allowed])
     if changes.removed or changes.added_profiles:
-        if changes.removed:
-            refuse_managed_save(host, vm)
+        refuse_managed_save(host, vm)
         request = _request_for_added(request, record, changes)
     xml = read_domain_xml(host, vm, dry_run=context.dry_run)
     reserve = request.reserve if "reserve" in fields else record.reserve
-    frees_slots = "reserve" in fields and reserve == "running" and not read_domain_leftovers(host, vm).managed_save
+    is_saved = read_domain_leftovers(host, vm).managed_save
+    frees_slots = "reserve" in fields and reserve == "running" and not is_saved
     freed = changes.kept if frees_slots else ()
     setup: WriteSetup | None = None
     warnings: tuple[str, ...] = ()
@@ -321,6 +321,8 @@ def _build_update(
         driver = read_guest_driver(host, request.guest_driver)
         machine = host.hypervisor.capabilities().arch
         warnings = (*warnings, *check_guest_driver(snapshot, driver, record.vgpus, machine, request.os))
+    if is_saved and fields != {"reserve"}:
+        warnings = (*warnings, f"{vm.name} is saved: it goes on as it was, and the change holds from its next boot on")
     update = VmUpdate(
         snapshot, vm, record, request, fields, changes, xml, reserve, freed, None, topology, setup, driver, warnings
     )
@@ -365,16 +367,6 @@ def must_be_off_error(vm: Vm, what: str, *, can_drain: bool = False) -> InUse:
         vm=vm.name,
         state=str(vm.state),
     )
-
-
-def refuse_managed_save(host: Host, vm: Vm) -> None:
-    """Refuse to remove a vGPU from a VM with a managed save: the saved memory cannot be restored without it."""
-    if read_domain_leftovers(host, vm).managed_save:
-        raise InUse(
-            f"{vm.name} has a managed save, which can be restored only with the vGPUs that it has",
-            hint=f"vgpuctl start-vm {vm.name}, then vgpuctl stop-vm {vm.name}; or virsh managedsave-remove {vm.name}",
-            vm=vm.name,
-        )
 
 
 def _refuse_whole_devices(vm: Vm, record: VmRecord) -> None:

@@ -8,8 +8,7 @@ it. When something cannot be undone, the claims and the domain that record its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_domain
@@ -28,8 +27,8 @@ from vgpuctl.model.hint_commands import stop_command
 from vgpuctl.model.outcome import Progress
 from vgpuctl.observe.claims import is_claim_in_use
 from vgpuctl.operations.steps.claims import TakeClaim
-from vgpuctl.operations.steps.domain import MakePersistent, StartDomain, StopDomain, explain_not_stopped
-from vgpuctl.ports.step import LongStep, Plan, Step
+from vgpuctl.operations.steps.domain import StartDomain, explain_not_stopped
+from vgpuctl.ports.step import LongStep, Plan, Step, StepReport
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -55,10 +54,9 @@ def execute_plan(host: Host, plan: Plan, progress: Progress, earlier_steps: Sequ
             progress.on_step_finish(number, step.describe())
         for number, step in enumerate(plan.steps, start=len(earlier_steps) + 1):
             progress.on_step_start(number, step.describe())
-            if not plan.undo_on_failure and not isinstance(step, StopDomain | MakePersistent):
+            if not plan.undo_on_failure and not step.precedes_off:
                 require_vms_off(host, plan)
-            report = partial(progress.on_step_progress, number, step.describe())
-            notes.append(_perform(host, step, performed, report))
+            notes.append(_perform(host, step, performed, _reporter(progress, number, step.describe())))
             step.verify(host)
             progress.on_step_finish(number, step.describe())
             finished += 1
@@ -109,7 +107,14 @@ def _changed_nothing(failure: VgpuctlError) -> bool:
     return isinstance(failure, (Refused, Temporary)) or getattr(failure, "changed_nothing", False)
 
 
-def _perform(host: Host, step: Step, performed: list[Step], report: Callable[[float], None]) -> str | None:
+def _reporter(progress: Progress, number: int, text: str) -> StepReport:
+    def report(percent: float, detail: str = "") -> None:
+        progress.on_step_progress(number, f"{text}; {detail}" if detail else text, percent)
+
+    return report
+
+
+def _perform(host: Host, step: Step, performed: list[Step], report: StepReport) -> str | None:
     performed.append(step)
     try:
         return step.perform_with_progress(host, report) if isinstance(step, LongStep) else step.perform(host)

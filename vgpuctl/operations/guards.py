@@ -24,6 +24,7 @@ from vgpuctl.errors import (
 from vgpuctl.model import hint_commands
 from vgpuctl.model.caller import Rights
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.migration import SOURCE_ROLES
 from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, RecordState, Vm, VmRecord, VmState
@@ -235,8 +236,9 @@ def refuse_unfinished(vm: Vm, record: VmRecord) -> None:
     """Refuse a VM that is half created or half removed.
 
     Raises:
-        Busy: reconcile finishes it.
+        Busy: reconcile finishes it; a move is finished by who looks at both hosts.
     """
+    refuse_moving(vm, record)
     if record.state is not RecordState.READY:
         raise Busy(
             f"{vm.name} is unfinished: its record says {record.state}",
@@ -244,6 +246,24 @@ def refuse_unfinished(vm: Vm, record: VmRecord) -> None:
             vm=vm.name,
             record=str(record.state),
         )
+
+
+def refuse_moving(vm: Vm, record: VmRecord) -> None:
+    """Refuse a VM that moves from or to another host: that one may have files of it, or none.
+
+    Raises:
+        Busy: who looks at both hosts ends the move.
+    """
+    if (mark := record.migration) is None:
+        return
+    way = "to" if mark.role in SOURCE_ROLES else "from"
+    raise Busy(
+        f"{vm.name} moves {way} {mark.peer}, or that move was interrupted",
+        hint=f"wait for it, or: {hint_commands.end_migration_command(vm, mark.peer)}",
+        vm=vm.name,
+        peer=mark.peer,
+        role=str(mark.role),
+    )
 
 
 def refuse_gpus_in_setup(snapshot: Snapshot, gpus: Iterable[str]) -> None:

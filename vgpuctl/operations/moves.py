@@ -30,6 +30,7 @@ from vgpuctl.operations.guards import (
     require_writable,
     select_one_gpu,
 )
+from vgpuctl.operations.leftovers import read_domain_leftovers
 from vgpuctl.operations.plans.choose import refuse_invalid_host_file
 from vgpuctl.operations.plans.choose_whole import WholeGpuOffer, offer_whole_gpus
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order
@@ -41,7 +42,6 @@ from vgpuctl.operations.plans.moves import (
     plan_room_moves,
     stays_error,
 )
-from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Transaction
 from vgpuctl.operations.unowned import give_place, give_up_place

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.domain_xml import has_no_video, parse_hostdevs
-from vgpuctl.errors import Busy
+from vgpuctl.errors import Busy, InUse
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.results.vms import VmReport
@@ -25,6 +26,7 @@ from vgpuctl.operations.guards import (
     refuse_stuck_gpus,
     refuse_vgpus_in_other_vms,
 )
+from vgpuctl.operations.leftovers import read_domain_leftovers
 from vgpuctl.operations.plans.change import design_hostdev
 from vgpuctl.operations.plans.choose import refuse_unapplied_settings
 from vgpuctl.operations.plans.devices import uses_force_console
@@ -41,6 +43,8 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
+_MAY_BE_SAVED = (None, "saved")
+"""Why a VM with saved memory is off: saved, or not known, as after a boot of the host."""
 
 
 class Redefinition(Value):
@@ -90,8 +94,30 @@ class Redefinition(Value):
         if in_place and not is_drained(self.host, self.vm):
             # else the settings of the command that drained it run, and that may have been killed
             refuse_unapplied_settings(seen, record.vgpus)
+        is_saved = self.vm.stop_reason in _MAY_BE_SAVED and read_domain_leftovers(self.host, self.vm).managed_save
+        if is_saved:
+            self._refuse_other_carriers(record)
         steps = definition_steps(self.host, self.vm, self.record, record, dry_run=self.dry_run)
-        return (*steps, StartDomain(self.vm.name, self.vm.uuid)) if self.start else steps
+        return (*steps, StartDomain(self.vm.name, self.vm.uuid, is_saved)) if self.start else steps
+
+    def _refuse_other_carriers(self, record: VmRecord) -> None:
+        """Refuse a VM with saved memory that would get other functions: libvirt starts it with those that it had.
+
+        Raises:
+            InUse: naming the functions.
+        """
+        now = {v.carrier for v in record.vgpus}
+        lost = [v.carrier for v in self.record.vgpus if v.carrier not in now]
+        if not lost:
+            return
+        name = shlex.quote(self.vm.name)
+        raise InUse(
+            f"{self.vm.name} has saved memory, which goes on only with {', '.join(lost)}, and that is not free",
+            hint=f"vgpuctl list-vgpus shows who has it; virsh managedsave-remove {name} gives the memory up, and "
+            "start-vm then boots the VM elsewhere",
+            vm=self.vm.name,
+            carriers=lost,
+        )
 
     def refuse_changed(self) -> None:
         """Refuse a VM that another command changes or just changed: what seems to block it may be its own vGPU.

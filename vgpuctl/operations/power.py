@@ -25,7 +25,7 @@ from vgpuctl.errors import (
 )
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, Outcome
-from vgpuctl.model.port_values import DomainLeftovers, RebootOutcome
+from vgpuctl.model.port_values import RebootOutcome
 from vgpuctl.model.results.vms import KeptDiskResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmRecord, VmState
@@ -39,6 +39,7 @@ from vgpuctl.operations.guards import (
     refuse_busy_vm,
     refuse_change,
     refuse_changed_vm,
+    refuse_moving,
     refuse_start_between,
     refuse_stuck_gpus,
     refuse_unfinished,
@@ -47,6 +48,7 @@ from vgpuctl.operations.guards import (
     require_writable,
 )
 from vgpuctl.operations.images import refuse_shared_deletion
+from vgpuctl.operations.leftovers import read_domain_leftovers
 from vgpuctl.operations.limits import count_removal
 from vgpuctl.operations.place_and_start import Redefinition, place_and_start
 from vgpuctl.operations.plans.remove import (
@@ -126,20 +128,6 @@ def _report_started(host: Host, vm: Vm) -> Outcome[VmReport] | None:
             warnings = (f"another program started VM {vm.name}", *snapshot.warnings)
             return Outcome(False, vm_result(snapshot, current_vm), warnings=warnings)
     return None
-
-
-def read_domain_leftovers(host: Host, vm: Vm) -> DomainLeftovers:
-    """Return what undefine would remove besides a VM's definition.
-
-    Raises:
-        NotFound: another vgpuctl deleted the VM just now.
-    """
-    try:
-        return host.hypervisor.leftovers(vm.uuid)
-    except LibvirtFailed:
-        if host.hypervisor.find_domain(vm.uuid) is not None:
-            raise
-        raise deleted_meanwhile(vm) from None
 
 
 def reobserve_vm(host: Host, vm: Vm) -> tuple[Snapshot, Vm]:
@@ -253,6 +241,7 @@ def _require_pools(host: Host, record: VmRecord) -> None:
 def _record_of_held(snapshot: Snapshot, vm: Vm) -> VmRecord:
     """Return the record of a VM to delete, with only the vGPUs it has now: other VMs may have the rest."""
     record = own_record(vm, "delete")
+    refuse_moving(vm, record)
     return replace(record, vgpus=with_slot(snapshot, vm, record))
 
 

@@ -25,6 +25,8 @@ from vgpuctl.operations.claim import claims_of_record, drop_ended_work, read_vms
 from vgpuctl.operations.drained_vms import drop_stale_notes, find_abandoned_vms
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.images import refuse_shared_deletion
+from vgpuctl.operations.interrupted_moves import check_moving
+from vgpuctl.operations.leftovers import read_domain_leftovers
 from vgpuctl.operations.plans.change import detach_steps
 from vgpuctl.operations.plans.remove import (
     release_steps,
@@ -33,7 +35,7 @@ from vgpuctl.operations.plans.remove import (
 )
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.vgpus import refuse_unreadable_entries
-from vgpuctl.operations.power import read_domain_leftovers, start_vm, why_not_startable
+from vgpuctl.operations.power import start_vm, why_not_startable
 from vgpuctl.operations.refresh import spare_removal_plan
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.operations.steps.domain import STOPPED_STATES, SetRecordState, find_missing_resources
@@ -261,6 +263,8 @@ def _check_vm(host: Host, snapshot: Snapshot, vm: Vm, *, is_in_progress: bool) -
     claims = claims_of_record(host, vm.name, held_record)
     if any(w.gpu in {v.gpu for v in held_record.vgpus} for w in snapshot.stuck_writes):
         return []
+    if vm.record.migration is not None:
+        return check_moving(host, snapshot, vm, vm.record, vm.record.migration, claims)
     if vm.record.state is not RecordState.READY:
         return _check_unfinished(host, snapshot, vm, vm.record, held_record, claims)
     if vm.record.waiting_vgpus():

@@ -20,11 +20,11 @@ from vgpuctl.model.vm import ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations.attach import LIVE_STATES
 from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, require_writable
+from vgpuctl.operations.leftovers import read_domain_leftovers
 from vgpuctl.operations.plans.chains import find_moved_disk, how_to_merge
 from vgpuctl.operations.plans.facts import check_full_size, is_logical
 from vgpuctl.operations.plans.remove import own_record, refuse_transient_vms
 from vgpuctl.operations.plans.results import vm_result
-from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES

@@ -23,12 +23,12 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DiskRole, ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations.guards import find_vm_to_change, refuse_stuck_gpus, refuse_unfinished, refuse_vgpus_in_other_vms
+from vgpuctl.operations.leftovers import read_domain_leftovers
 from vgpuctl.operations.plans.chains import find_moved_disk, how_to_merge
 from vgpuctl.operations.plans.choose import disk_stem, disk_volume_name
 from vgpuctl.operations.plans.facts import check_pool
 from vgpuctl.operations.plans.remove import describe_leftovers, own_record, refuse_transient_vms
 from vgpuctl.operations.plans.reserve import with_slot
-from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.refresh_disk import CreateSpareDisk, SwitchDisk
 from vgpuctl.operations.steps.storage import StartPool

@@ -25,9 +25,10 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim, HostVgpu, RecordState, UnfinishedFile, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, scope_of_request, scope_of_vm
 from vgpuctl.observe.claims import report_unreadable
-from vgpuctl.operations.change import refuse_managed_save, require_changeable_vm
+from vgpuctl.operations.change import require_changeable_vm
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.guards import require_writable
+from vgpuctl.operations.leftovers import refuse_managed_save
 from vgpuctl.operations.place_and_start import place_and_start
 from vgpuctl.operations.plans.change import ADOPTED_ALIAS_PREFIX
 from vgpuctl.operations.plans.remove import assigned_from_observed, leaked_removal_plan

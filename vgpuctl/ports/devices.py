@@ -12,6 +12,7 @@ from vgpuctl.model.port_values import CommandResult, EccState, FilePermissions, 
 from vgpuctl.model.results.usage import UsageResult
 from vgpuctl.model.usage import ProcessUse, ReaderProgram, UsageSample, UsageTarget
 from vgpuctl.model.usage_history import VgpuHistory
+from vgpuctl.model.vgpu_moves import NvmlMigration, NvmlPairing
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 
 
@@ -61,6 +62,15 @@ class Nvml(Protocol):
 
     def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
         """Return the vGPUs that VMs use on a GPU, with each guest's driver; None where NVML does not report them."""
+
+    def migration(self, address: str) -> NvmlMigration | None:
+        """Return what a move of the vGPUs that VMs use on a GPU would take; None when NVML does not answer for it.
+
+        A driver or library without one of the calls leaves its values out.
+        """
+
+    def pairing(self, address: str, metadata: str) -> NvmlPairing | None:
+        """Return whether a GPU takes a vGPU that NVML of another host describes (base64); None: NVML does not say."""
 
     def nvlink_peers(self, address: str) -> tuple[str, ...] | None:
         """Return the PCI addresses of the GPUs at the other ends of a GPU's active NVLinks, sorted.

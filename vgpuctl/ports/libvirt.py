@@ -9,6 +9,7 @@ from socket import socket
 from typing import Protocol
 
 from vgpuctl.model.deleted_disk import BinnedVolume
+from vgpuctl.model.migration import MigrationProgress, MigrationRequest
 from vgpuctl.model.port_values import (
     DetachOutcome,
     DomainEvent,
@@ -150,6 +151,40 @@ class Hypervisor(Protocol):
         Error 55 when the domain is off, 8 when it has no such disk.
         """
 
+    def migration_blockers(self, uuid: str) -> tuple[str, ...] | None:
+        """Return why QEMU cannot move or save a running domain now, in its words; None: it does not say.
+
+        It is asked with QMP's `query-migrate` (blocked-reasons, QEMU 6.0). libvirt marks the domain as tainted then.
+        """
+
+    def migration_xml(self, uuid: str) -> str:
+        """Return a running domain's definition as another host takes it (VIR_DOMAIN_XML_MIGRATABLE), with secrets."""
+
+    def migrate(self, uuid: str, request: MigrationRequest, report: Callable[[MigrationProgress], int | None]) -> None:
+        """Move a running domain to another host, where it stays paused; return when it is off here, and still defined.
+
+        `report` gets the progress about once a second, and returns a new limit for the time that the VM stands still
+        (in ms), or None. When it raises, the move is ended, the domain runs on here, and the exception is raised.
+
+        After an error nobody but `find_domain` knows where it runs: here, as after most; or here it is paused, since
+        libvirt does not know whether the other host has it; or it is off for the reason `migrated`.
+
+        Raises:
+            LibvirtFailed: libvirt's reason. HostCannot: libvirt did not answer any more.
+        """
+
+    def is_migrating(self, uuid: str) -> bool:
+        """Return whether a domain is being moved away now, for whoever asked for that."""
+
+    def resume(self, uuid: str) -> None:
+        """Have a paused domain run. One that runs is no error."""
+
+    def save(self, uuid: str, report: Callable[[MigrationProgress], int | None]) -> None:
+        """Write a running domain's memory and devices to libvirt's own file; it is off then. `start` goes on from it.
+
+        `report` as for `migrate`; what it returns is ignored.
+        """
+
     def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
         """Return the graphics types ("vnc") that have a password, never a password; None without permission to read."""
 
@@ -232,6 +267,12 @@ class Storage(Protocol):
 
     def create_private_volume(self, pool: str, name: str, data: bytes) -> VolumeInfo:
         """Create a raw volume of mode 0600 with these bytes; an existing name is an error. A failure leaves none."""
+
+    def send_volume(self, pool: str, name: str, target_uri: str, report: Callable[[float], None]) -> None:
+        """Send the content of a volume that nothing uses to the volume of the same pool and name on another host.
+
+        `report` as for `copy_image`; when it raises, that volume holds part of the content.
+        """
 
     def read_private_volume(self, pool: str, name: str) -> bytes:
         """Return the content of a volume that `create_private_volume` made; libvirt's error 50 if it is missing."""

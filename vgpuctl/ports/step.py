@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from vgpuctl.value import Value
 
@@ -19,10 +18,12 @@ class Step(Value, ABC):
     `perform` changes the host and is not repeated. `verify` reads back and raises VerifyFailed when the host does not
     show the intended state. `undo` removes only what `perform` made, only if it still reads as written, and is safe to
     call when `perform` failed half-way or never ran. A step whose class sets `records_owner` records which VM owns the
-    rest: it is kept when a step before it cannot be undone.
+    rest: it is kept when a step before it cannot be undone. One that sets `precedes_off` comes before the VM is off, in
+    a removal that needs it off.
     """
 
     records_owner: ClassVar[bool] = False
+    precedes_off: ClassVar[bool] = False
 
     @abstractmethod
     def describe(self) -> str:
@@ -48,12 +49,23 @@ class Removal(Step):
         """Nothing."""
 
 
+class StepReport(Protocol):
+    """Tells how far a step is."""
+
+    def __call__(self, percent: float, detail: str = "") -> None:
+        """Tell the percentage, and what else people may want to know meanwhile."""
+
+
+def ignore_progress(percent: float, detail: str = "") -> None:
+    """Tell nobody."""
+
+
 class LongStep(Step):
     """A step that may take minutes, such as a copy, and says how far it is."""
 
     @abstractmethod
-    def perform_with_progress(self, host: Host, report: Callable[[float], None]) -> str | None:
-        """Perform the change; `report` gets the percentage, and when it raises, the step stops at once."""
+    def perform_with_progress(self, host: Host, report: StepReport) -> str | None:
+        """Perform the change; `report` gets how far it is, and when it raises, the step stops at once."""
 
 
 class Plan(Value):

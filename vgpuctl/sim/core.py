@@ -66,6 +66,8 @@ class Core:
         self.machine_id = ""
         self.digest = ""
         self.lock_held: Callable[[], bool] = lambda: False
+        self.open_peer: Callable[[str], Core] | None = None
+        """Opens another simulated host by the address that a VM is sent to."""
         self.call_lock = threading.RLock()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(directory, 0o700)

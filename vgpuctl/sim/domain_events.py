@@ -150,6 +150,10 @@ class DomainHistory:
 
     def _read_record(self, name: str, uuid: str, *values: object) -> tuple[DomainEventKind | None, str | None]:
         match name:
+            case "domain" if values[2:] == (False,):
+                self._transient.add(uuid)
+                self._names[uuid] = str(values[0])
+                return None, None
             case "domain":
                 is_new = uuid not in self._names or uuid in self._transient
                 self._transient.discard(uuid)
@@ -163,13 +167,12 @@ class DomainHistory:
                 return DomainEventKind.UNDEFINED, "removed"
             case "run":
                 self._running.add(uuid)
-                return DomainEventKind.STARTED, "booted"
+                return DomainEventKind.STARTED, str(values[4]) if len(values) > 4 else "booted"
             case "off" if uuid in self._running:
                 self._stop(uuid)
                 return DomainEventKind.STOPPED, str(values[0]) if values and values[0] else "shutdown"
             case "halt":
-                is_crash = values[0] == VmState.CRASHED
-                return (DomainEventKind.CRASHED, "panicked") if is_crash else (DomainEventKind.SUSPENDED, "I/O error")
+                return _read_halt(str(values[0]), values[1] if len(values) > 1 else None)
             case "resets":
                 return DomainEventKind.REBOOTED, None
             case _ if name in _CHANGES:
@@ -181,6 +184,15 @@ class DomainHistory:
         if uuid in self._transient:
             self._transient.discard(uuid)
             self._names.pop(uuid, None)
+
+
+def _read_halt(state: str, reason: object) -> tuple[DomainEventKind, str]:
+    """Return the event of a guest that stops, or goes on, without its domain being off."""
+    if state == VmState.CRASHED:
+        return DomainEventKind.CRASHED, "panicked"
+    if state == VmState.RUNNING:
+        return DomainEventKind.RESUMED, "unpaused"
+    return DomainEventKind.SUSPENDED, "I/O error" if reason is None else str(reason)
 
 
 def list_domains(state: State) -> tuple[DomainStatus, ...]:

@@ -41,6 +41,12 @@ CALLS = (
     "destroy",
     "reboot",
     "reset",
+    "migration-blockers",
+    "migrate",
+    "migrate-in",
+    "is-migrating",
+    "resume",
+    "save",
     "network",
     "redefine",
     "attach-device",
@@ -61,6 +67,8 @@ CALLS = (
     "bin-volumes",
     "unbin-volume",
     "purge-volume",
+    "send-volume",
+    "receive-volume",
     "copy-image",
     "resize-volume",
     "resize-disk",
@@ -68,7 +76,7 @@ CALLS = (
 )
 """The values that `on` may have in a scenario."""
 
-KINDS = ("error", "lost", "park", "pending")
+KINDS = ("error", "lost", "park", "pending", "unknown")
 DEFAULT_CODE = 1
 
 

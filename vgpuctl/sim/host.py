@@ -56,6 +56,7 @@ SCENARIOS = (
     "empty",
 )
 """The built-in scenarios."""
+URI_PREFIX = "sim:"
 MAX_SCENARIO_BYTES = 1 << 20
 """The largest scenario file that is read."""
 SCENARIO_DIRECTORY = Path(__file__).parent / "scenarios"
@@ -72,6 +73,7 @@ class SimHost:
         self._core = core
         self._text = text
         self._file = file
+        core.open_peer = open_peer
         self.name = core.name
         self.sysfs = SimSysfs(core)
         self.nvml = SimNvml(core)
@@ -95,6 +97,11 @@ class SimHost:
     def machine_id(self) -> str:
         """The host's /etc/machine-id."""
         return self._core.machine_id
+
+    @property
+    def migration_uri(self) -> str:
+        """The address by which another simulated host sends a VM here, wherever the state is."""
+        return f"{URI_PREFIX}{self._core.directory}"
 
     @property
     def title(self) -> str:
@@ -191,6 +198,23 @@ def open_host(scenario: str, *, state_dir: Path | None = None, lock_held: Callab
     if lock_held is not None:
         host.lock_held = lock_held
     return host
+
+
+def open_peer(uri: str) -> Core:
+    """Open the host that a VM is sent to: `sim:SCENARIO` as on the command line, or `sim:DIRECTORY` of its state.
+
+    Raises:
+        VgpuctlError: there is no such host, or its state cannot be used.
+    """
+    scenario = uri.removeprefix(URI_PREFIX)
+    if not uri.startswith(URI_PREFIX):
+        raise NotFound(f"'{uri}' is not the address of a simulated host", hint="write it as sim:SCENARIO")
+    directory = Path(scenario)
+    if directory.is_absolute() and (directory / "journal").is_file():
+        core = Core(scenario, directory)
+        core.read_state()
+        return core
+    return open_host(scenario)._core
 
 
 def reset_host(scenario: str, *, state_dir: Path | None = None) -> SimHost:

@@ -21,11 +21,12 @@ from vgpuctl.model.port_values import (
     NetworkInfo,
 )
 from vgpuctl.model.vm import VmState
-from vgpuctl.sim import domain_xml, drm, guest_host, hostdevs
+from vgpuctl.sim import domain_xml, guest_host, starting
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.guest_access import SimGuestAccess, boots_a_system
 from vgpuctl.sim.hotplug import SimHotplug
 from vgpuctl.sim.machine import version_number
+from vgpuctl.sim.migration import SimMigration, SimMoves
 from vgpuctl.sim.objects import RunningDomain, SimDomain
 from vgpuctl.sim.refusals import (
     VirError,
@@ -42,7 +43,7 @@ EMULATOR_PREFIX = "/usr/bin/qemu-system-"
 
 
 @serialize_calls
-class SimHypervisor(SimHotplug, SimGuestAccess):
+class SimHypervisor(SimHotplug, SimGuestAccess, SimMigration, SimMoves):
     """libvirt's domains and networks on the simulated host."""
 
     def __init__(self, core: Core) -> None:
@@ -99,17 +100,21 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
         with read_call(self._core, "leftovers", uuid) as state:
             domain = _require_domain(state, uuid)
         element = domain_xml.parse(domain.xml)
-        return DomainLeftovers(nvram=domain_xml.nvram_path(element, domain.name), tpm=domain_xml.has_tpm(element))
+        return DomainLeftovers(
+            nvram=domain_xml.nvram_path(element, domain.name),
+            tpm=domain_xml.has_tpm(element),
+            managed_save=domain.saved is not None,
+        )
 
     def network(self, name: str) -> NetworkInfo | None:
         """Return one network by name."""
         with read_call(self._core, "network", name):
-            return next((one for one in self._networks() if one.name == name), None)
+            return next((one for one in starting.find_networks(self._core.machine) if one.name == name), None)
 
     def networks(self) -> tuple[NetworkInfo, ...]:
         """Return every network, sorted by name."""
         with read_call(self._core, "networks"):
-            return tuple(sorted(self._networks(), key=lambda one: one.name))
+            return tuple(sorted(starting.find_networks(self._core.machine), key=lambda one: one.name))
 
     # ----------------------------------------------------------------- guest
 
@@ -184,7 +189,7 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
     # --------------------------------------------------------------- running
 
     def start(self, uuid: str) -> None:
-        """Start a defined domain, or fail with the error of libvirt, VFIO or QEMU."""
+        """Start a defined domain, from saved memory if it has any, or fail with the error of libvirt, VFIO or QEMU."""
         with write_call(self._core, "start", self._domain_name(uuid)) as change:
             state = self._core.state
             domain = _require_domain(state, uuid)
@@ -192,17 +197,13 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
                 raise VirError(
                     VirErrorNumber.OPERATION_INVALID, "Requested operation is not valid: domain is already running"
                 )
-            element = domain_xml.parse(domain.xml)
-            self._check_networks(domain_xml.find_networks(element))
-            self._check_disks(state, domain_xml.find_disk_paths(element))
-            if element.get("type") == "kvm" and not self._core.machine.scenario["libvirt"]["kvm"]:
-                raise VirError(VirErrorNumber.CONFIG_UNSUPPORTED, "could not access KVM kernel module")
-            guest_host.require_guest_host(state, element, self._core.machine.libvirt_version)
-            drm.require_render_node(state, element)
-            host_devices = domain_xml.parse_hostdevs(element)
-            taken = hostdevs.prepare_hostdevs(state, domain.name, host_devices)
-            hostdevs.require_displays(state, domain_xml.find_displays(element))
-            carriers = [device.carrier for device in host_devices]
+            saved = domain.saved
+            element = domain_xml.parse(domain.xml if saved is None else saved.xml)
+            carriers, taken = starting.check_start(state, domain.name, element)
+            if saved is not None:
+                change.add("run", uuid, state.next_pid, carriers, taken, saved.xml, "restored")
+                change.records += [["halt", uuid, saved.state, "restored"]] if saved.state != "running" else []
+                return
             live_xml = (domain_xml.unparse(element),) if domain_xml.add_live_aliases(element) else ()
             change.add("run", uuid, state.next_pid, carriers, taken, *live_xml)
 
@@ -261,32 +262,6 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
         )
         self._domain_infos[domain.uuid] = (domain.xml, (live, pid), info)
         return info
-
-    def _networks(self) -> list[NetworkInfo]:
-        scenario = self._core.machine.scenario
-        return [NetworkInfo(one["name"], one["active"], one.get("forward")) for one in scenario["networks"]]
-
-    def _check_networks(self, names: tuple[str, ...]) -> None:
-        states = {one.name: one.active for one in self._networks()}
-        for name in names:
-            if name not in states:
-                raise VirError(VirErrorNumber.NO_NETWORK, f"Network not found: no network with matching name '{name}'")
-            if not states[name]:
-                raise VirError(
-                    VirErrorNumber.OPERATION_INVALID,
-                    f"Requested operation is not valid: network '{name}' is not active",
-                )
-
-    @staticmethod
-    def _check_disks(state: State, paths: tuple[str, ...]) -> None:
-        for path in paths:
-            current: str | None = path
-            while current is not None:
-                file = state.find_file(current)
-                if file is None or file.problem is not None:
-                    problem = "Permission denied" if file is not None else "No such file or directory"
-                    raise VirError(VirErrorNumber.SYSTEM_ERROR, f"Cannot access storage file '{current}': {problem}")
-                current = file.base
 
 
 def _require_domain(state: State, uuid: str) -> SimDomain:

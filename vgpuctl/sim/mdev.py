@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 
+from vgpuctl.sim import mtgpu
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimFunction, SimGpu, SimType
 from vgpuctl.sim.mixed_size import count_available_on, placement_records
@@ -133,6 +134,8 @@ def _mdev_directory(state: State, mdev: SimMdev) -> DirectoryNode:
                     show=lambda: f"{_placement_text(state, mdev)}\n", store=partial(_write_placement, state, gpu, mdev)
                 )
             nodes["nvidia"] = fixed_directory(nvidia_files)
+        if state.driver(function) == mtgpu.MODULE:
+            nodes.update(mtgpu.vgpu_nodes(state, mdev))
         return nodes
 
     return DirectoryNode(build, find_child=lambda name: type_link if name == "mdev_type" else build().get(name))

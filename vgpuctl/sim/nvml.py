@@ -11,8 +11,9 @@ from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlStatus, NvmlVgpuType
+from vgpuctl.model.vgpu_moves import NvmlMigration, NvmlPairing
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
-from vgpuctl.sim import mig, mixed_size, vgpu_scheduler
+from vgpuctl.sim import mig, mixed_size, vgpu_moves, vgpu_scheduler
 from vgpuctl.sim.core import Core, FaultInjected, StateChange, serialize_calls
 from vgpuctl.sim.machine import SimGpu, SimType
 from vgpuctl.sim.refusals import NOT_SUPPORTED, NvmlError, raise_nvml_error
@@ -74,6 +75,16 @@ class SimNvml:
             for carrier in running.carriers
             if carrier in vgpus
         )
+
+    def migration(self, address: str) -> NvmlMigration | None:
+        """Return what a move of a GPU's vGPUs would take."""
+        gpu = self._find_gpu(address)
+        return None if gpu is None else vgpu_moves.read_migration(self._core.state, gpu)
+
+    def pairing(self, address: str, metadata: str) -> NvmlPairing | None:
+        """Return whether a GPU takes a vGPU of another host."""
+        gpu = self._find_gpu(address)
+        return None if gpu is None else vgpu_moves.read_pairing(self._core.state, gpu, metadata)
 
     def nvlink_peers(self, address: str) -> tuple[str, ...] | None:
         """Return the GPUs at the other ends of a GPU's NVLinks, as the scenario has them."""

@@ -22,6 +22,14 @@ class SimMdev:
 
 
 @dataclass(slots=True)
+class SavedMemory:
+    """The memory of a domain in libvirt's own file (managed save): its definition and state when it was saved."""
+
+    xml: str
+    state: str
+
+
+@dataclass(slots=True)
 class SimDomain:
     """A domain. One that is not persistent disappears when it stops. `stop_reason`: why it is off; None: not known."""
 
@@ -30,6 +38,7 @@ class SimDomain:
     xml: str
     persistent: bool = True
     stop_reason: str | None = None
+    saved: SavedMemory | None = None
 
 
 @dataclass(slots=True)
@@ -37,6 +46,7 @@ class RunningDomain:
     """A running domain: its process, its XML at the start, its devices, and the drivers that they had before.
 
     `resets`: how often it was reset or its guest rebooted. `state`: what libvirt says it is; "paused", for example.
+    `moved_by`: the process that moves it to another host, or 0.
     """
 
     uuid: str
@@ -47,6 +57,7 @@ class RunningDomain:
     previous_drivers: dict[str, str | None]
     resets: int = 0
     state: str = "running"
+    moved_by: int = 0
 
 
 @dataclass(slots=True)

@@ -48,6 +48,13 @@ _LIBVIRT_CALLS = {
     "guest-addresses": ("virDomainInterfaceAddresses", "cannot read the addresses of VM {}"),
     "agent-command": ("virDomainQemuAgentCommand", "cannot ask the guest agent of VM {}"),
     "open-channel": ("virDomainOpenChannel", "cannot open a channel of VM {}"),
+    "migration-blockers": ("virDomainQemuMonitorCommand", "cannot ask what blocks the migration of VM {}"),
+    "migration-xml": ("virDomainGetXMLDesc", "cannot read the definition of VM {}"),
+    "migrate": ("virDomainMigrateToURI3", "cannot move VM {}"),
+    "migrate-in": ("virDomainMigrateToURI3", "cannot move VM {}"),
+    "is-migrating": ("virDomainGetJobStats", "cannot read the job of VM {}"),
+    "resume": ("virDomainResume", "cannot resume VM {}"),
+    "save": ("virDomainManagedSave", "cannot save VM {}"),
     "graphics-passwords": ("virDomainGetXMLDesc", "cannot read the console of VM {}"),
     "pool": ("virStoragePoolLookupByName", "cannot look up storage pool {}"),
     "pools": ("virConnectListAllStoragePools", "cannot list storage pools"),
@@ -60,6 +67,8 @@ _LIBVIRT_CALLS = {
     "put-volume": ("virStorageVolCreateXML", "cannot create volume {}"),
     "read-volume": ("virStorageVolDownload", "cannot read volume {}"),
     "rewrite-volume": ("virStorageVolUpload", "cannot write volume {}"),
+    "send-volume": ("virStorageVolUpload", "cannot send volume {}"),
+    "receive-volume": ("virStorageVolUpload", "cannot send volume {}"),
     "copy-image": ("qemu-img convert", "cannot copy an image to {}"),
     "resize-volume": ("virStorageVolResize", "cannot resize volume {}"),
     "resize-disk": ("virDomainBlockResize", "cannot resize a disk of VM {}"),
@@ -94,6 +103,7 @@ class KernelRefusal(Enum):
     TYPE_REFUSED = (errno.EIO, "the resource manager does not let this type be made here now")
     TYPE_IN_USE = (errno.EPERM, "a VM uses the VF")
 
+    MTGPU_NO_SAVE = (errno.EINVAL, "no word that mtgpu knows, no VM, or overcommitted memory")
     PARAMS_IN_USE = (errno.EPERM, "a VM uses the vGPU")
     PARAMS_TOO_LONG = (errno.E2BIG, "more than the plugin takes")
     PARAMS_NO_VGPU = (errno.ENXIO, "the VF has no vGPU")
@@ -170,6 +180,7 @@ class VirErrorNumber(IntEnum):
     OPERATION_INVALID = 55
     CONFIG_UNSUPPORTED = 67
     ARGUMENT_UNSUPPORTED = 74
+    OPERATION_UNSUPPORTED = 84
     AGENT_UNRESPONSIVE = 86
     STORAGE_VOL_EXIST = 90
     XML_INVALID_SCHEMA = 92

@@ -303,6 +303,8 @@ def _read_fault(value: YamlValue) -> dict[str, Any]:
         value.reject("only a sysfs-write can be parked in the kernel")
     if kind == "pending" and call != "nvml-set-mig":
         value.reject("only an nvml-set-mig can be pending until the GPU is reset")
+    if kind == "unknown" and call != "migrate":
+        value.reject("only the outcome of a migrate can be unknown")
     if errno_value is not None and not call.startswith("sysfs"):
         errno_value.reject("only sysfs calls have an errno; libvirt's have a code")
     if mapping.get("times") is not None and mapping.get("nth") is not None:

@@ -11,6 +11,7 @@ import posixpath
 from dataclasses import dataclass, field
 from typing import Any
 
+from vgpuctl.sim.domain_replay import DomainReplay
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import Machine, SimFunction
 from vgpuctl.sim.objects import BlockedWrite, Partitions, RunningDomain, SimDomain, SimFile, SimMdev, SimPool
@@ -21,7 +22,7 @@ FIRST_IOMMU_GROUP = 4000
 
 
 @dataclass(eq=False)
-class State:
+class State(DomainReplay):
     """Everything that changes. `generation` counts the changes, and readers use it as a cache key."""
 
     machine: Machine
@@ -238,81 +239,6 @@ class State:
         """Set how many compute and memory partitions an AMD GPU has."""
         self.gim_modes[address] = (compute, memory)
 
-    def _on_domain(self, uuid: str, name: str, xml: str) -> None:
-        former = self.domains.get(uuid)
-        self.domains[uuid] = SimDomain(uuid, name, xml, stop_reason=former.stop_reason if former else None)
-        self.uuids_by_name[name] = uuid
-
-    def _on_splice(self, uuid: str, start: int, end: int, text: str) -> None:
-        domain = self.domains[uuid]
-        domain.xml = domain.xml[:start] + text + domain.xml[end:]
-
-    def _on_splice_live(self, uuid: str, start: int, end: int, text: str) -> None:
-        running = self.running[uuid]
-        running.xml = running.xml[:start] + text + running.xml[end:]
-
-    def _on_transient(self, uuid: str) -> None:
-        self.domains[uuid].persistent = False
-
-    def _on_undefine(self, uuid: str) -> None:
-        domain = self.domains.pop(uuid, None)
-        if domain is not None:
-            self.uuids_by_name.pop(domain.name, None)
-
-    def _on_run(
-        self, uuid: str, pid: int, carriers: list[str], previous_drivers: dict[str, str | None], xml: str | None = None
-    ) -> None:
-        domain = self.domains[uuid]
-        for address in previous_drivers:
-            self._on_driver(address, "vfio-pci")
-        self.running[uuid] = RunningDomain(
-            uuid, domain.name, pid, xml if xml is not None else domain.xml, tuple(carriers), dict(previous_drivers)
-        )
-        self.carrier_users.update((carrier, uuid) for carrier in carriers)
-        self.next_pid = max(self.next_pid, pid + 1)
-
-    def _on_off(self, uuid: str, reason: str | None = None) -> None:
-        """Stop a domain, for libvirt's reason; old journals have none."""
-        running = self.running.pop(uuid, None)
-        if running is None:
-            return
-        for carrier in running.carriers:
-            self.carrier_users.pop(carrier, None)
-        for address, driver in running.previous_drivers.items():
-            self._on_driver(address, driver)
-        domain = self.domains.get(uuid)
-        if domain is None:
-            return
-        domain.stop_reason = reason
-        if not domain.persistent:
-            self._on_undefine(uuid)
-
-    def _on_resets(self, uuid: str, number: int) -> None:
-        self.running[uuid].resets = number
-
-    def _on_halt(self, uuid: str, state: str) -> None:
-        """Stop a guest without its domain being off, as QEMU does at a full disk ("paused")."""
-        self.running[uuid].state = state
-
-    def _on_plug(self, uuid: str, carrier: str, previous_drivers: dict[str, str | None], xml: str) -> None:
-        """Add a device to a running domain."""
-        running = self.running[uuid]
-        for address in previous_drivers:
-            self._on_driver(address, "vfio-pci")
-        running.previous_drivers.update(previous_drivers)
-        running.carriers = (*running.carriers, carrier)
-        running.xml = xml
-        self.carrier_users[carrier] = uuid
-
-    def _on_unplug(self, uuid: str, carrier: str, xml: str) -> None:
-        """Remove a device from a running domain."""
-        running = self.running[uuid]
-        running.carriers = tuple(c for c in running.carriers if c != carrier)
-        running.xml = xml
-        self.carrier_users.pop(carrier, None)
-        if carrier in running.previous_drivers:
-            self._on_driver(carrier, running.previous_drivers.pop(carrier))
-
     def _on_pool(
         self, name: str, path: str, active: bool, kind: str = "dir", capacity: int | None = None, used: int = 0
     ) -> None:
@@ -375,13 +301,7 @@ class State:
         journal += [["type", *item] for item in self.vf_types.items()]
         journal += [["params", *item] for item in self.vf_params.items()]
         journal += self.partitions.records()
-        for domain in self.domains.values():
-            journal.append(["domain", domain.uuid, domain.name, domain.xml])
-        for run in self.running.values():
-            journal.append(["run", run.uuid, run.pid, list(run.carriers), run.previous_drivers, run.xml])
-        journal += [["resets", run.uuid, run.resets] for run in self.running.values() if run.resets]
-        journal += [["halt", run.uuid, run.state] for run in self.running.values() if run.state != "running"]
-        journal += [["transient", domain.uuid] for domain in self.domains.values() if not domain.persistent]
+        journal += self.domain_records()
         for pool in self.pools.values():
             journal.append(["pool", pool.name, pool.path, pool.active, pool.kind, pool.capacity, pool.used])
         journal += [file_record(file) for file in self.files.values()]

@@ -20,6 +20,7 @@ from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.objects import SimFile, SimPool
 from vgpuctl.sim.refusals import VirError, VirErrorNumber, read_call, write_call
 from vgpuctl.sim.state import State, file_record
+from vgpuctl.sim.volume_sending import SimVolumeSending
 
 EMPTY_QCOW2_BYTES = 200 << 10
 """The disk space of an empty qcow2 image."""
@@ -28,7 +29,7 @@ EXTENT_BYTES = 4 << 20
 
 
 @serialize_calls
-class SimStorage:
+class SimStorage(SimVolumeSending):
     """libvirt's pools, and the images that the scenario lists. It never reads files of the real machine."""
 
     def __init__(self, core: Core) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory and migration of Intel's VFs, overcommitted memory of Moore Threads' cards, and both makers' schedulers."""
+"""Memory of Intel's VFs, overcommitted memory of Moore Threads' cards, and both makers' schedulers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from tests.unit.operations.test_mtgpu_scheduler import MTT, TEN, mtt, write
 from tests.unit.operations.test_xe_scheduler import EIGHT, ON, card, mode
 from vgpuctl.errors import HostCannot
 from vgpuctl.operations.diagnose import diagnose
-
-XE_VFIO = "/sys/bus/pci/drivers/xe-vfio-pci"
 
 
 def finding(ports, check):
@@ -45,16 +43,6 @@ def test_a_scheduler_of_xe_that_does_not_run_is_found_and_needs_no_drain(tmp_pat
     assert "unknown (vf1 and the host (pf) differ" in " ".join(row.evidence)
 
 
-@pytest.mark.parametrize(("loaded", "text"), [(False, "cannot migrate"), (True, "can migrate, is loaded")])
-def test_whether_vfs_can_migrate_follows_from_the_driver(tmp_path, loaded, text):
-    host = card(tmp_path)
-
-    def listdir(path):
-        return ("bind",) if loaded and path == XE_VFIO else host.ports.sysfs.listdir(path)
-
-    assert text in seen(with_calls(host.ports, "sysfs", listdir=listdir), "vf-migration")[1]
-
-
 def test_hosts_without_such_cards_read_nothing_for_it(tmp_path):
     host = open_sim_host(tmp_path)
     paths = []
@@ -68,8 +56,8 @@ def test_hosts_without_such_cards_read_nothing_for_it(tmp_path):
 
     sysfs = host.ports.sysfs
     ports = with_calls(host.ports, "sysfs", read=record(sysfs.read), listdir=record(sysfs.listdir))
-    assert {seen(ports, check)[0] for check in ("vf-memory", "vf-migration", "overcommit")} == {"not-applicable"}
-    assert not [path for path in paths if "xe-vfio" in path or "mtgpu" in path or "sriov_admin" in path]
+    assert {seen(ports, check)[0] for check in ("vf-memory", "overcommit")} == {"not-applicable"}
+    assert not [path for path in paths if "mtgpu" in path or "sriov_admin" in path]
 
 
 @pytest.mark.parametrize(

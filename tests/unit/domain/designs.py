@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from vgpuctl.config.arguments import HUGEPAGES_KIB
 from vgpuctl.model.desktop import MAX_COUNT, DesktopMark
 from vgpuctl.model.gpu import Backend
+from vgpuctl.model.migration import MigrationMark, MigrationRole
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, Nic, RecordState, VmRecord
 from vgpuctl.value import replace
@@ -162,9 +163,20 @@ marks = st.builds(
     dirty=st.booleans(),
     user=st.none() | names_of_people,
 )
+SETTLED = [state for state in RecordState if state is not RecordState.MOVING]
+"""The states of records without a move."""
+moves = st.builds(
+    MigrationMark,
+    id=text,
+    role=st.sampled_from(MigrationRole),
+    peer=text,
+    peer_machine_id=text,
+    copies_disks=st.booleans(),
+    is_offline=st.booleans(),
+)
 records = st.builds(
     VmRecord,
-    state=st.sampled_from(RecordState),
+    state=st.sampled_from(SETTLED),
     vm_uuid=text,
     machine_id=text,
     vgpus=st.lists(assigned, max_size=3).map(tuple),
@@ -172,6 +184,7 @@ records = st.builds(
     request_json=text,
     reserve=text,
 ) | marks.map(lambda mark: VmRecord(RecordState.READY, UUID, MACHINE, (), (), "{}", desktop=mark))
+records |= moves.map(lambda move: VmRecord(RecordState.MOVING, UUID, MACHINE, (), (), "{}", migration=move))
 
 
 models = st.sampled_from(("virtio", "e1000e"))
@@ -211,7 +224,7 @@ def designs(draw: st.DrawFn) -> DomainDesign:
         hostdevs=hostdevs,
         hotplug_slots=draw(st.integers(0, 16)),
         boot=draw(st.sampled_from((("hd",), ("cdrom", "hd"), ("network",), ("hd", "cdrom", "network")))),
-        record=VmRecord(draw(st.sampled_from(RecordState)), uuid, MACHINE, vgpus, (), draw(text)),
+        record=VmRecord(draw(st.sampled_from(SETTLED)), uuid, MACHINE, vgpus, (), draw(text)),
         pinned_cpus=draw(st.sampled_from(("", "3", "0-7,9"))),
         memory_nodes=draw(st.sampled_from(("", "1", "0-1"))),
         settings=(("hugepages", hugepages),) if hugepages != "none" else (),

@@ -16,7 +16,8 @@ from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.record import UnfinishedExchange, parse_record, record_from_xml, record_to_xml
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.desktop import DesktopMark
-from vgpuctl.model.vm import AssignedVgpu, VmRecord
+from vgpuctl.model.migration import MigrationMark, MigrationRole
+from vgpuctl.model.vm import AssignedVgpu, RecordState, VmRecord
 from vgpuctl.value import field_names, replace
 
 GOOD = record_to_xml(vendor_vf().record)
@@ -51,7 +52,7 @@ def test_a_record_marks_an_adopted_vm_and_the_default_is_created_by_vgpuctl() ->
     assert record_from_xml(record_to_xml(adopted)) == adopted
     assert set(field_names(VmRecord)) == {
         "state", "vm_uuid", "machine_id", "vgpus", "disks", "request_json", "reserve", "created_vm", "account",
-        "generation", "should_run", "desktop",
+        "generation", "should_run", "desktop", "migration",
     }, "a new field must be written and read too"  # fmt: skip
 
 
@@ -231,3 +232,32 @@ def test_a_doubtful_mark_makes_the_record_unreadable(was: str, now: str, why: st
     assert MARKED.count(was) == 1
     with pytest.raises(ValueError, match=re.escape(why)):
         record_from_xml(MARKED.replace(was, now))
+
+
+MOVE = MigrationMark("m-1", MigrationRole.LEAVING, "gpu02", "b" * 32, copies_disks=True, is_offline=True)
+MOVING = record_to_xml(replace(vendor_vf().record, state=RecordState.MOVING, migration=MOVE))
+
+
+def test_a_move_is_marked_and_no_other_vm() -> None:
+    assert "migration" not in GOOD
+    assert record_from_xml(GOOD).migration is None
+    words = f'id="m-1" role="leaving" peer="gpu02" peer-machine-id="{"b" * 32}" copies-disks="yes" offline="yes"'
+    assert f"<migration {words}/>" in MOVING
+    assert record_from_xml(MOVING).migration == MOVE
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "why"),
+    [
+        ('role="leaving"', 'role="gone"', "'gone' is not a valid MigrationRole"),
+        ('id="m-1"', "", "migration has no id"),
+        ('peer="gpu02"', "", "migration has no peer"),
+        ('state="moving"', 'state="ready"', "state is ready, and it has a migration"),
+        ("<migration", "<spec/><other", "state is moving, and it has no migration"),
+        ("<spec", '<migration id="a" role="arrived" peer="b" peer-machine-id="c"/><spec', "more than one migration"),
+    ],
+)
+def test_a_doubtful_move_makes_the_record_unreadable(was: str, now: str, why: str) -> None:
+    assert MOVING.count(was) == 1
+    with pytest.raises(ValueError, match=re.escape(why)):
+        record_from_xml(MOVING.replace(was, now))

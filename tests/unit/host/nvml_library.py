@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-from tests.unit.host.nvml_parts import GUESTS, INSTANCE_SCHEDULERS, MIG, NVLINK, PLACEMENTS
+from tests.unit.host.nvml_parts import GUESTS, INSTANCE_SCHEDULERS, MIG, MOVES, NVLINK, PLACEMENTS
 
 ADDRESS = "0000:3b:00.0"
 LIBRARY = r"""
@@ -119,7 +119,7 @@ def run(directory, program, *words, flags=(), driver="550.144.02", init=0):
     """Run a program in a separate process that loads this library; return (its output, calls)."""
     log = directory / "log"
     log.write_text("")
-    (directory / "nvml.c").write_text(LIBRARY + MIG + PLACEMENTS + INSTANCE_SCHEDULERS + GUESTS + NVLINK)
+    (directory / "nvml.c").write_text(LIBRARY + MIG + PLACEMENTS + INSTANCE_SCHEDULERS + GUESTS + NVLINK + MOVES)
     answers = () if any("STRICT" in flag for flag in flags) else ("-DSTRICT=",)
     answers += () if any("ANSWER" in flag for flag in flags) else ("-DANSWER=0",)
     answers += () if any("MEMORY" in flag for flag in flags) else ("-DMEMORY=40960ULL",)

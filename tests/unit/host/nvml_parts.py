@@ -195,3 +195,34 @@ int nvmlVgpuInstanceGetVmDriverVersion(u one, char *version, u size) {
 #endif
 #endif
 """
+
+MOVES = r"""
+#ifdef MOVES
+#define OPAQUE 300
+typedef struct { u version, revision, state; char guest[80], host[80]; u reserved[6], caps, range, size; } vgpu_head;
+typedef struct { u version; unsigned long size; } state_size;
+static int blob(char *to, u *size, u of) {
+    u whole = sizeof(vgpu_head) + OPAQUE;
+    vgpu_head head = {3, 1};
+    if (!to || *size < whole) { *size = whole; return INSUFFICIENT_SIZE; }
+    head.size = OPAQUE;
+    memcpy(to, &head, sizeof head);
+    memset(to + sizeof head, 0x40 + of, OPAQUE);
+    *size = whole; return SUCCESS; }
+int nvmlDeviceGetVgpuCapabilities(void *h, u which, u *to) {
+    *to = which == 3 ? 5800 : which == 4 ? 0 : which == 5; return SUCCESS; }
+int nvmlVgpuInstanceGetMdevUUID(u one, char *id, u size) {
+    strcpy(id, "BBBBBBBB-0000-4000-8000-000000000001"); return one == 2 ? 3 : SUCCESS; }
+int nvmlVgpuInstanceGetType(u one, u *kind) { *kind = 468; return SUCCESS; }
+#ifndef OLD
+int nvmlVgpuInstanceGetRuntimeStateSize(u one, state_size *to) {
+    to->size = 5ULL << 30; return to->version == 0x1000010 ? SUCCESS : 25; }
+int nvmlVgpuInstanceGetMetadata(u one, char *to, u *size) { return blob(to, size, one); }
+int nvmlDeviceGetVgpuMetadata(void *h, char *to, u *size) { return blob(to, size, 0); }
+int nvmlGetVgpuCompatibility(char *vgpu, char *gpu, u *to) {
+    if (gpu[sizeof(vgpu_head)] != 0x40) return 2;
+    to[0] = MOVES & 0xff; to[1] = MOVES >> 8;
+    return ((vgpu_head *)vgpu)->size == OPAQUE ? SUCCESS : 2; }
+#endif
+#endif
+"""

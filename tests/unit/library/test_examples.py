@@ -20,7 +20,7 @@ PAGE = ROOT / "docs/reference/library.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 PRINTED = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
 OTHER_NAMES = {"advise": "advise_workload", "export": "export_host", "import": "import_host"}
-NOT_CALLS = ("agent", "controller", "events", "sim", "completion", "print-helper")
+NOT_CALLS = ("agent", "controller", "events", "sim", "completion", "migration-call", "print-helper")
 
 
 def test_there_are_ten() -> None:

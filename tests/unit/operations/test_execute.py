@@ -21,6 +21,7 @@ class Step:
     """A step that logs each call, and fails where the test wants it."""
 
     records_owner = False
+    precedes_off = False
     name: str
     log: Any
     fails: Any = None

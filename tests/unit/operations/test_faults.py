@@ -23,7 +23,8 @@ from vgpuctl.ports.host import Host
 VENDOR_VF = "version: 1\ngpus:\n  - {model: A100, vfs: {total: 2, enabled: 2}}\n"
 MDEV_PF = "version: 1\ngpus:\n  - {model: T4, profiles: [T4-2Q, T4-4Q]}\n"
 MDEV_VF = (
-    'version: 1\nkernel: "5.14.0"\ngpus:\n  - {model: A16, profiles: [A16-2Q, A16-4Q], vfs: {total: 2, enabled: 2}}\n'
+    'version: 1\nkernel: "5.14.0.el9"\n'
+    + "gpus:\n  - {model: A16, profiles: [A16-2Q, A16-4Q], vfs: {total: 2, enabled: 2}}\n"
 )
 HOSTS = {"vendor-vf": (VENDOR_VF, "A100-4C"), "mdev-pf": (MDEV_PF, "T4-2Q"), "mdev-vf": (MDEV_VF, "A16-2Q")}
 PARAMS = (("frame_rate_limiter", "0"),)

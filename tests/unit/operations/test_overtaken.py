@@ -110,7 +110,8 @@ STARTED = "another program started VM vm"
 
 def test_every_command_that_changes_a_vm_has_a_case() -> None:
     of_vms = {name for name, case in CASES.items() if has_dry_run(name) and case.words.startswith("{")}
-    assert of_vms - {*AGENTS} - {case.command.split()[0] for case in all_cases()} == set()
+    of_two_hosts = {"end-migration", "migrate-vm"}  # test_migrate_meanwhile.py
+    assert of_vms - {*AGENTS} - of_two_hosts - {case.command.split()[0] for case in all_cases()} == set()
 
 
 @pytest.mark.parametrize("kind", HOSTS)

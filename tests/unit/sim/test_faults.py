@@ -115,9 +115,10 @@ def test_reads_can_fail_too(make: MakeHost) -> None:
         ("{on: sysfs-write, errno: EFOO}", "not an errno"),
         ("{on: start, kind: park}", "only a sysfs-write can be parked"),
         ("{on: start, kind: pending}", "only an nvml-set-mig can be pending"),
+        ("{on: start, kind: unknown}", "only the outcome of a migrate can be unknown"),
         ("{on: start, times: 1, nth: 2}", "cannot be combined"),
         ("{match: x}", "'on' is missing"),
-        ("{on: start, kind: gone}", "known: error, lost, park, pending"),
+        ("{on: start, kind: gone}", "known: error, lost, park, pending, unknown"),
     ],
 )
 def test_wrong_faults_fail(make: MakeHost, fault: str, why: str) -> None:

@@ -61,6 +61,7 @@ def _label_texts(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in labels.items())
 
 
+_MOVABLE = {True: "yes", False: "no", None: "?"}
 VMS = Listing(
     "VMs",
     (
@@ -85,6 +86,7 @@ VMS = Listing(
         Column("sharing", "SHARING", lambda vm: vm.guest_sharing, level="wide"),
         Column("driver", "DRIVER", lambda vm: vm.driver, level="wide"),
         Column("user", "USER", lambda vm: vm.guest_users, level="wide"),
+        Column("movable", "MOVABLE", lambda vm: _MOVABLE[vm.can_move], level="wide"),
         Column("labels", "LABELS", lambda vm: _label_texts(vm.labels), level="wide"),
         Column("uuid", "UUID", lambda vm: vm.uuid, level="wide"),
         Column("profile", "PROFILE", lambda vm: known_texts([v.profile for v in vm.vgpus]), level="named"),
@@ -106,7 +108,19 @@ def _vms(data: tuple[VmRowResult, ...]) -> Page:
         return Page(stderr_lines=["no VMs here"])
     names = [vm.name for vm in data if vm.adoptable]
     adopt = shlex.join(["vgpuctl", "adopt", *names]) if len(names) <= MAX_NAMED else "vgpuctl adopt --all --dry-run"
-    return Page(stderr_lines=[f"{count_text(len(names), 'VM')} could be adopted: {adopt}"] if names else [])
+    lines = [f"{count_text(len(names), 'VM')} could be adopted: {adopt}"] if names else []
+    lines += [
+        f"the move of {vm.name} from or to {vm.moves_with} has not ended: {_end_move(vm.name, vm.moves_with)}"
+        for vm in data
+        if vm.moves_with is not None
+    ]
+    return Page(stderr_lines=lines)
+
+
+def _end_move(name: str, peer: str) -> str:
+    from vgpuctl.model.hint_commands import address_of
+
+    return f"vgpuctl end-migration {shlex.quote(name)} --with {address_of(peer)}"
 
 
 @make_command(
@@ -137,7 +151,7 @@ _IN_OWN_WORDS = frozenset({
     "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
     "network_config", "labels", "vgpus", "disks", "generation", "autostart", "autostart_storage", "start_order",
     "should_run", "planned", "libvirt_autostart", "guest_software", "guest_helper", "helper_report", "desktop",
-    "prepared", "stop_reason", "off_after_setup", "render_gpu",
+    "prepared", "stop_reason", "off_after_setup", "render_gpu", "can_move", "why_not_movable", "moves_with",
 })  # fmt: skip
 """The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
 neither list come after the first."""
@@ -176,6 +190,9 @@ def _vm(data: VmResult) -> Page:
     items += _helper_lines(data.helper_report)
     items += [device_item(v, data.name) for v in data.vgpus]
     items += [("gpu", drawn_line(data.render_gpu))] if data.render_gpu else []
+    items += [("movable", f"{_MOVABLE[data.can_move]}: {data.why_not_movable}")] if data.why_not_movable else []
+    other = data.moves_with
+    items += [("move", f"from or to {other}, not ended: {_end_move(data.name, other)}")] if other else []
     items += [("disk", disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
 
@@ -297,6 +314,28 @@ def stop_vm(settings: Settings, targets: Targets, force: bool, dry_run: bool) ->
         lambda host, name: host.stop_vm(name, force=force, dry_run=dry_run),
         dry_run=dry_run,
     )
+
+
+@make_command(
+    "save-vm",
+    shown_by="show-vm",
+    words=("saved", "already saved"),
+    examples=(
+        ("vgpuctl --host sim:a100-40 save-vm vdi-001", "its user's programs go on after start-vm"),
+        ("vgpuctl save-vm 'vdi-*' --parallel 4", "before maintenance, four at a time"),
+        ("vgpuctl save-vm vdi-001 --dry-run", "whether it can be saved, and if not, why"),
+    ),
+)
+@targets.vms()
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.pass_obj
+def save_vm(settings: Settings, targets: Targets, dry_run: bool) -> int:
+    """Save the memory and devices of running VMs; they are off then, and start-vm goes on where they stopped.
+
+    A saved VM keeps its vGPUs, also with '--reserve running'. Its memory takes as much disk space below
+    /var/lib/libvirt/qemu/save. Whole GPUs cannot be saved, and plain VFs only with a VFIO driver of their maker.
+    """
+    return change(settings, "save-vm", targets, lambda host, name: host.save_vm(name, dry_run=dry_run), dry_run=dry_run)
 
 
 @make_command(

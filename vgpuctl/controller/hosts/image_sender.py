@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import vgpuctl
-from vgpuctl.agent.remote_errors import error_of
 from vgpuctl.controller.hosts.image_child import SendJob
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.host.commands import run_watched
+from vgpuctl.library.remote_errors import error_of
 from vgpuctl.model.documents import read_failure, to_json_value
 
 MAX_COPIES = 2

@@ -13,12 +13,13 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from vgpuctl.errors import NvmlFailed, missing_library_error
-from vgpuctl.host.nvml import device, mig, vgpu_scheduler
+from vgpuctl.host.nvml import device, mig, migration, vgpu_scheduler
 from vgpuctl.host.nvml.library import NvmlLibrary, find_missing_function, load_pynvml, open_for_change, open_nvml
 from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.model.names import is_pci_address, split_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlStatus
+from vgpuctl.model.vgpu_moves import NvmlMigration, NvmlPairing
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.value import EMPTY_MAPPING
 
@@ -64,6 +65,14 @@ class HostNvml:
     def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
         """Return the vGPUs that VMs use on a GPU."""
         return self._query(address, device.read_guests)
+
+    def migration(self, address: str) -> NvmlMigration | None:
+        """Return what a move of a GPU's vGPUs would take."""
+        return self._query(address, migration.read_migration)
+
+    def pairing(self, address: str, metadata: str) -> NvmlPairing | None:
+        """Return whether a GPU takes a vGPU of another host."""
+        return self._query(address, lambda library, handle: migration.read_pairing(library, handle, metadata))
 
     def nvlink_peers(self, address: str) -> tuple[str, ...] | None:
         """Return the GPUs at the other ends of a GPU's NVLinks."""

@@ -113,6 +113,18 @@ class LibvirtConnection:
             with suppress(libvirt.libvirtError):
                 connect.close()
 
+    @contextmanager
+    def open_other(self, uri: str) -> Iterator[virConnect]:
+        """Yield a connection to another host's libvirt; use it inside a `call`, which translates its errors."""
+        import libvirt
+
+        connect = libvirt.open(uri)
+        try:
+            yield connect
+        finally:
+            with suppress(libvirt.libvirtError):
+                connect.close()
+
     def status(self) -> HypervisorStatus:
         """Return whether libvirt answers."""
         try:

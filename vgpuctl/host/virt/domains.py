@@ -16,6 +16,7 @@ from vgpuctl.host.virt import constants, libvirt_xml
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
 from vgpuctl.host.virt.domain_changes import DomainChanges, define_with_schema
 from vgpuctl.host.virt.libvirt_xml import has_enrolled_keys, parse_capabilities
+from vgpuctl.host.virt.migration import DomainMigration
 from vgpuctl.model.port_values import (
     MACHINES,
     X86_64,
@@ -99,7 +100,7 @@ _FIRST_PAUSE_SECONDS = 0.02
 _MAX_PAUSE_SECONDS = 0.2
 
 
-class LibvirtHypervisor(DomainChanges):
+class LibvirtHypervisor(DomainChanges, DomainMigration):
     """Domains and networks of one connection."""
 
     def __init__(self, connection: LibvirtConnection, clock: Clock) -> None:

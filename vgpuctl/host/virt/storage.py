@@ -24,6 +24,7 @@ from vgpuctl.host.qemu_access import read_qemu_user
 from vgpuctl.host.trusted_path import resolve_path
 from vgpuctl.host.virt import constants, libvirt_xml, streams
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
+from vgpuctl.host.virt.volume_sending import VolumeSending
 from vgpuctl.model.deleted_disk import BIN_FOLDER, LOGICAL_NAME
 from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, ResolvedPath, VolumeInfo
 
@@ -51,7 +52,7 @@ _NO_SPACE = ("no space left on device", "insufficient free space")
 InspectImage = Callable[[str, Callable[[], Iterable[str]]], ImageInfo | None]
 
 
-class LibvirtStorage:
+class LibvirtStorage(VolumeSending):
     """Pools and volumes of one connection; `inspect_image` inspects an image file."""
 
     def __init__(self, connection: LibvirtConnection, clock: Clock, inspect_image: InspectImage) -> None:

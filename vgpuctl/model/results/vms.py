@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs, their disks and images, and how they are reached: the `data` of the commands about VMs."""
+"""VMs, their disks and images, and how they are reached: the `data` of the commands about VMs.
+
+Size: values alone.
+"""
 
 from __future__ import annotations
 
@@ -217,6 +220,9 @@ class VmRowResult(Value):
     why it is off, in libvirt's words (shutdown, destroyed, crashed, failed, saved); null while it runs, and where
     libvirt does not know, as after a boot of the host. `off_after_setup`: as in `VmResult`. `render_gpu`: the GPU on
     which QEMU draws for the guest (mode virtio-gpu), or its device node where no GPU has that now; null for other VMs.
+    `can_move`: whether it can move to another host while it runs, or be saved, by what is known without asking QEMU;
+    `why_not_movable`: why not, or why that is not known. `moves_with`: the other host of a move that goes on or was
+    interrupted; null without one.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -244,6 +250,9 @@ class VmRowResult(Value):
     stop_reason: str | None
     off_after_setup: bool | None
     render_gpu: str | None
+    can_move: bool | None
+    why_not_movable: str | None
+    moves_with: str | None
     vgpus: tuple[VgpuResult, ...]
 
 
@@ -253,22 +262,20 @@ class VmResult(Value):
     `spread_group`: the group whose VMs are on different GPUs, null for none. `hugepages`: the size of its memory's huge
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
-    console. `owner`, `account`, `generation`, `ownership`, `image`, `desktop`, `prepared`, `stop_reason`, `render_gpu`:
-    as in `VmRowResult`. `off_after_setup`: its guest shuts down once it was set up. `cloud_init`,
-    `network_config`: the files that its seed for cloud-init was made from, null without one. `guest_sharing`: how the
-    programs of its guest share its GPU, "none" where nothing is set up for that, null without a record. `license`: the
-    name of the license that its guest is given, or "none"; whether NVIDIA's driver there has one now is in
-    `guest_software`. `autostart`,
-    `autostart_storage`, `start_order`: whether, with which disks and in which order the host agent starts it after a
-    boot; null without a record. `should_run`: whether the last request was to start it; null unless `autostart` is
-    last-state. `planned`: the fields that the host agent changes when the VM is next off, as text. `libvirt_autostart`:
-    whether libvirt starts it too (virsh autostart); only show-vm reads that, as root.
-    `guest_software`: of the running guest; null without NVIDIA's driver there. Only show-vm reads it, and
-    create-vm that waits for it. `guest_driver`: the file with the
-    driver that its guest is given, or "none". `k8s_join`: the cluster that it joins, by name, or "none";
-    `domain_join`: likewise the domain of Windows.
-    `guest_helper`: whether cloud-init brings the helper into the guest,
-    null without a record. `helper_report`: what the helper in the guest reports, null without one; only show-vm has it.
+    console. `owner`, `account`, `generation`, `ownership`, `image`, `desktop`, `prepared`, `stop_reason`, `render_gpu`,
+    `can_move`, `why_not_movable`, `moves_with`: as in `VmRowResult`. `off_after_setup`: it shuts down after setup.
+    `cloud_init`, `network_config`: the files that its seed for cloud-init was made from, null without one.
+    `guest_sharing`: how the programs of its guest share its GPU, "none" where nothing is set up for that, null without
+    a record. `license`: the name of the license that its guest is given, or "none"; whether NVIDIA's driver there has
+    one now is in `guest_software`. `autostart`, `autostart_storage`, `start_order`: whether, with which disks and in
+    which order the host agent starts it after a boot; null without a record. `should_run`: whether the last request was
+    to start it; null unless `autostart` is last-state. `planned`: the fields that the host agent changes when the VM is
+    next off, as text. `libvirt_autostart`: whether libvirt starts it too (virsh autostart); only show-vm reads that, as
+    root. `guest_software`: of the running guest; null without NVIDIA's driver there. Only show-vm reads it, and
+    create-vm that waits for it. `guest_driver`: the file with the driver that its guest is given, or "none".
+    `k8s_join`: the cluster that it joins, by name, or "none"; `domain_join`: likewise the domain of Windows.
+    `guest_helper`: whether cloud-init brings the helper into the guest, null without a record. `helper_report`: what
+    the helper in the guest reports, null without one; only show-vm has it.
     """
 
     name: str
@@ -312,6 +319,9 @@ class VmResult(Value):
     prepared: bool | None
     stop_reason: str | None
     render_gpu: str | None
+    can_move: bool | None
+    why_not_movable: str | None
+    moves_with: str | None
     vgpus: tuple[VgpuResult, ...]
     disks: tuple[DiskResult, ...]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from vgpuctl.backends import backend_for, backend_of_mode
 from vgpuctl.config.vm_request import VmRequest
-from vgpuctl.errors import NoCapacity, VgpuctlError
+from vgpuctl.errors import NoCapacity, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.numbers import count_text
@@ -174,7 +174,13 @@ def _short(address: str, reason: str) -> str:
 
 
 def _least_taken(snapshot: Snapshot, request: VmRequest, gpus: Sequence[Gpu], vm: str) -> Gpu:
-    """Return the GPU that the next device comes from; if none can give one, a GPU that says why."""
+    """Return the GPU that the next device comes from; if none can give one, a GPU that says why.
+
+    Raises:
+        NotFound: the host has no GPU. NoCapacity, Stuck: nothing new goes to any of them.
+    """
+    if not gpus:
+        raise NotFound("this host has no GPU", hint="vgpuctl list-gpus --all also lists other devices")
     stuck = {s.gpu: s for s in snapshot.stuck_writes}
     if len(gpus) == 1 and gpus[0].address in stuck:
         raise stuck_write_error(stuck[gpus[0].address])

@@ -15,7 +15,7 @@ from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.makers import maker_of
 from vgpuctl.model.names import parse_profile_name
-from vgpuctl.model.numbers import format_mib, format_ranges, parse_ranges
+from vgpuctl.model.numbers import format_mib, format_ranges, format_version, parse_ranges
 from vgpuctl.model.port_values import HypervisorCapabilities, NetworkInfo
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Nic
@@ -131,7 +131,7 @@ def _check_bridge(snapshot: Snapshot, nic: Nic, bridge: BridgeInfo | None) -> No
         return
     version = snapshot.hypervisor.libvirt_version or 0
     is_old, own_bridge = version < LINUX_BRIDGE_VLAN_SINCE, f"{name}.{nic.vlan}"
-    problems = [f"libvirt 11.0 (this host has {_version_text(version)}, which sets no VLAN there)"] if is_old else []
+    problems = [f"libvirt 11.0 (this host has {format_version(version)}, which sets no VLAN there)"] if is_old else []
     problems += [] if bridge.filters_vlans else ["a bridge that filters VLANs (this one does not)"]
     if problems:
         filtering = f"ip link set {name} type bridge vlan_filtering 1; it affects every device on the bridge"
@@ -267,8 +267,8 @@ def check_display(snapshot: Snapshot, vgpu: AssignedVgpu) -> None:
     version = snapshot.hypervisor.libvirt_version or 0
     if version < display_since:
         raise HostCannot(
-            f"--display on {vgpu.carrier} needs libvirt {_version_text(display_since)}, and this host has "
-            f"{_version_text(version)}",
+            f"--display on {vgpu.carrier} needs libvirt {format_version(display_since)}, and this host has "
+            f"{format_version(version)}",
             hint="omit --display, and use a remote desktop in the guest",
             check="display",
         )
@@ -293,11 +293,6 @@ def check_guest_devices(
         check_display(snapshot, vgpus[0])
     pins = resolve_pins(snapshot, request.cpu_pin, vgpus, offered.topology)
     check_hugepages(request.memory_mib, request.hugepages, pins.nodes, offered.topology, count)
-
-
-def _version_text(version: int) -> str:
-    """Return libvirt's number as text: 10002000 is 10.2.0."""
-    return f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
 
 
 MIN_MEMORY_MIB = 4096

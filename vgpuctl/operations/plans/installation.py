@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from vgpuctl.errors import HostCannot, Refused
 from vgpuctl.extras import PACKAGE_PYTHON
+from vgpuctl.model.numbers import format_version
 from vgpuctl.value import Value
 
 CONFIG_DIRECTORY = "/etc/vgpuctl"
@@ -162,18 +163,14 @@ def hook_file(python: str, libvirt_version: int | None, main_hook: str | None) -
         return InstalledFile(HOOK_PATH, with_checksum(hook_text(python)), 0o755, "creates a VM's vGPUs when it starts")
     if main_hook is not None and not has_valid_checksum(main_hook):
         raise HostCannot(
-            f"{MAIN_HOOK_PATH} belongs to another program, and libvirt {_format_version(libvirt_version)} runs only "
+            f"{MAIN_HOOK_PATH} belongs to another program, and libvirt {format_version(libvirt_version)} runs only "
             "one hook",
             hint="use libvirt 6.5 or newer, which also runs every file in hooks/qemu.d",
             check="hook",
             path=MAIN_HOOK_PATH,
-            libvirt_version=_format_version(libvirt_version),
+            libvirt_version=format_version(libvirt_version),
         )
     return InstalledFile(MAIN_HOOK_PATH, with_checksum(hook_text(python)), 0o755, "creates a VM's vGPUs when it starts")
-
-
-def _format_version(version: int) -> str:
-    return f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
 
 
 def completion_file(shell: str, directory: str, name: str, script: str) -> InstalledFile:

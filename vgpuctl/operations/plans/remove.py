@@ -58,7 +58,7 @@ def own_record(vm: Vm, action: str) -> VmRecord:
         name = shlex.quote(vm.name)
         raise Unmanaged(
             f"{vm.name} was not created by vgpuctl, which only adopted it",
-            hint=f"vgpuctl adopt {name} --release lets it go; then {_virsh_command(vm, action)}",
+            hint=f"vgpuctl adopt {name} --release lets it go; then {virsh_command(vm, action)}",
             check="adopted",
             vm=vm.name,
         )
@@ -71,7 +71,7 @@ def own_record(vm: Vm, action: str) -> VmRecord:
     if vm.copied_record is not None:
         raise Unmanaged(
             f"{vm.name} has the record of another VM or host ({vm.copied_record.vm_uuid}): it is a copy",
-            hint=f"vgpuctl does not {action} it; {_virsh_command(vm, action)}",
+            hint=f"vgpuctl does not {action} it; {virsh_command(vm, action)}",
             vm=vm.name,
         )
     if vm.has_unfinished_exchange:
@@ -88,13 +88,15 @@ def own_record(vm: Vm, action: str) -> VmRecord:
         )
     raise Unmanaged(
         f"{vm.name} was not created by vgpuctl, which does not {action} it",
-        hint=f"{_virsh_command(vm, action)}; if vgpuctl created it and its record was lost: vgpuctl reconcile-host",
+        hint=f"{virsh_command(vm, action)}; if vgpuctl created it and its record was lost: vgpuctl reconcile-host",
         vm=vm.name,
     )
 
 
-def _virsh_command(vm: Vm, action: str) -> str:
+def virsh_command(vm: Vm, action: str) -> str:
     """Return the virsh command for an action that vgpuctl refuses on a VM."""
+    if action == "move":
+        return f"virsh migrate --live --persistent --undefinesource {shlex.quote(vm.name)} qemu+ssh://HOST/system"
     subcommand = {"start": "start", "stop": "shutdown", "reboot": "reboot", "delete": "undefine"}.get(action, "edit")
     return f"virsh {subcommand} {shlex.quote(vm.name)}"
 
@@ -128,17 +130,21 @@ def vm_removal_plan(
     *,
     keep_disks: bool,
     keep_devices: frozenset[str] = frozenset(),
+    summary: str = "",
 ) -> Plan:
     """Return the steps that remove a VM; reconcile finishes them after a crash.
 
-    `keep_devices`: carriers whose device stays because vgpuctl does not provably own it.
+    `keep_devices`: carriers whose device stays because vgpuctl does not provably own it. `summary`: what the first step
+    is shown as, instead of the record's state.
     """
     removal_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
     steps: list[Step] = [] if vm.persistent else [MakePersistent(vm.name, vm.uuid)]
     if vm.state is not VmState.STOPPED:
         steps.append(StopDomain(vm.name, vm.uuid, force=True, deadline_seconds=0))
     steps.append(
-        SetRecordState(vm.name, vm.uuid, replace(removal_record, state=RecordState.REMOVING), previous=vm.record)
+        SetRecordState(
+            vm.name, vm.uuid, replace(removal_record, state=RecordState.REMOVING), previous=vm.record, summary=summary
+        )
     )
     if not record.always_reserves:
         steps.append(RefuseConcurrentCommand(vm.name, vm.uuid))

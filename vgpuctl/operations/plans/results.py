@@ -33,6 +33,7 @@ from vgpuctl.model.results.vms import DiskResult, NetworkResult, SourceResult, V
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Nic, Vm, VmRecord
 from vgpuctl.monitoring.technique_choice import find_isolation
+from vgpuctl.operations.plans.movable import find_movability
 from vgpuctl.operations.plans.reserve import without_slot
 from vgpuctl.operations.plans.schedulers import SchedulerDetails, scheduler_summary
 from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
@@ -114,6 +115,7 @@ def with_companions(vgpus: Sequence[AnyVgpu]) -> tuple[AnyVgpu, ...]:
 def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
     """Return one VM's result for show-vm and for every command that makes or changes one."""
     made = {d.path: d for d in vm.record.disks} if vm.record else {}
+    movability = find_movability(snapshot, vm)
     return VmResult(
         name=vm.name,
         uuid=vm.uuid,
@@ -141,6 +143,9 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         prepared=None if vm.record is None else vm.record.prepared_disk is not None,
         stop_reason=vm.stop_reason,
         render_gpu=snapshot.render_gpu(vm),
+        can_move=movability.can,
+        why_not_movable=movability.why_not,
+        moves_with=_moves_with(vm),
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -234,9 +239,14 @@ def _should_run(vm: Vm) -> bool | None:
     return vm.record.should_run if vm.record and keeps_last_state(vm.record) else None
 
 
+def _moves_with(vm: Vm) -> str | None:
+    return None if vm.record is None or vm.record.migration is None else vm.record.migration.peer
+
+
 def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmRowResult:
     """Return one VM's result for list-vms. `report`: of the helper in its guest."""
     users = None if report is None else report.users
+    movability = find_movability(snapshot, vm)
     return VmRowResult(
         name=vm.name,
         uuid=vm.uuid,
@@ -261,6 +271,9 @@ def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmR
         stop_reason=vm.stop_reason,
         off_after_setup=_recorded_value(vm, "off_after_setup"),
         render_gpu=snapshot.render_gpu(vm),
+        can_move=movability.can,
+        why_not_movable=movability.why_not,
+        moves_with=_moves_with(vm),
         vgpus=_vgpus_of(snapshot, vm),
     )
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 from vgpuctl.domain.record import record_to_xml
-from vgpuctl.errors import Busy, Interrupted, InUse, LibvirtFailed, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Busy, Interrupted, InUse, LibvirtFailed, Refused, VerifyFailed, VgpuctlError
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.request import DomainDesign
@@ -99,6 +99,8 @@ class DefineDomain(Step):
 class MakePersistent(Removal):
     """Define a running, undefined (transient) VM again, so that changes to its definition survive a stop."""
 
+    precedes_off: ClassVar[bool] = True
+
     name: str
     uuid: str
 
@@ -119,16 +121,17 @@ class SetRecordState(Step):
     """Write the VM's record into its metadata; with `previous`, only over that record. Undo restores it.
 
     A VM with reserve_while_running has no claim while it is off. Only this check detects a command that creates it
-    while another one removes it.
+    while another one removes it. `summary`: shown instead of the state.
     """
 
     name: str
     uuid: str
     record: VmRecord
     previous: VmRecord | None = None
+    summary: str = ""
 
     def describe(self) -> str:
-        return f"record {self.name} as {self.record.state}"
+        return self.summary or f"record {self.name} as {self.record.state}"
 
     def perform(self, host: Host) -> None:
         """Set the metadata element.
@@ -164,13 +167,14 @@ class SetRecordState(Step):
 
 
 class StartDomain(Step):
-    """Start the VM."""
+    """Start the VM. `resumes`: from saved memory, which libvirt deletes then."""
 
     name: str
     uuid: str
+    resumes: bool = False
 
     def describe(self) -> str:
-        return f"start VM {self.name}"
+        return f"start VM {self.name}{' from its saved memory' if self.resumes else ''}"
 
     def perform(self, host: Host) -> str | None:
         """Start it. A VM that another program started meanwhile, with all its devices and disks, is no error.
@@ -214,7 +218,15 @@ class StartDomain(Step):
             )
 
     def undo(self, host: Host) -> None:
-        """Force it off: it has run for a moment only and has no guest system that could lose data."""
+        """Force it off: it has run for a moment only and has no guest system that could lose data.
+
+        One that went on from saved memory stays as it is: its user's work is only there.
+        """
+        if self.resumes and host.hypervisor.find_domain(self.uuid) is not None:
+            state = require_domain(host, self.uuid, self.name).state
+            if state not in STOPPED_STATES:
+                raise Refused(f"VM {self.name} is {state} with the memory that was saved: it is not forced off")
+            return
         if host.hypervisor.find_domain(self.uuid) is not None:
             stop = StopDomain(self.name, self.uuid, force=True, deadline_seconds=0)
             stop.perform(host)
@@ -223,6 +235,8 @@ class StartDomain(Step):
 
 class StopDomain(Step):
     """Stop the VM: shut the guest down and wait, or force it off."""
+
+    precedes_off: ClassVar[bool] = True
 
     name: str
     uuid: str

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
@@ -15,7 +14,7 @@ from vgpuctl.model.vm import ManagedDisk, VmRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES, require_domain
 from vgpuctl.operations.steps.storage import CreateVolume
 from vgpuctl.operations.steps.volume_bin import removal_of
-from vgpuctl.ports.step import LongStep, Removal, Step
+from vgpuctl.ports.step import LongStep, Removal, Step, StepReport
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -47,7 +46,7 @@ class CreateSpareDisk(LongStep):
         """Create it; raises what `CreateVolume` raises."""
         CreateVolume(self.disk, self.checked_files).perform(host)
 
-    def perform_with_progress(self, host: Host, report: Callable[[float], None]) -> None:
+    def perform_with_progress(self, host: Host, report: StepReport) -> None:
         """Create it and report how far a copy is; raises what `CreateVolume` raises."""
         CreateVolume(self.disk, self.checked_files).perform_with_progress(host, report)
 

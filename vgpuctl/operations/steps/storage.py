@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from vgpuctl.model.numbers import format_bytes
 from vgpuctl.model.port_values import ImageFile
 from vgpuctl.model.vm import DiskRole, ManagedDisk
 from vgpuctl.operations.steps.domain import STOPPED_STATES
-from vgpuctl.ports.step import LongStep, Removal, Step
+from vgpuctl.ports.step import LongStep, Removal, Step, StepReport, ignore_progress
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -112,9 +111,9 @@ class CreateVolume(LongStep):
 
     def perform(self, host: Host) -> None:
         """Create it without reporting progress; raises what `perform_with_progress` raises."""
-        self.perform_with_progress(host, lambda _: None)
+        self.perform_with_progress(host, ignore_progress)
 
-    def perform_with_progress(self, host: Host, report: Callable[[float], None]) -> None:
+    def perform_with_progress(self, host: Host, report: StepReport) -> None:
         """Create it, and copy the image into it if it is a full copy.
 
         Raises:

@@ -133,6 +133,7 @@ def test_no_storage_call_under_host_lock(storage, lock):
         lambda: storage.volume("default", "a"),
         lambda: storage.create_volume("default", "a", GIB),
         lambda: storage.create_private_volume("default", "a", b"x"),
+        lambda: storage.send_volume("default", "a", "test:///default", print),
         lambda: storage.remove_volume("default", "a"),
     )
     for call in calls:

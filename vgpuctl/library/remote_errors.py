@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors that an agent reports, as the library would raise them."""
+"""The errors that an agent, or vgpuctl on another host, reports, as the library would raise them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moving a VM between two simulated hosts: what is on each of them afterwards, and after a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import SimulatedHost, create, open_sim_host, picture, request
+from vgpuctl.errors import Interrupted
+from vgpuctl.library import GpuHost
+from vgpuctl.library.move_between import MoveRequest, move_vm
+from vgpuctl.model.outcome import CallSettings, NoProgress
+from vgpuctl.model.vm import RecordState, VmState
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.value import replace
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> SimulatedHost:
+    return open_sim_host(tmp_path / "a", "a100-40")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> SimulatedHost:
+    return open_sim_host(tmp_path / "b", "a100-40")
+
+
+def calls(host: SimulatedHost) -> GpuHost:
+    return GpuHost(host.ports, CallSettings())
+
+
+def to(target: SimulatedHost, **more: object) -> MoveRequest:
+    return replace(MoveRequest(target.sim.migration_uri, insecure=True), **more)
+
+
+def vm_of(host: SimulatedHost, name: str = "vm") -> object:
+    return observe(host.ports, ReadScope()).vm(name)
+
+
+def lands(target: SimulatedHost, state: VmState = VmState.RUNNING) -> None:
+    """Check that the VM is one of the target like any other."""
+    vm = observe(target.ports, ReadScope()).vm("vm")
+    assert vm is not None
+    assert vm.record is not None
+    assert (vm.state, vm.record.state, vm.record.migration) == (state, RecordState.READY, None)
+    assert vm.record.machine_id == target.ports.machine_id
+    if state is VmState.RUNNING:
+        assert {v.carrier for v in vm.record.vgpus} == vm.live_carriers
+
+
+def test_a_running_vm_moves_with_its_vgpu_and_disk(source: SimulatedHost, target: SimulatedHost) -> None:
+    empty = picture(source)
+    create(source.ports, request("A100-4C", name="vm"))
+    result = move_vm(calls(source), calls(target), "vm", to(target, copies_disks=True))
+    assert (result.is_live, result.is_running, result.copied_disks) == (True, True, ("vda",))
+    lands(target)
+    assert picture(source) == empty
+    assert move_vm(calls(target), calls(source), "vm", to(source, copies_disks=True)).is_live
+    lands(source)
+
+
+def test_one_that_is_off_moves_with_its_disk(source: SimulatedHost, target: SimulatedHost) -> None:
+    empty = picture(source)
+    create(source.ports, request("A100-4C", name="vm"), start=False)
+    result = move_vm(calls(source), calls(target), "vm", to(target, copies_disks=True, offline=True))
+    assert (result.is_live, result.is_running, result.copied_disks) == (False, False, ("vda",))
+    lands(target, VmState.STOPPED)
+    assert picture(source) == empty
+
+
+def test_one_that_runs_is_shut_down_moved_and_started(source: SimulatedHost, target: SimulatedHost) -> None:
+    empty = picture(source)
+    create(source.ports, request("A100-4C", name="vm"))
+    assert not move_vm(calls(source), calls(target), "vm", to(target, copies_disks=True, offline=True)).is_live
+    lands(target)
+    assert picture(source) == empty
+
+
+class Stopped(NoProgress):
+    """A user who stops the move while memory is sent."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
+        self.is_stopped = True
+        raise Interrupted("stopped by SIGINT", signal_number=2)
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_one_that_is_stopped_is_where_it_was_and_nothing_of_it_on_the_other_host(
+    source: SimulatedHost, target: SimulatedHost, offline: bool
+) -> None:
+    create(source.ports, request("A100-4C", name="vm"))
+    before, empty = picture(source), picture(target)
+    user = Stopped()
+    here, there = (
+        GpuHost(host.ports, CallSettings(progress=user, cancelled=lambda: user.is_stopped)) for host in (source, target)
+    )
+    with pytest.raises(Interrupted) as caught:
+        move_vm(here, there, "vm", to(target, copies_disks=True, offline=offline))
+    assert caught.value.left == []
+    assert (picture(source).running.keys(), picture(target)) == (before.running.keys(), empty)
+    lands(source)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_move_on_simulated_hosts_keeps_to_the_estimate(
+    source: SimulatedHost, target: SimulatedHost, count: int
+) -> None:
+    create(source.ports, request("A100-8C", count, name="vm"))
+    asked = to(target, copies_disks=True)
+    moved = move_vm(calls(source), calls(target), "vm", asked, monotonic=lambda: 0.0)
+    assert moved.estimate.downtime_ms is not None
+    assert moved.paused_ms is not None
+    assert 500 * count < moved.paused_ms <= moved.estimate.downtime_ms

@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Move a VM from one host to another, or end a move that was interrupted, by the calls of both hosts.
+
+Neither host calls the other one: whoever reaches both drives the move, on the source, on the target or elsewhere. It
+can stop at any instant; the same call goes on from what both hosts have.
+
+Size: the order of the calls of a move and of its end is one promise, and is read in one place.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from vgpuctl.errors import Busy, Failed, NotFound, PartlyApplied, Refused, VgpuctlError
+from vgpuctl.model.hint_commands import address_of
+from vgpuctl.model.migration import SOURCE_ROLES, MigrationRole
+from vgpuctl.model.outcome import Outcome, confirm_everything
+from vgpuctl.model.results.migration import (
+    EndedMigrationResult,
+    EstimateResult,
+    MigratedVmResult,
+    MigrationOfferResult,
+    MigrationPlaceResult,
+    MigrationReasonResult,
+)
+from vgpuctl.model.vm import VmState
+from vgpuctl.operations.arrive import refused_move
+from vgpuctl.operations.plans.migration_end import RUNS_HERE, RUNS_THERE, MigrationEnd, decide_end
+from vgpuctl.operations.plans.migration_estimate import (
+    choose_max_downtime,
+    doubt_about_limit,
+    downtime_steps,
+    estimate_downtime,
+)
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.model.outcome import Confirm, QueryResult
+    from vgpuctl.model.results.migration import FinishedMigrationResult, MigrationStateResult, SentVmResult
+    from vgpuctl.model.results.vms import VmReport
+
+
+class MigrationHost(Protocol):
+    """One of the two hosts: the library's calls, the host agent's, or those of vgpuctl on another host."""
+
+    def uninterrupted(self) -> MigrationHost:
+        """Return the same host for calls that go on although the user has stopped the move: they end it."""
+
+    def offer_vm(self, name: str, *, offline: bool = False) -> QueryResult[MigrationOfferResult]:
+        """As `MigrationCalls.offer_vm`."""
+
+    def prepare_incoming(
+        self,
+        offer: MigrationOfferResult,
+        *,
+        copies_disks: bool = False,
+        offline: bool = False,
+        needs_tls: bool = True,
+        dry_run: bool = False,
+    ) -> Outcome[MigrationPlaceResult]:
+        """As `MigrationCalls.prepare_incoming`."""
+
+    def migrate_out(
+        self,
+        name: str,
+        place: MigrationPlaceResult,
+        *,
+        target_uri: str,
+        migrate_uri: str | None = None,
+        tls: bool = True,
+        limits_ms: Sequence[int] = (),
+        bandwidth_mib_s: int | None = None,
+        parallel: int | None = None,
+        dry_run: bool = False,
+    ) -> Outcome[SentVmResult]:
+        """As `MigrationCalls.migrate_out`."""
+
+    def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
+        """As `VmCalls.stop_vm`."""
+
+    def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
+        """As `VmCalls.start_vm`."""
+
+    def show_migration(self, name: str) -> QueryResult[MigrationStateResult]:
+        """As `MigrationCalls.show_migration`."""
+
+    def finish_migration(
+        self, name: str, *, migration_id: str, outcome: str, seen: str | None = None, dry_run: bool = False
+    ) -> Outcome[FinishedMigrationResult]:
+        """As `MigrationCalls.finish_migration`."""
+
+
+class MoveRequest(Value):
+    """How a VM moves. `target_uri`: the target's libvirt, as the source's libvirt reaches it.
+
+    `offline`: it is off while it moves; one that runs is shut down first, and started on the target. `copies_disks`:
+    disks that only the source has are copied. `insecure`: memory and disks may go unencrypted. `max_downtime_ms`: for
+    how long the VM may stand still; None: from the estimate. `address`: where memory is sent to. `peer`: the target's
+    name for hints on the source, None for its own one.
+    """
+
+    target_uri: str
+    offline: bool = False
+    copies_disks: bool = False
+    insecure: bool = False
+    max_downtime_ms: int | None = None
+    bandwidth_mib_s: int | None = None
+    parallel: int | None = None
+    address: str | None = None
+    peer: str | None = None
+
+
+class MovePlan(Value):
+    """What both hosts say about a move: where its vGPUs go, every reason against it, how long the VM stands still."""
+
+    offer: MigrationOfferResult
+    place: MigrationPlaceResult
+    estimate: EstimateResult
+    limits_ms: tuple[int, ...]
+
+    @property
+    def reasons(self) -> tuple[MigrationReasonResult, ...]:
+        """Why it cannot move, from both sides."""
+        return (*self.offer.reasons, *self.place.reasons)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs on the source."""
+        return self.offer.state != VmState.STOPPED
+
+    def result(self, request: MoveRequest) -> MigratedVmResult:
+        """Return what would be done."""
+        return MigratedVmResult(
+            name=self.offer.name,
+            uuid=self.offer.uuid,
+            source=self.offer.host.name,
+            target=self.place.host.name,
+            is_live=not request.offline,
+            is_running=self.is_running,
+            vgpus=self.place.vgpus,
+            copied_disks=self.place.copied_disks,
+            estimate=self.estimate,
+            cautions=(*self.offer.warnings, *self.place.warnings),
+            max_downtime_ms=self.limits_ms[-1] if self.limits_ms else None,
+        )
+
+
+def plan_move(source: MigrationHost, target: MigrationHost, name: str, request: MoveRequest) -> MovePlan:
+    """Ask both hosts, and change nothing.
+
+    Raises:
+        VgpuctlError: a host does not answer, or has no such VM.
+    """
+    offer = source.offer_vm(name, offline=request.offline).data
+    place = _prepare(target, offer, request, dry_run=True)
+    if request.offline:
+        return MovePlan(offer, place, EstimateResult(None), ())
+    network = None if request.bandwidth_mib_s is None else request.bandwidth_mib_s << 20
+    estimate = estimate_downtime(offer, place, network)
+    limit = choose_max_downtime(estimate) if request.max_downtime_ms is None else request.max_downtime_ms
+    return MovePlan(offer, place, estimate, downtime_steps(limit))
+
+
+def check_move(source: MigrationHost, target: MigrationHost, name: str, request: MoveRequest) -> MigratedVmResult:
+    """Return what would be done.
+
+    Raises:
+        Refused: it cannot move, with every reason of both hosts.
+        VgpuctlError: as `plan_move`.
+    """
+    here, there = _show_both(source, target, name)
+    if here.role is not None or there.role is not None:
+        raise Busy(
+            f"an earlier move of {name} from {here.host} to {there.host} has not ended",
+            hint="omit --dry-run: the command ends it first; or vgpuctl end-migration "
+            f"{shlex.quote(name)} --with {address_of(there.host)}",
+            vm=name,
+        )
+    plan = plan_move(source, target, name, request)
+    if plan.reasons:
+        raise refused_move(plan.offer.name, plan.reasons)
+    doubt = doubt_about_limit(plan.estimate, plan.limits_ms[-1]) if plan.limits_ms else None
+    cautions = () if doubt is None else (MigrationReasonResult(plan.offer.host.name, doubt),)
+    result = plan.result(request)
+    return replace(result, cautions=(*result.cautions, *cautions))
+
+
+def _prepare(
+    target: MigrationHost, offer: MigrationOfferResult, request: MoveRequest, *, dry_run: bool = False
+) -> MigrationPlaceResult:
+    return target.prepare_incoming(
+        offer,
+        copies_disks=request.copies_disks,
+        offline=request.offline,
+        needs_tls=not (request.insecure or request.offline),
+        dry_run=dry_run,
+    ).data
+
+
+def move_vm(
+    source: MigrationHost,
+    target: MigrationHost,
+    name: str,
+    request: MoveRequest,
+    *,
+    confirm: Confirm = confirm_everything,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> MigratedVmResult:
+    """Move a VM; a move of it that was interrupted is ended first. `confirm` is asked before it is shut down for that.
+
+    Raises:
+        Refused: it cannot move, with every reason of both hosts; nothing was changed.
+        ResultUnknown: it is not known which host has it; the same call, or `settle`, finds out.
+        VgpuctlError: why not; it is where it was.
+    """
+    begin = monotonic()
+    settled = settle(source, target, name)
+    if settled.outcome == MigrationEnd.TARGET:
+        return _already_there(target, settled, round(monotonic() - begin, 1))
+    plan = plan_move(source, target, name, request)
+    if plan.reasons:
+        raise refused_move(plan.offer.name, plan.reasons)
+    shuts_down = request.offline and plan.is_running
+    confirm(f"Shut down VM {name}, move it to {plan.place.host.name}, and start it there?" if shuts_down else "", ())
+    paused_ms: int | None = None
+    cautions: tuple[MigrationReasonResult, ...] = ()
+    try:
+        if shuts_down:
+            source.stop_vm(plan.offer.uuid)
+            plan = replace(plan, offer=replace(source.offer_vm(name, offline=True).data, state=plan.offer.state))
+        sent, pause = _send(source, target, plan, request, monotonic)
+        if sent.downtime_ms is not None and not request.offline:
+            paused_ms = sent.downtime_ms + round(1000 * pause)
+    except VgpuctlError as error:
+        cautions = _end_after_failure(source, target, plan, request, error)
+    if shuts_down:
+        _start_there(target, plan)
+    result = plan.result(request)
+    seconds = round(monotonic() - begin, 1)
+    return replace(result, cautions=(*result.cautions, *cautions), seconds=seconds, paused_ms=paused_ms)
+
+
+def _already_there(target: MigrationHost, settled: EndedMigrationResult, seconds: float) -> MigratedVmResult:
+    """Return the result of a move that an earlier call has begun, and this one has ended."""
+    is_running = target.show_migration(settled.uuid or settled.name).data.state == VmState.RUNNING
+    off = "" if is_running else f"; it is off: vgpuctl --host {address_of(settled.target)} start-vm {settled.name}"
+    note = MigrationReasonResult(settled.target, f"the interrupted move of {settled.name} to it was ended{off}")
+    return MigratedVmResult(
+        name=settled.name,
+        uuid=settled.uuid or "",
+        source=settled.source,
+        target=settled.target,
+        is_live=is_running,
+        is_running=is_running,
+        vgpus=(),
+        copied_disks=(),
+        estimate=EstimateResult(None),
+        cautions=(note,),
+        seconds=seconds,
+    )
+
+
+def _send(
+    source: MigrationHost, target: MigrationHost, plan: MovePlan, request: MoveRequest, monotonic: Callable[[], float]
+) -> tuple[SentVmResult, float]:
+    """Move it; return what was sent, and how many seconds it took from then on until it ran on the target."""
+    offer = replace(plan.offer, state=VmState.STOPPED) if request.offline else plan.offer
+    place = _prepare(target, offer, request)
+    if request.peer is not None:  # hints name the target as it was reached
+        place = replace(place, host=replace(place.host, name=request.peer))
+    sent = source.migrate_out(
+        offer.uuid,
+        place,
+        target_uri=request.target_uri,
+        migrate_uri=None if request.address is None else f"tcp://{request.address}",
+        tls=not request.insecure,
+        limits_ms=plan.limits_ms,
+        bandwidth_mib_s=request.bandwidth_mib_s,
+        parallel=request.parallel,
+    ).data
+    begin = monotonic()
+    _finish_here(target, offer.uuid, offer.id)
+    pause = monotonic() - begin
+    source.finish_migration(offer.uuid, migration_id=offer.id, outcome=RUNS_THERE)
+    return sent, pause
+
+
+def _finish_here(host: MigrationHost, uuid: str, migration_id: str, seen: str | None = None) -> bool:
+    """Have a VM run on a host from now on; return whether something changed.
+
+    Raises:
+        Busy: it is not there any more. Then nothing of it may be removed from the other host.
+    """
+    done = host.finish_migration(uuid, migration_id=migration_id, outcome=RUNS_HERE, seen=seen)
+    if done.data.outcome != RUNS_HERE:
+        raise Busy(
+            f"{done.data.host} has nothing any more of the move of {done.data.name}: another program ended it there",
+            hint="run the command again",
+            vm=done.data.name,
+        )
+    return done.changed
+
+
+def _start_there(target: MigrationHost, plan: MovePlan) -> None:
+    """Start a VM that was shut down for its move, which is done.
+
+    Raises:
+        VgpuctlError: why it does not start; it is on the target, and off.
+    """
+    try:
+        target.start_vm(plan.offer.uuid)
+    except VgpuctlError as error:
+        error.changed = True
+        error.left.append(f"{plan.offer.name} is on {plan.place.host.name}, and off")
+        raise
+
+
+def _end_after_failure(
+    source: MigrationHost, target: MigrationHost, plan: MovePlan, request: MoveRequest, failure: VgpuctlError
+) -> tuple[MigrationReasonResult, ...]:
+    """After a failure, end the move on both hosts. Return what its caller should know if the VM is on the target.
+
+    Raises:
+        VgpuctlError: the failure: the VM is where it was, and nothing is left on the target; or `left` says what is.
+    """
+    uuid, name, here = plan.offer.uuid, plan.offer.name, plan.offer.host.name
+    source, target = source.uninterrupted(), target.uninterrupted()
+    try:
+        end = settle(source, target, uuid).outcome
+        if end == MigrationEnd.NONE and not source.show_migration(uuid).data.exists:
+            there = target.show_migration(uuid).data  # it has come, and only what libvirt does not know is left here
+            end = MigrationEnd.TARGET if there.exists else end
+        if end == MigrationEnd.TARGET:
+            return (MigrationReasonResult(here, failure.message, "vgpuctl reconcile-host"),)
+        if request.offline and plan.is_running:
+            source.start_vm(uuid)
+    except VgpuctlError as error:
+        failure.left.append(f"the move is not ended, and {name} may be paused or off: {error.message}")
+        again = f"run the same command again, or vgpuctl end-migration {shlex.quote(name)} --with "
+        failure.hint = again + address_of(plan.place.host.name)
+        raise failure from error
+    undone = _undone(failure)
+    undone.undone.append(f"{name} is on {here}, as before")
+    raise undone from failure
+
+
+def _undone(failure: VgpuctlError) -> VgpuctlError:
+    """Return the error for a move of which nothing is left: what failed first, and not that something is left."""
+    cause: BaseException = failure
+    while isinstance(cause, PartlyApplied) and isinstance(cause.__cause__, VgpuctlError):
+        cause = cause.__cause__
+    if isinstance(cause, VgpuctlError) and not isinstance(cause, PartlyApplied):
+        cause.left.clear()
+        return cause
+    return Failed(failure.message.removesuffix("; the undo is incomplete"), hint=failure.hint, **failure.facts)
+
+
+def settle(source: MigrationHost, target: MigrationHost, name: str) -> EndedMigrationResult:
+    """End a move on both hosts, wherever it was interrupted; where there is none, nothing changes.
+
+    The VM runs on the target before anything of it is removed from the source, unless the source has it paused: then
+    the source lets go of it first, so that it never runs on both. A removal that was interrupted is finished.
+
+    Raises:
+        Busy: libvirt is moving it now, or it is in a move with a third host. Failed: it runs on both, or on neither
+            and not all of it has come.
+        VgpuctlError: a host does not answer; nothing runs that did not run before.
+    """
+    here, there = _show_both(source, target, name)
+    end = decide_end(here, there)
+    uuid, changed = here.uuid or there.uuid, False
+    ends = [(target, there, end is MigrationEnd.TARGET), (source, here, end is MigrationEnd.SOURCE)]
+    if end is MigrationEnd.SOURCE or here.state == VmState.PAUSED:
+        ends.reverse()
+    for host, state, stays in ends:
+        if end is MigrationEnd.NONE or uuid is None or (state.id is None and not state.is_removing):
+            continue
+        if stays:
+            changed |= _finish_here(host, uuid, state.id or "", state.seen)
+            continue
+        done = host.finish_migration(uuid, migration_id=state.id or "", outcome=RUNS_THERE, seen=state.seen)
+        changed |= done.changed
+    shown = here.name if here.exists else there.name
+    return EndedMigrationResult(shown, uuid, here.host, there.host, end.value, changed)
+
+
+def _show_both(
+    source: MigrationHost, target: MigrationHost, name: str
+) -> tuple[MigrationStateResult, MigrationStateResult]:
+    """Return what both hosts have of a VM.
+
+    Raises:
+        Refused: they are one host.
+        Busy: it is in a move with a third host, or in one the other way: its end is not for these two to decide so.
+    """
+    here = source.show_migration(name).data
+    there = target.show_migration(here.uuid or name).data
+    if here.machine_id == there.machine_id:
+        raise Refused(
+            f"both hosts have the machine id {here.machine_id}: they are one host, or copies of one image",
+            hint="name another host; if one was cloned from the other, give the clone an id of its own (rm "
+            "/etc/machine-id, then systemd-machine-id-setup) and restart it",
+            machine_id=here.machine_id,
+        )
+    for one, other, roles in (
+        (here, there, SOURCE_ROLES),
+        (there, here, frozenset(MigrationRole) - SOURCE_ROLES),
+    ):
+        if one.role is None or (one.role in roles and one.peer_machine_id in (None, other.machine_id)):
+            continue
+        way = "to" if one.role in SOURCE_ROLES else "from"
+        raise Busy(
+            f"{one.name} on {one.host} moves {way} {one.peer}, or that move was interrupted",
+            hint=f"on {one.host}: vgpuctl end-migration {shlex.quote(one.name)} --with {address_of(one.peer or '')}",
+            vm=one.name,
+            peer=one.peer,
+        )
+    return here, there
+
+
+def settle_with(
+    this: MigrationHost, other: MigrationHost, name: str, *, dry_run: bool = False
+) -> Outcome[EndedMigrationResult]:
+    """End a move between this host and another one, whichever of the two is its source.
+
+    Raises:
+        NotFound: neither host has such a VM, nor anything of its move.
+        VgpuctlError: as `settle`.
+    """
+    here = this.show_migration(name).data
+    there = other.show_migration(here.uuid or name).data
+    if not any(one.exists or one.role is not None or one.is_removing for one in (here, there)):
+        raise NotFound(f"there is no VM {name} on {here.host} and {there.host}", hint="vgpuctl list-vms", vm=name)
+    is_source = here.role in SOURCE_ROLES or (here.role is None and there.role not in SOURCE_ROLES)
+    source, target = (this, other) if is_source else (other, this)
+    if not dry_run:
+        settled = settle(source, target, here.uuid or name)
+        return Outcome(settled.changed, settled)
+    states = _show_both(source, target, here.uuid or name)
+    end = decide_end(*states)
+    shown = here.name if here.exists else there.name
+    will_change = end is not MigrationEnd.NONE
+    data = EndedMigrationResult(shown, here.uuid or there.uuid, states[0].host, states[1].host, end.value, will_change)
+    return Outcome(will_change, data, dry_run=True)
+
+
+def settle_alone(
+    this: MigrationHost, name: str, outcome: str, *, confirm: Confirm, dry_run: bool = False
+) -> Outcome[EndedMigrationResult]:
+    """End a move on this host alone, since its caller knows where the VM runs, and the other host is gone.
+
+    Raises:
+        NotFound: there is no move of such a VM here.
+        VgpuctlError: it is not possible here, as `finish_migration` says.
+    """
+    here = this.show_migration(name).data
+    if here.id is None:
+        raise NotFound(f"no move of {name} was interrupted on this host", hint="vgpuctl list-vms", vm=name)
+    peer = here.peer or "the other host"
+    removed = f"{here.name} is removed from this host{', with its disks' if here.copies_disks else ''}"
+    question = (
+        f"Is {here.name} certainly not running on {peer}? If it is, both write to its disks and destroy them."
+        if outcome == RUNS_HERE
+        else f"Does {peer} certainly have {here.name}? {removed}."
+    )
+    if not dry_run:
+        confirm(question, ())
+    done = this.finish_migration(here.uuid or name, migration_id=here.id, outcome=outcome, dry_run=dry_run)
+    is_source = here.role in SOURCE_ROLES
+    hosts = (here.host, peer) if is_source else (peer, here.host)
+    end = MigrationEnd.SOURCE if is_source is (outcome == RUNS_HERE) else MigrationEnd.TARGET
+    data = EndedMigrationResult(here.name, here.uuid, *hosts, end.value, done.changed, asked_both=False, not_asked=peer)
+    return Outcome(done.changed, data, done.steps, done.warnings, done.notes, dry_run)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other host of a move: by SSH, where its own vgpuctl makes the calls, or a simulated one."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from vgpuctl.errors import InvalidInput, Unreachable, VgpuctlError
+from vgpuctl.library.remote_errors import error_of
+from vgpuctl.model import documents
+from vgpuctl.model.outcome import Outcome, QueryResult, never_cancelled
+from vgpuctl.model.result_reader import Mismatch, read_result
+from vgpuctl.remote import reply as replies
+from vgpuctl.remote.session import SCHEME, RemoteCommand, RunControl, Session, Target, parse_url
+from vgpuctl.value import Value
+from vgpuctl.version import __version__
+
+if TYPE_CHECKING:
+    from vgpuctl.library.move_between import MigrationHost
+    from vgpuctl.model.results.migration import (
+        FinishedMigrationResult,
+        MigrationOfferResult,
+        MigrationPlaceResult,
+        MigrationStateResult,
+        SentVmResult,
+    )
+    from vgpuctl.model.results.vms import VmReport
+
+SIMULATED = "sim:"
+CALL_SECONDS = 600.0
+COMMAND = "migration-call"
+"""The command of the other vgpuctl; standard input is a JSON object with the arguments of one call."""
+CALLS = (
+    "finish-migration", "migrate-out", "offer-vm", "prepare-incoming", "show-migration", "start-vm", "stop-vm",
+)  # fmt: skip
+
+
+_ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
+_LIBVIRT_URI = re.compile(r"(qemu(\+[a-z0-9]+)?://\S+|sim:.+)", re.ASCII)
+
+
+class Peer(Value):
+    """The other host. `libvirt_uri`: how the libvirt of this one reaches its libvirt."""
+
+    host: MigrationHost
+    libvirt_uri: str
+    close: Callable[[], None]
+
+
+def peer_name(address: str) -> str:
+    """Return how a host that was given as an address is named; `hint_commands.address_of` is the reverse."""
+    return address.removeprefix(SCHEME).rstrip("/")
+
+
+def check_address(address: str | None, libvirt_uri: str | None) -> None:
+    """Check what libvirt gets as it is.
+
+    Raises:
+        InvalidInput: it is no host's address, or no libvirt's URI.
+    """
+    if address is not None and not _ADDRESS.fullmatch(address):
+        raise InvalidInput(f"--address '{address}' is not a host's name or address")
+    if libvirt_uri is not None and not _LIBVIRT_URI.fullmatch(libvirt_uri):
+        raise InvalidInput(
+            f"--libvirt-uri '{libvirt_uri}' is not a URI of libvirt", hint="such as qemu+ssh://HOST/system"
+        )
+
+
+def open_peer(
+    address: str, *, cancelled: Callable[[], bool], wait_seconds: float, libvirt_uri: str | None = None
+) -> Peer:
+    """Open the other host of a move: `ssh://[user@]HOST[:port]`, or `sim:NAME`.
+
+    `cancelled`: asked while a call is waited for; it returns True, or raises, when the call is to stop.
+
+    Raises:
+        InvalidInput: it is no such address.
+        VgpuctlError: it cannot be reached.
+    """
+    if address.startswith(SIMULATED):
+        from vgpuctl.library import open_host
+
+        simulated = open_host(address, wait_seconds=wait_seconds, cancelled=cancelled)
+        return Peer(simulated, libvirt_uri or address, simulated.close)
+    if not address.startswith(SCHEME):
+        from vgpuctl.sim import SCENARIOS
+
+        meant = f"{SIMULATED}{address}" if address in SCENARIOS else f"{SCHEME}{address}"
+        guess = f"; did you mean {meant}?" if _ADDRESS.fullmatch(address) else ""
+        raise InvalidInput(
+            f"'{address}' is not the address of a host",
+            hint=f"use ssh://[user@]HOST[:port], or sim:NAME for a simulated one{guess}",
+        )
+    target = parse_url(address)
+    remote = RemoteHost(target, cancelled, wait_seconds)
+    return Peer(remote, libvirt_uri or f"qemu+ssh://{address.removeprefix(SCHEME).rstrip('/')}/system", remote.close)
+
+
+class RemoteHost:
+    """vgpuctl on another host: each call is a command there, in one login."""
+
+    def __init__(self, target: Target, cancelled: Callable[[], bool], wait_seconds: float) -> None:
+        self._target = target
+        self._cancelled = cancelled
+        self._wait_seconds = wait_seconds
+        self._logins: list[Session] = []
+        """The login, if there is one; what `uninterrupted` returns has the same."""
+
+    def uninterrupted(self) -> RemoteHost:
+        """Return the same host, for calls that go on although the user has stopped the move."""
+        other = RemoteHost(self._target, never_cancelled, self._wait_seconds)
+        other._logins = self._logins
+        return other
+
+    def close(self) -> None:
+        """Log out."""
+        while self._logins:
+            self._logins.pop().close()
+
+    def offer_vm(self, name: str, *, offline: bool = False) -> QueryResult[MigrationOfferResult]:
+        """As `MigrationCalls.offer_vm`."""
+        return self._read("offer-vm", name=name, offline=offline)
+
+    def prepare_incoming(
+        self,
+        offer: MigrationOfferResult,
+        *,
+        copies_disks: bool = False,
+        offline: bool = False,
+        needs_tls: bool = True,
+        dry_run: bool = False,
+    ) -> Outcome[MigrationPlaceResult]:
+        """As `MigrationCalls.prepare_incoming`."""
+        return self._change(
+            "prepare-incoming",
+            offer=offer,
+            copies_disks=copies_disks,
+            offline=offline,
+            needs_tls=needs_tls,
+            dry_run=dry_run,
+        )
+
+    def migrate_out(
+        self,
+        name: str,
+        place: MigrationPlaceResult,
+        *,
+        target_uri: str,
+        migrate_uri: str | None = None,
+        tls: bool = True,
+        limits_ms: Sequence[int] = (),
+        bandwidth_mib_s: int | None = None,
+        parallel: int | None = None,
+        dry_run: bool = False,
+    ) -> Outcome[SentVmResult]:
+        """As `MigrationCalls.migrate_out`."""
+        return self._change(
+            "migrate-out",
+            name=name,
+            place=place,
+            target_uri=target_uri,
+            migrate_uri=migrate_uri,
+            tls=tls,
+            limits_ms=tuple(limits_ms),
+            bandwidth_mib_s=bandwidth_mib_s,
+            parallel=parallel,
+            dry_run=dry_run,
+        )
+
+    def show_migration(self, name: str) -> QueryResult[MigrationStateResult]:
+        """As `MigrationCalls.show_migration`."""
+        return self._read("show-migration", name=name)
+
+    def finish_migration(
+        self, name: str, *, migration_id: str, outcome: str, seen: str | None = None, dry_run: bool = False
+    ) -> Outcome[FinishedMigrationResult]:
+        """As `MigrationCalls.finish_migration`."""
+        return self._change(
+            "finish-migration", name=name, migration_id=migration_id, outcome=outcome, seen=seen, dry_run=dry_run
+        )
+
+    def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
+        """As `VmCalls.stop_vm`."""
+        return self._change("stop-vm", name=name, force=force, dry_run=dry_run)
+
+    def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
+        """As `VmCalls.start_vm`."""
+        return self._change("start-vm", name=name, dry_run=dry_run)
+
+    def _read(self, call: str, **arguments: object) -> QueryResult[Any]:
+        result = self._call(call, arguments)
+        assert isinstance(result, QueryResult)
+        return result
+
+    def _change(self, call: str, **arguments: object) -> Outcome[Any]:
+        result = self._call(call, arguments)
+        assert isinstance(result, Outcome)
+        return result
+
+    def _call(self, name: str, arguments: dict[str, object]) -> Outcome[Any] | QueryResult[Any]:
+        """Make one call there; a login that broke meanwhile is made again, as nothing has begun there then.
+
+        Raises:
+            VgpuctlError: the call's own error, or why its result is not known.
+        """
+        from vgpuctl.library.call_table import CALLS as LIBRARY_CALLS
+
+        text = json.dumps({"call": name, "arguments": documents.to_json_value(arguments)})
+        front = ("--json", "--wait", f"{self._wait_seconds:g}")
+        command = RemoteCommand((*front, COMMAND, "-"), text.encode())
+        control = RunControl(time.monotonic() + CALL_SECONDS, lambda line: None, lambda: int(self._is_cancelled()))
+        was_open = bool(self._logins)
+        try:
+            output = self._open(control.deadline).run(command, control)
+        except Unreachable:
+            self.close()
+            if not was_open:
+                raise
+            output = self._open(control.deadline).run(command, control)
+        call = LIBRARY_CALLS[name]
+        reply = replies.parse(output, self._target.name, is_change=call.changes)
+        document = reply.document
+        if replies.is_usage_error(reply):
+            version = replies.parse_version(self._open(control.deadline).run(RemoteCommand(("--version",)), control))
+            replies.refuse_other_version(reply, self._target.name, version, __version__)
+        if not document["ok"]:
+            raise error_of(documents.read_failure(document["error"]), call, document)
+        try:
+            return read_result(call.result_type, document)
+        except Mismatch as mismatch:
+            raise replies.invalid_reply_error(
+                self._target.name, f"is not that of {name}: {mismatch}", is_change=call.changes
+            ) from mismatch
+
+    def _open(self, deadline: float) -> Session:
+        if not self._logins:
+            from vgpuctl.remote.ssh import SshConnector
+
+            self._logins.append(SshConnector()(self._target, deadline))
+        return self._logins[0]
+
+    def _is_cancelled(self) -> bool:
+        with suppress(VgpuctlError):
+            return self._cancelled()
+        return True

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one host has of a VM that moves, and the end of the move on it: the VM runs here from now on, or it does not.
+
+Nobody decides here on which host that is: `decide_end` does, from what both have. Each host only checks that its part
+of the decision is possible. Neither is done under a VM that runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.errors import Busy, InvalidInput, NotFound
+from vgpuctl.model.migration import SOURCE_ROLES, MigrationMark, MigrationRole
+from vgpuctl.model.outcome import Context, Outcome, QueryResult
+from vgpuctl.model.results.migration import FinishedMigrationResult, MigrationStateResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
+from vgpuctl.observe import observe, scope_of_vm
+from vgpuctl.observe.host_name import read_host_name
+from vgpuctl.operations.deleted_disks import prepare_bins, with_bin_entry
+from vgpuctl.operations.guards import find_vm_to_change, require_libvirt, require_writable
+from vgpuctl.operations.leftovers import read_domain_leftovers
+from vgpuctl.operations.plans.migration_end import RUNS_HERE, RUNS_THERE
+from vgpuctl.operations.plans.remove import unproven_carriers, vm_removal_plan
+from vgpuctl.operations.plans.reserve import with_slot
+from vgpuctl.operations.steps.attach import WriteRecord
+from vgpuctl.operations.steps.domain import STOPPED_STATES
+from vgpuctl.operations.steps.migration import ResumeVm, StopPausedDomain
+from vgpuctl.operations.transaction import Transaction
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+NOTHING = "nothing"
+
+
+def show_migration(host: Host, context: Context, name: str) -> QueryResult[MigrationStateResult]:
+    """Return what this host has of a VM that moves; `exists` is false where it has none of this name or uuid."""
+    snapshot = observe(host, scope_of_vm(name))
+    require_libvirt(snapshot)
+    here = read_host_name(host)
+    domain = host.hypervisor.find_domain(name)
+    if domain is None:
+        return QueryResult(MigrationStateResult(here, host.machine_id, name, None, exists=False), snapshot.warnings)
+    vm = parse_domain(domain.xml, domain.state, host.machine_id)
+    mark = None if vm.record is None else vm.record.migration
+    is_removing = vm.record is not None and vm.record.state is RecordState.REMOVING and vm.state in STOPPED_STATES
+    data = MigrationStateResult(
+        host=here,
+        machine_id=host.machine_id,
+        name=domain.name,
+        uuid=domain.uuid,
+        exists=not is_removing,
+        state=str(domain.state),
+        stop_reason=domain.stop_reason,
+        id=None if mark is None else mark.id,
+        role=None if mark is None else str(mark.role),
+        peer=None if mark is None else mark.peer,
+        peer_machine_id=None if mark is None else mark.peer_machine_id,
+        copies_disks=mark is not None and mark.copies_disks,
+        is_migrating=domain.state not in STOPPED_STATES and host.hypervisor.is_migrating(domain.uuid),
+        is_copy=vm.record is None,
+        is_removing=is_removing,
+    )
+    return QueryResult(data, snapshot.warnings)
+
+
+def finish_migration(
+    host: Host, context: Context, name: str, *, migration_id: str, outcome: str, seen: str | None = None
+) -> Outcome[FinishedMigrationResult]:
+    """End a move on this host: the VM `runs-here` from now on, or `runs-there`, on the other host, and nothing is left.
+
+    A removal that was interrupted is finished; it is of no move any more, so `migration_id` does not matter. `seen`:
+    what it was here when that was decided, as `MigrationStateResult.seen`. A second call changes nothing: its answer is
+    `nothing`.
+
+    Raises:
+        InvalidInput: it is another move. Busy: the decision is not possible here, or something else works on it.
+        VgpuctlError: a step failed; the same call goes on from there.
+    """
+    require_writable(host, context)
+    if outcome not in (RUNS_HERE, RUNS_THERE):
+        raise InvalidInput(f"outcome '{outcome}' is neither {RUNS_HERE} nor {RUNS_THERE}")
+    snapshot = observe(host, scope_of_vm(name))
+    require_libvirt(snapshot)
+    here = read_host_name(host)
+    try:
+        vm = find_vm_to_change(context, snapshot, name)
+    except NotFound:
+        return Outcome(False, FinishedMigrationResult(here, name, NOTHING))
+    record = vm.record
+    is_removing = record is not None and record.state is RecordState.REMOVING and outcome == RUNS_THERE
+    if record is None or (record.migration is None and not is_removing):
+        return Outcome(False, FinishedMigrationResult(here, vm.name, NOTHING))
+    _refuse_other(host, vm, record.migration, migration_id, seen)
+    plan = (
+        _stay_plan(vm, record, record.migration)
+        if outcome == RUNS_HERE and record.migration is not None
+        else leave_plan(host, context, snapshot, vm, record, record.migration)
+    )
+    steps = tuple(step.describe() for step in plan.steps)
+    data = FinishedMigrationResult(here, vm.name, outcome)
+    if context.dry_run:
+        return Outcome(True, data, steps, snapshot.warnings, dry_run=True)
+    with Transaction(host, context) as tx:
+        held = replace(record, vgpus=with_slot(snapshot, vm, record))
+        tx.take_over_vm(vm, held, scope_of_vm(vm.uuid), snapshot, leaving=outcome == RUNS_THERE)
+        tx.note(vm.name, vm.uuid)
+        tx.carry_out(plan)
+    return Outcome(True, data, steps, snapshot.warnings)
+
+
+def _refuse_other(host: Host, vm: Vm, mark: MigrationMark | None, migration_id: str, seen: str | None) -> None:
+    """Refuse to end a move that is another one, or that has gone on since its end was decided.
+
+    Raises:
+        InvalidInput: it is another move. Busy: it is not as it was.
+    """
+    if mark is not None and mark.id != migration_id:
+        raise InvalidInput(f"{vm.name} is in another move here, with {mark.peer}", vm=vm.name, id=mark.id)
+    if mark is not None and seen not in (None, f"{mark.role} {vm.state}"):
+        raise Busy(
+            f"the move of {vm.name} has just gone on here: it was {seen}, and is {mark.role} {vm.state}",
+            hint="run the command again",
+            vm=vm.name,
+        )
+    if host.hypervisor.is_migrating(vm.uuid):
+        raise Busy(f"libvirt is moving {vm.name} now", hint=f"virsh domjobabort {vm.name} ends it", vm=vm.name)
+
+
+def _stay_plan(vm: Vm, record: VmRecord, mark: MigrationMark) -> Plan:
+    """Return the steps after which the VM is one of this host, and runs if it is paused for the move.
+
+    Raises:
+        Busy: not all of it has come here.
+    """
+    has_come = mark.role in (*SOURCE_ROLES, MigrationRole.ARRIVED) or mark.is_offline
+    if not has_come and vm.state is not VmState.RUNNING:
+        raise Busy(f"{vm.name} cannot run here: not all of it has come from {mark.peer}", vm=vm.name, role=mark.role)
+    ready = replace(record, state=RecordState.READY, migration=None)
+    resume = (ResumeVm(vm.name, vm.uuid),) if vm.state is VmState.PAUSED else ()  # once recorded, nobody would do it
+    write = WriteRecord(vm.name, vm.uuid, ready, record, f"record that {vm.name} is a VM of this host")
+    return Plan((*resume, write), undo_on_failure=False)
+
+
+def leave_plan(
+    host: Host, context: Context | None, snapshot: Snapshot, vm: Vm, record: VmRecord, mark: MigrationMark | None
+) -> Plan:
+    """Return the steps after which nothing of the VM is here; files that the other host uses stay.
+
+    `mark`: None: it is half removed, and its record names what is left. `context`: of the caller, whose deleted disks
+    may go to the bin; None: they do not.
+
+    Raises:
+        Busy: it runs here.
+    """
+    if vm.state not in (*STOPPED_STATES, VmState.PAUSED):
+        raise Busy(f"{vm.name} is {vm.state} here: nothing of it is removed", vm=vm.name, state=str(vm.state))
+    own_disks = record.disks if mark is None or mark.copies_disks else ()
+    if mark is not None and mark.role in SOURCE_ROLES and context is not None:
+        own_disks = tuple(with_bin_entry(host, context, vm, d) for d in own_disks)
+        prepare_bins(host, own_disks)
+    removed = replace(record, migration=None, disks=own_disks)
+    held = replace(removed, vgpus=with_slot(snapshot, vm, removed))
+    force_off: tuple[Step, ...] = ()
+    if vm.state is VmState.PAUSED:
+        write = None
+        if mark is not None and mark.role is MigrationRole.LEAVING:
+            left = replace(record, migration=replace(mark, role=MigrationRole.LEFT))
+            write = WriteRecord(vm.name, vm.uuid, left, record)
+            vm = replace(vm, record=write.written)
+        force_off = (StopPausedDomain(vm.name, vm.uuid, write),)
+    stopped = replace(vm, state=VmState.STOPPED)
+    leftovers = read_domain_leftovers(host, vm)
+    unproven = unproven_carriers(snapshot, vm, held)
+    summary = ""
+    if mark is not None and mark.role in SOURCE_ROLES:  # else the next steps look as if the VM were deleted
+        summary = f"record that {vm.name} is on {mark.peer}, and remove what is left of it here"
+    plan = vm_removal_plan(stopped, held, leftovers, keep_disks=False, keep_devices=unproven, summary=summary)
+    return replace(plan, steps=(*force_off, *plan.steps))
