@@ -34,6 +34,7 @@ class Plan:
     root: str
     pylib: str
     modules: str
+    vfio: str
     image: str
     directory: str
     desktop: str
@@ -55,6 +56,7 @@ def plan() -> Plan:
     requirements = (recipe.PYTHON_VERSION, *recipe.PYTHON_PLATFORMS, *recipe.PYTHON_REQUIREMENTS)
     pylib = recipe.key(tools, requirements)
     modules = recipe.key(tools, kernel.SAMPLES, *recipe.module_sources(recipe.MODULE_SOURCES))
+    vfio = recipe.key(tools, kernel.VFIO)
     python = (here / name for name in ("image.py", "guest.py", "kernel.py", "cpio.py", "tools_tree.py"))
     image_words = (
         *recipe.INITRD_MODULES,
@@ -65,13 +67,13 @@ def plan() -> Plan:
         str(recipe.DISK_MIB),
     )
     files = recipe.sources_under(recipe.FILES)
-    image_key = recipe.key(tools, root, pylib, modules, *files, *python, image_words)
+    image_key = recipe.key(tools, root, pylib, modules, vfio, *files, *python, image_words)
     directory = recipe.key(recipe.SUITE, recipe.DIRECTORY_PACKAGES, trees.TRIM)
     python = (here / name for name in ("desktop.py", "image.py", "guest.py", "kernel.py", "cpio.py", "tools_tree.py"))
     packages = (*recipe.DESKTOP_PACKAGES, *trees.TRIM)
     session = recipe.FILES / "host/etc/pam.d/vgpulab-session"
     desktop_key = recipe.key(tools, modules, packages, desktop.HELPER, session, *python)
-    return Plan(tools, root, pylib, modules, image_key, directory, desktop_key)
+    return Plan(tools, root, pylib, modules, vfio, image_key, directory, desktop_key)
 
 
 def check_programs() -> None:
@@ -99,12 +101,13 @@ def build() -> Built:
             root_future = executor.submit(cache.stage, root, "root", names.root, trees.make_host_root)
             tools = cache.stage(root, "tools", names.tools, trees.make_tools)
             modules = cache.stage(root, "modules", names.modules, partial(kernel.make_modules, tools=tools))
+            vfio = cache.stage(root, "vfio", names.vfio, partial(kernel.make_vfio, tools=tools))
             host_root = root_future.result()
         pylib = cache.stage(root, "pylib", names.pylib, partial(image.make_pylib, tools=tools))
-        make = partial(image.make_image, tools=tools, host_root=host_root, modules=modules, pylib=pylib)
+        make = partial(image.make_image, tools=tools, host_root=host_root, modules=modules, vfio=vfio, pylib=pylib)
         built_image = cache.stage(root, "image", names.image, make)
         others = {root / f"directory-{names.directory}", root / f"desktop-{names.desktop}"}
-        cache.drop_older(root, {tools, modules, host_root, pylib, built_image, *others})
+        cache.drop_older(root, {tools, modules, vfio, host_root, pylib, built_image, *others})
         return Built(tools, built_image)
 
 

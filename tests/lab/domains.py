@@ -12,7 +12,7 @@ from tests.lab.machine import Lab
 READY = "vgpulab-guest ready"
 KERNEL = """<kernel>/var/lib/vgpulab/vmlinuz</kernel>
     <initrd>/var/lib/vgpulab/initrd</initrd>
-    <cmdline>console=ttyS0 quiet mitigations=off no_timer_check nokaslr panic=-1</cmdline>"""
+    <cmdline>console=ttyS0 quiet mitigations=off no_timer_check nokaslr panic=-1{options}</cmdline>"""
 DISK = """<disk type='file' device='disk'>
       <driver name='qemu' type='qcow2'/>
       <source file='/var/lib/libvirt/images/tiny.qcow2'/>
@@ -25,15 +25,18 @@ def serial_log(name: str) -> str:
     return f"/var/log/libvirt/qemu/{name}-serial.log"
 
 
-def tiny_domain(name: str, *, devices: str = "", memory_mib: int = 128, disk: bool = False) -> str:
-    """Return the XML of a KVM guest with machine type q35. It boots the kernel directly, or from the disk image."""
+def tiny_domain(name: str, *, devices: str = "", memory_mib: int = 128, disk: bool = False, options: str = "") -> str:
+    """Return the XML of a KVM guest with machine type q35. It boots the kernel directly, or from the disk image.
+
+    `options`: more words for the kernel that is booted directly (files/guest/init reads some).
+    """
     return f"""<domain type='kvm'>
   <name>{name}</name>
   <memory unit='MiB'>{memory_mib}</memory>
   <vcpu>1</vcpu>
   <os>
     <type arch='x86_64' machine='q35'>hvm</type>
-    {"" if disk else KERNEL}
+    {"" if disk else KERNEL.format(options=options and f" {options}")}
   </os>
   <features><acpi/></features>
   <cpu mode='host-passthrough'/>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -13,6 +14,10 @@ from tests.lab.build import Built
 from tests.lab.errors import LabDied, LabError
 from tests.lab.qmp import Qmp
 from tests.lab.tools_tree import qemu, qemu_environment
+
+# Enough for the packets of a TCP connection at full speed; the kernel's name for the option is not in Python.
+LINK_BUFFER_BYTES = 8 << 20
+SO_RCVBUFFORCE = 33
 
 PANIC = re.compile(r"Kernel panic - not syncing.*|corrupted stack end detected.*")
 
@@ -24,7 +29,8 @@ class Emulator:
         self.work = work
         self._console_start = _size(work / "console.log")
         (work / "qmp").unlink(missing_ok=True)
-        argv = command(built, work, flavour, load)
+        self.link = _link()
+        argv = command(built, work, flavour, load, self.link.fileno())
         with (work / "qemu.log").open("ab") as log:
             self.process = subprocess.Popen(
                 argv,
@@ -34,6 +40,7 @@ class Emulator:
                 cwd=work,
                 env={**os.environ, **qemu_environment(built.tools)},
                 start_new_session=True,
+                pass_fds=(self.link.fileno(),),
             )
         try:
             self.qmp = self._control()
@@ -114,9 +121,28 @@ class Emulator:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(30)
+        self.link.close()
+
+    def connect(self, other: Emulator) -> None:
+        """Send what leaves the second network card to another emulator. QEMU has the same socket."""
+        self.link.connect(other.link.getsockname())
 
 
-def command(built: Built, work: Path, flavour: str, load: str | None) -> list[str]:
+def _link() -> socket.socket:
+    """Return the socket behind the second network card. While it is not connected, whatever L2 sends there is lost.
+
+    UDP drops what the other side does not read. A socket that waits would hold L2's packets back, and an L2 whose state
+    is saved meanwhile never sends again.
+    """
+    link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LINK_BUFFER_BYTES)
+    if os.geteuid() == 0:
+        link.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, LINK_BUFFER_BYTES)
+    link.bind(("127.0.0.1", 0))
+    return link
+
+
+def command(built: Built, work: Path, flavour: str, load: str | None, link: int) -> list[str]:
     """Return QEMU's command line. Its devices must be the same when a snapshot is saved and when it is loaded."""
     return [
         # If the test run is killed, the kernel kills its emulator too.
@@ -128,6 +154,7 @@ def command(built: Built, work: Path, flavour: str, load: str | None) -> list[st
         *("-append", recipe.kernel_command_line(flavour)),
         *("-drive", f"if=none,id=root,file={work / 'disk.qcow2'},format=qcow2,cache=unsafe,discard=unmap"),
         *("-netdev", "user,id=control,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
+        *("-netdev", f"dgram,id=link,local.type=fd,local.str={link}"),
         *("-chardev", f"file,id=console,path={work / 'console.log'},append=on", "-serial", "chardev:console"),
         *("-chardev", f"socket,id=helper,path={work / 'helper'},server=on,wait=off"),
         *("-qmp", f"unix:{work / 'qmp'},server=on,wait=off"),

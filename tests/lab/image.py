@@ -45,13 +45,15 @@ def make_pylib(place: Path, tools: Path) -> None:
     compile_python(tools, place, "/opt/vgpuctl/lib")
 
 
-def make_image(place: Path, tools: Path, host_root: Path, modules: Path, pylib: Path) -> None:
+def make_image(place: Path, tools: Path, host_root: Path, modules: Path, vfio: Path, pylib: Path) -> None:
     """Write disk.raw, vmlinuz, initrd, the ssh key and known_hosts to `place`."""
     root = place / "root"
     # These are hard links to the cached tree: replace a file, never change it in place.
     run(["cp", "-al", host_root, root], deadline_seconds=120)
     kernel.install_modules(root, tools, modules)
     module_tree = root / "usr/lib/modules" / kernel.version(tools)
+    for module in vfio.glob("*.ko"):
+        shutil.copy(module, _fresh(root / recipe.VFIO_PLACE / module.name))
     _settings(root)
     _keys(place, root)
     run(["cp", "-a", pylib, _fresh(root / "opt/vgpuctl/lib")], deadline_seconds=60)

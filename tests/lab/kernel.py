@@ -16,6 +16,12 @@ from tests.lab.errors import LabError
 from tests.lab.tools_tree import inside, program, workshop
 
 SAMPLES = ("mtty", "mdpy", "mbochs")
+# Debian's kernel has no IOMMUFD. Therefore its VFIO has only a stub of the bitmap in which a device reports the pages
+# that it wrote, and QEMU cannot migrate a device that makes such reports. This VFIO differs from Debian's only in that.
+VFIO = """ccflags-y += -DCONFIG_IOMMUFD_DRIVER=1
+obj-m := vfio.o vfio_iommu_type1.o pci/ mdev/
+vfio-y := vfio_main.o group.o container.o virqfd.o iova_bitmap.o
+"""
 
 
 def version(tools: Path) -> str:
@@ -48,6 +54,15 @@ def make_modules(place: Path, tools: Path) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, target)
             _kbuild(tools, work, copy, place)
+
+
+def make_vfio(place: Path, tools: Path) -> None:
+    """Build the kernel's own VFIO modules, with the bitmap of written pages, into `place`."""
+    with workshop(tools) as work:
+        source = work / "vfio"
+        shutil.copytree(tools / "kernel/vfio", source)
+        (source / "Makefile").write_text(VFIO)
+        _kbuild(tools, work, source, place)
 
 
 def _kbuild(tools: Path, work: Path, source: Path, place: Path) -> None:

@@ -13,7 +13,7 @@ Load it with `pytest_plugins = ["tests.lab.plugin"]` in the root conftest, or as
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -22,12 +22,15 @@ from _pytest.runner import runtestprotocol
 
 from tests.lab.errors import LabDied
 from tests.lab.machine import Lab
+from tests.lab.pair import Pair, ready
 from tests.lab.session import Keeper
 
 RERUNS = 2
 DEADLINE_SECONDS = 300
 SETUP_DEADLINE_SECONDS = 2400
-FIXTURES = frozenset({"lab", "lab_session", "lab_apparmor"})
+FIXTURES = frozenset({"lab", "lab_session", "lab_apparmor", "pair"})
+# Each fixture that starts one more L2, and the group of its tests.
+GROUPS = {"lab_apparmor": "apparmor", "pair": "pair"}
 CONSOLE_TAIL = 3000
 
 _died = pytest.StashKey[str]()
@@ -50,20 +53,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests of the second L2 in one worker, as its start is slow. `tryfirst`: xdist reads the marker."""
+    """Run all tests of one more L2 in one worker, as its start is slow. `tryfirst`: xdist reads the marker."""
     for item in items:
-        if "lab_apparmor" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("apparmor"))
+        for fixture, group in GROUPS.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _keeper(config: pytest.Config, flavour: str) -> Keeper:
+    return _awake(config, {flavour: flavour})[0]
+
+
+def _awake(config: pytest.Config, flavours: Mapping[str, str]) -> list[Keeper]:
+    """Return the keepers with these names and flavours; let all others rest."""
     keepers = config.stash[_keepers]
-    if flavour not in keepers:
-        keepers[flavour] = Keeper(flavour, config.stash[_deaths])
+    for name, flavour in flavours.items():
+        if name not in keepers:
+            keepers[name] = Keeper(flavour, config.stash[_deaths])
     for name, keeper in keepers.items():
-        if name != flavour:
+        if name not in flavours:
             keeper.rest()
-    return keepers[flavour]
+    return [keepers[name] for name in flavours]
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +92,13 @@ def lab(lab_session: Lab, pytestconfig: pytest.Config) -> Lab:
 def lab_apparmor(pytestconfig: pytest.Config) -> Lab:
     """A second L2 in a clean state, set up as Debian does it: AppArmor enabled, QEMU runs as an unprivileged user."""
     return _keeper(pytestconfig, "apparmor").clean()
+
+
+@pytest.fixture
+def pair(pytestconfig: pytest.Config) -> Pair:
+    """Two L2s in a clean state, with a cable between them. VMs can migrate from one to the other."""
+    source, target = _awake(pytestconfig, {"normal": "normal", "second": "normal"})
+    return ready(source.running(), target.running())
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -155,10 +172,10 @@ def pytest_runtest_makereport(
         item.stash[_died] = str(call.excinfo.value)
     report: pytest.TestReport = outcome.get_result()
     if report.failed:
-        for flavour, keeper in item.config.stash[_keepers].items():
+        for name, keeper in item.config.stash[_keepers].items():
             tail = keeper.console_text()[-CONSOLE_TAIL:]
             if tail and keeper.awake:
-                report.sections.append((f"console of the emulated host ({flavour})", tail))
+                report.sections.append((f"console of the emulated host ({name})", tail))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -55,11 +55,14 @@ PYTHON_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 # Kernel modules that the tiny initrd of L2 loads before it can see its root disk and its network card.
 INITRD_MODULES = ("virtio_blk", "virtio_net", "crc32c_generic", "ext4")
 # Kernel modules of the tiny guest L3: the power button, so that `virsh shutdown` works, and virtio ports.
-GUEST_MODULES = ("button", "evdev", "virtio_pci", "virtio_console")
+GUEST_MODULES = ("button", "evdev", "virtio_pci", "virtio_console", "virtio_blk")
 
 # What a guest needs for which QEMU draws, and the program that says who does.
 DRAWING_MODULES = ("virtio_gpu",)
 DRAWING = HERE / "drawing/renderer.c"
+
+# The VFIO modules for migration, outside the module tree: only tests that ask for them use them.
+VFIO_PLACE = "opt/vgpulab/vfio"
 
 HOST_NAME = "vgpulab"
 DISK_MIB = 6144
@@ -97,6 +100,7 @@ def device_arguments() -> list[str]:
         "virtio-blk-pci,drive=root,addr=0x3",
         "virtio-net-pci,netdev=control,addr=0x4,romfile=",
         "virtio-rng-pci,addr=0x5",
+        "virtio-net-pci,netdev=link,addr=0x7,romfile=",
         "virtio-serial-pci,addr=0x6",
         "virtserialport,chardev=helper,name=org.vgpuctl.guest.0",
     ]

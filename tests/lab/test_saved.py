@@ -63,6 +63,11 @@ def test_a_saved_vm_keeps_vgpu_and_claim_and_resumes_also_after_a_boot(lab: Lab)
         lab.run("virsh start vm-1", timeout=120)
         assert guest_boot(lab, "vm-1") == boot, "it booted afresh"
         assert MTTY_IDS in guest_devices(lab, "vm-1")
-        assert must(lab, "show-vm", "vm-1")["vgpus"] == made["vgpus"]
+        running = [{**vgpu, "attached": True} for vgpu in made["vgpus"]]
+        assert must(lab, "show-vm", "vm-1")["vgpus"] == running
+        saved = must(lab, "save-vm", "vm-1")
+        assert (saved["state"], saved["stop_reason"], saved["vgpus"]) == ("stopped", "saved", made["vgpus"])
+        must(lab, "start-vm", "vm-1")
+        assert guest_boot(lab, "vm-1") == boot, "it booted afresh"
         must(lab, "delete-vm", "vm-1")
         assert leftovers(lab) == before

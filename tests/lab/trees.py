@@ -24,13 +24,15 @@ APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get -o APT::Sandbox::User=root download 
 dpkg-deb -x linux-image-*.deb "$1/kernel"
 rm -r "$1/kernel/deb" "$1/kernel/usr/share/doc"
 """
-SAMPLES_HOOK = r"""set -eu
+SOURCES_HOOK = r"""set -eu
 cd "$1/usr/src"
-tar -xf linux-source-*.tar.xz --wildcards '*/samples/vfio-mdev/*'
+tar -xf linux-source-*.tar.xz --wildcards '*/samples/vfio-mdev/*' '*/drivers/vfio/*' '*/iommufd/iova_bitmap.c'
 mv linux-source-*/samples/vfio-mdev "$1/kernel/vfio-mdev"
+mv linux-source-*/drivers/vfio "$1/kernel/vfio"
+mv linux-source-*/drivers/iommu/iommufd/iova_bitmap.c "$1/kernel/vfio"
 rm -r linux-source-*
 """
-HOOKS = (f"--customize-hook={KERNEL_HOOK}", f"--customize-hook={SAMPLES_HOOK}")
+HOOKS = (f"--customize-hook={KERNEL_HOOK}", f"--customize-hook={SOURCES_HOOK}")
 # Documentation and translations are the largest part of a minimal tree, and nothing in the lab reads them.
 TRIM = (
     "--dpkgopt=path-exclude=/usr/share/doc/*",
