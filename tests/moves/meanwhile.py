@@ -165,6 +165,10 @@ class Met:
         return f"{self.kind}: {self.instant.text}"
 
 
+TO_BE_SAID = ("has no VM", "it is not certain where")
+"""What end-migration says where another one took the VM away: a person says then what became of it."""
+
+
 @dataclass
 class Meetings:
     """The trials of one kind of move."""
@@ -306,7 +310,7 @@ def _end(instant: Instant, pair: Pair, *, was_done: bool, reconciles: bool) -> l
                 if what == "reconcile"
                 else partial(settled, pair.source.ports, pair.target.ports)
             )
-            is_gone = may_be_gone and error is not None and "has no VM" in error.message
+            is_gone = may_be_gone and error is not None and any(text in error.message for text in TO_BE_SAID)
             errors += bare + ([] if error is None or is_gone else [f"{what}: {error.code} {error}"])
         if what == "settle" or not may_be_gone:
             wrong += errors

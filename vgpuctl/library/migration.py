@@ -160,8 +160,9 @@ class MigrationCalls(VmCalls):
         from vgpuctl.library import move_between
         from vgpuctl.library.peers import open_peer
         from vgpuctl.operations import guards
+        from vgpuctl.operations.plans.migration_end import RUNS_HERE, RUNS_THERE
 
-        if (peer is None) is (outcome is None):
+        if (peer is None) is (outcome is None) or outcome not in (None, RUNS_HERE, RUNS_THERE):
             raise InvalidInput("specify one of: the other host, or where the VM runs")
         if peer is None:
             return move_between.settle_alone(self, name, str(outcome), confirm=self._confirm, dry_run=dry_run)

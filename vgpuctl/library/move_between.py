@@ -28,7 +28,7 @@ from vgpuctl.model.results.migration import (
 )
 from vgpuctl.model.vm import VmState
 from vgpuctl.operations.arrive import refused_move
-from vgpuctl.operations.plans.migration_end import RUNS_HERE, RUNS_THERE, MigrationEnd, decide_end
+from vgpuctl.operations.plans.migration_end import LETS_GO, RUNS_HERE, RUNS_THERE, MigrationEnd, decide_end
 from vgpuctl.operations.plans.migration_estimate import (
     choose_max_downtime,
     doubt_about_limit,
@@ -230,7 +230,10 @@ def move_vm(
     try:
         if shuts_down:
             source.stop_vm(plan.offer.uuid)
-            plan = replace(plan, offer=replace(source.offer_vm(name, offline=True).data, state=plan.offer.state))
+            again = source.offer_vm(name, offline=True).data
+            if again.reasons:  # somebody has saved it or made a snapshot while it was shut down
+                raise refused_move(plan.offer.name, again.reasons)
+            plan = replace(plan, offer=replace(again, state=plan.offer.state))
         sent, pause = _send(source, target, plan, request, monotonic)
         if sent.downtime_ms is not None and not request.offline:
             paused_ms = sent.downtime_ms + round(1000 * pause)
@@ -361,8 +364,8 @@ def _undone(failure: VgpuctlError) -> VgpuctlError:
 def settle(source: MigrationHost, target: MigrationHost, name: str) -> EndedMigrationResult:
     """End a move on both hosts, wherever it was interrupted; where there is none, nothing changes.
 
-    The VM runs on the target before anything of it is removed from the source, unless the source has it paused: then
-    the source lets go of it first, so that it never runs on both. A removal that was interrupted is finished.
+    The VM runs on the target before anything of it is removed from the source. Where that has it paused, it is off
+    there first, so that it never runs on both. A removal that was interrupted is finished.
 
     Raises:
         Busy: libvirt is moving it now, or it is in a move with a third host. Failed: it runs on both, or on neither
@@ -372,8 +375,11 @@ def settle(source: MigrationHost, target: MigrationHost, name: str) -> EndedMigr
     here, there = _show_both(source, target, name)
     end = decide_end(here, there)
     uuid, changed = here.uuid or there.uuid, False
+    if end is MigrationEnd.TARGET and here.state == VmState.PAUSED and uuid is not None:
+        done = source.finish_migration(uuid, migration_id=here.id or "", outcome=LETS_GO, seen=here.seen)
+        changed, here = done.changed, source.show_migration(uuid).data
     ends = [(target, there, end is MigrationEnd.TARGET), (source, here, end is MigrationEnd.SOURCE)]
-    if end is MigrationEnd.SOURCE or here.state == VmState.PAUSED:
+    if end is MigrationEnd.SOURCE:
         ends.reverse()
     for host, state, stays in ends:
         if end is MigrationEnd.NONE or uuid is None or (state.id is None and not state.is_removing):
@@ -414,7 +420,8 @@ def _show_both(
         way = "to" if one.role in SOURCE_ROLES else "from"
         raise Busy(
             f"{one.name} on {one.host} moves {way} {one.peer}, or that move was interrupted",
-            hint=f"on {one.host}: vgpuctl end-migration {shlex.quote(one.name)} --with {address_of(one.peer or '')}",
+            hint=f"on {one.host}: vgpuctl end-migration {shlex.quote(one.name)} --with {address_of(one.peer or '')}; "
+            "where that host is gone for good, or was installed again: with --runs-here or --runs-there",
             vm=one.name,
             peer=one.peer,
         )

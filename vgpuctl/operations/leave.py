@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.record import record_from_xml
-from vgpuctl.errors import InvalidInput, Refused, ResultUnknown, VgpuctlError
+from vgpuctl.errors import Busy, InvalidInput, Refused, ResultUnknown, VgpuctlError
 from vgpuctl.model.hint_commands import end_migration_command, stop_command
 from vgpuctl.model.migration import MigrationMark, MigrationProgress, MigrationRequest, MigrationRole
 from vgpuctl.model.outcome import Context, Outcome
@@ -69,11 +69,12 @@ def migrate_out(
     leaving = replace(record, state=RecordState.MOVING, migration=own_mark)
     write = WriteRecord(vm.name, vm.uuid, leaving, record, f"record that {vm.name} moves to {place.host.name}")
     pace = _Recorder(Pace(vm.name, route.limits_ms))
-    sends: tuple[Step, ...] = (_send_vm_step(vm, record, place, route, pace),)
-    if mark.is_offline:
-        left = replace(leaving, migration=replace(own_mark, role=MigrationRole.LEFT))
-        done = WriteRecord(vm.name, vm.uuid, left, write.written, f"record that {place.host.name} has {vm.name}")
-        sends = (*_send_disk_steps(record, place, route), done)
+    left = replace(leaving, migration=replace(own_mark, role=MigrationRole.LEFT))
+    done = WriteRecord(vm.name, vm.uuid, left, write.written, f"record that {place.host.name} has {vm.name}")
+    send = (
+        _send_disk_steps(record, place, route) if mark.is_offline else (_send_vm_step(vm, record, place, route, pace),)
+    )
+    sends: tuple[Step, ...] = (*send, done)
     steps = tuple(step.describe() for step in (write, *sends))
     if context.dry_run:
         return Outcome(True, SentVmResult(vm.name, vm.uuid, 0.0), steps, snapshot.warnings, dry_run=True)
@@ -147,7 +148,7 @@ def _check_place(vm: Vm, place: MigrationPlaceResult) -> tuple[VmRecord, Migrati
     """Return the record that the VM has on the target, and its mark.
 
     Raises:
-        InvalidInput: the place is for another VM, or not ready.
+        InvalidInput: the place is for another VM, or not ready. Busy: the VM was changed since.
     """
     try:
         record = record_from_xml(place.record)
@@ -156,7 +157,13 @@ def _check_place(vm: Vm, place: MigrationPlaceResult) -> tuple[VmRecord, Migrati
     mark = record.migration
     if mark is None or (mark.id, mark.role) != (place.id, MigrationRole.ARRIVING) or record.vm_uuid != vm.uuid:
         raise InvalidInput(f"{place.host.name} has made nothing ready for {vm.name}")
+    if vm.record is None or _devices_of(vm.record) != _devices_of(record):
+        raise Busy(f"the vGPUs or disks of {vm.name} have just been changed", hint="run the command again", vm=vm.name)
     return record, mark
+
+
+def _devices_of(record: VmRecord) -> tuple[list[str | None], list[str]]:
+    return [vgpu.profile for vgpu in record.vgpus], [disk.path for disk in record.disks]
 
 
 def _with_definitions(host: Host, vm: Vm, record: VmRecord, target_record: VmRecord, step: Step) -> Step:

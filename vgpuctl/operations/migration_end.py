@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.errors import Busy, InvalidInput, NotFound
+from vgpuctl.errors import Busy, InUse, InvalidInput, NotFound
 from vgpuctl.model.migration import SOURCE_ROLES, MigrationMark, MigrationRole
 from vgpuctl.model.outcome import Context, Outcome, QueryResult
 from vgpuctl.model.results.migration import FinishedMigrationResult, MigrationStateResult
@@ -20,8 +20,9 @@ from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.observe.host_name import read_host_name
 from vgpuctl.operations.deleted_disks import prepare_bins, with_bin_entry
 from vgpuctl.operations.guards import find_vm_to_change, require_libvirt, require_writable
+from vgpuctl.operations.images import refuse_shared_deletion
 from vgpuctl.operations.leftovers import read_domain_leftovers
-from vgpuctl.operations.plans.migration_end import RUNS_HERE, RUNS_THERE
+from vgpuctl.operations.plans.migration_end import LETS_GO, RUNS_HERE, RUNS_THERE
 from vgpuctl.operations.plans.remove import unproven_carriers, vm_removal_plan
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.steps.attach import WriteRecord
@@ -74,15 +75,15 @@ def finish_migration(
     """End a move on this host: the VM `runs-here` from now on, or `runs-there`, on the other host, and nothing is left.
 
     A removal that was interrupted is finished; it is of no move any more, so `migration_id` does not matter. `seen`:
-    what it was here when that was decided, as `MigrationStateResult.seen`. A second call changes nothing: its answer is
-    `nothing`.
+    what it was here when that was decided, as `MigrationStateResult.seen`. `lets-go`: one that waits, paused, is off
+    from now on, and all of it stays until it `runs-there`. A second call changes nothing: its answer is `nothing`.
 
     Raises:
         InvalidInput: it is another move. Busy: the decision is not possible here, or something else works on it.
         VgpuctlError: a step failed; the same call goes on from there.
     """
     require_writable(host, context)
-    if outcome not in (RUNS_HERE, RUNS_THERE):
+    if outcome not in (RUNS_HERE, RUNS_THERE, LETS_GO):
         raise InvalidInput(f"outcome '{outcome}' is neither {RUNS_HERE} nor {RUNS_THERE}")
     snapshot = observe(host, scope_of_vm(name))
     require_libvirt(snapshot)
@@ -96,11 +97,12 @@ def finish_migration(
     if record is None or (record.migration is None and not is_removing):
         return Outcome(False, FinishedMigrationResult(here, vm.name, NOTHING))
     _refuse_other(host, vm, record.migration, migration_id, seen)
-    plan = (
-        _stay_plan(vm, record, record.migration)
-        if outcome == RUNS_HERE and record.migration is not None
-        else leave_plan(host, context, snapshot, vm, record, record.migration)
-    )
+    if outcome == RUNS_HERE and record.migration is not None:
+        plan = _stay_plan(vm, record, record.migration)
+    elif outcome == LETS_GO:
+        plan = Plan(_off_steps(vm, record, record.migration)[0], undo_on_failure=False)
+    else:
+        plan = leave_plan(host, context, snapshot, vm, record, record.migration)
     steps = tuple(step.describe() for step in plan.steps)
     data = FinishedMigrationResult(here, vm.name, outcome)
     if context.dry_run:
@@ -110,7 +112,7 @@ def finish_migration(
         tx.take_over_vm(vm, held, scope_of_vm(vm.uuid), snapshot, leaving=outcome == RUNS_THERE)
         tx.note(vm.name, vm.uuid)
         tx.carry_out(plan)
-    return Outcome(True, data, steps, snapshot.warnings)
+    return Outcome(True, data, steps, snapshot.warnings, plan.notes)
 
 
 def _refuse_other(host: Host, vm: Vm, mark: MigrationMark | None, migration_id: str, seen: str | None) -> None:
@@ -160,19 +162,15 @@ def leave_plan(
     if vm.state not in (*STOPPED_STATES, VmState.PAUSED):
         raise Busy(f"{vm.name} is {vm.state} here: nothing of it is removed", vm=vm.name, state=str(vm.state))
     own_disks = record.disks if mark is None or mark.copies_disks else ()
+    kept: dict[str, str] = {}
     if mark is not None and mark.role in SOURCE_ROLES and context is not None:
+        kept = _disks_to_keep(host, snapshot, vm, replace(record, disks=own_disks))
+        own_disks = tuple(d for d in own_disks if d.path not in kept)
         own_disks = tuple(with_bin_entry(host, context, vm, d) for d in own_disks)
         prepare_bins(host, own_disks)
     removed = replace(record, migration=None, disks=own_disks)
     held = replace(removed, vgpus=with_slot(snapshot, vm, removed))
-    force_off: tuple[Step, ...] = ()
-    if vm.state is VmState.PAUSED:
-        write = None
-        if mark is not None and mark.role is MigrationRole.LEAVING:
-            left = replace(record, migration=replace(mark, role=MigrationRole.LEFT))
-            write = WriteRecord(vm.name, vm.uuid, left, record)
-            vm = replace(vm, record=write.written)
-        force_off = (StopPausedDomain(vm.name, vm.uuid, write),)
+    force_off, vm = _off_steps(vm, record, mark)
     stopped = replace(vm, state=VmState.STOPPED)
     leftovers = read_domain_leftovers(host, vm)
     unproven = unproven_carriers(snapshot, vm, held)
@@ -180,4 +178,32 @@ def leave_plan(
     if mark is not None and mark.role in SOURCE_ROLES:  # else the next steps look as if the VM were deleted
         summary = f"record that {vm.name} is on {mark.peer}, and remove what is left of it here"
     plan = vm_removal_plan(stopped, held, leftovers, keep_disks=False, keep_devices=unproven, summary=summary)
-    return replace(plan, steps=(*force_off, *plan.steps))
+    notes = tuple(f"disk {path} is kept: {why}" for path, why in kept.items())
+    return replace(plan, steps=(*force_off, *plan.steps), notes=(*plan.notes, *notes))
+
+
+def _off_steps(vm: Vm, record: VmRecord, mark: MigrationMark | None) -> tuple[tuple[Step, ...], Vm]:
+    """Return the steps after which a paused VM is off, and the VM with the record that it has then."""
+    if vm.state is not VmState.PAUSED:
+        return (), vm
+    write = None
+    if mark is not None and mark.role is MigrationRole.LEAVING:
+        left = replace(record, migration=replace(mark, role=MigrationRole.LEFT))
+        write = WriteRecord(vm.name, vm.uuid, left, record)
+        vm = replace(vm, record=write.written)
+    return (StopPausedDomain(vm.name, vm.uuid, write),), vm
+
+
+def _disks_to_keep(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> dict[str, str]:
+    """Return the disks of a VM that has gone which must stay, with the reason: others need them, or they did not go."""
+    kept = {}
+    used = {d.source for d in vm.disks}
+    for disk in record.disks:
+        if disk in record.data_disks() and disk.path not in used:
+            kept[disk.path] = f"it is not in the definition of {vm.name}, so it was not copied"
+            continue
+        try:
+            refuse_shared_deletion(host, snapshot, vm, replace(record, disks=(disk,)))
+        except InUse as error:
+            kept[disk.path] = error.message
+    return kept

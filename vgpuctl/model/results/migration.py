@@ -171,11 +171,14 @@ class SentVmResult(Value):
 
 
 class FinishedMigrationResult(Value):
-    """What became of a move on one host: `runs-here`, `runs-there`, or `nothing` where nothing of it was left."""
+    """What became of a move on one host: `runs-here`, `runs-there`, or `nothing` where nothing of it was left.
+
+    `lets-go`: it is off here, and goes on there; all of it is here until that is done.
+    """
 
     host: str
     name: str
-    outcome: Annotated[str, "runs-here", "runs-there", "nothing"]
+    outcome: Annotated[str, "runs-here", "runs-there", "lets-go", "nothing"]
 
 
 class EndedMigrationResult(Value):

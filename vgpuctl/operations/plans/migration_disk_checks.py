@@ -95,6 +95,7 @@ def _copy_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
     pool = pair.facts.pools.get(disk.pool)
     quoted = shlex.quote(disk.pool)
     if pool is None and is_made_with_pool(disk):
+        yield from _file_reasons(pair, disk)
         return
     if pool is None:
         yield pair.there(
@@ -118,16 +119,21 @@ def _copy_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
                 f"the storage pool '{disk.pool}' is at {pool.path}, but {name} at {disk.path}",
                 pair.on_target(f"virsh pool-dumpxml {quoted}; both hosts need it at the same path"),
             )
-        elif pair.facts.files.get(disk.path) and not _has_same_vm(pair):  # else that VM is to be looked at first
-            yield pair.there(
-                f"{disk.path} exists already, where the copy of {name} would be",
-                pair.on_target(f"qemu-img info -U {shlex.quote(disk.path)}; move or delete it if no VM uses it"),
-            )
+        else:
+            yield from _file_reasons(pair, disk)
         if pool.available_bytes is not None and pool.available_bytes < MIN_POOL_FREE_BYTES:
             yield pair.there(
                 f"the storage pool '{disk.pool}' is full: {format_bytes(pool.available_bytes)} are free",
                 pair.on_target(f"df -h {shlex.quote(pool.path or '')}"),
             )
+
+
+def _file_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
+    if pair.facts.files.get(disk.path) and not _has_same_vm(pair):  # else that VM is to be looked at first
+        yield pair.there(
+            f"{disk.path} exists already, where the copy of disk {disk.device} would be",
+            pair.on_target(f"qemu-img info -U {shlex.quote(disk.path)}; move or delete it if no VM uses it"),
+        )
 
 
 def _has_same_vm(pair: Pair) -> bool:

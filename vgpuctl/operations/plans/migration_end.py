@@ -7,11 +7,14 @@ that it does not run. So:
 
 - Where it runs, it stays.
 - Where the source's libvirt has ended it for the move (`migrated`), or has it no more, and all has come: the target.
-- Where the source waits, paused, since libvirt did not hear whether the target has it: the target if all has come,
-  else the source.
-- Where the source's record says `left`, all has come, as was certain before: the target, if it has it still.
+- Where the source waits, paused, since libvirt did not hear whether the target has it: the target if all has come and
+  waits there too, else the source.
+- Where the source's record says `left`, all has come, as was certain before: the target.
 - Where the source is off for another reason, it may have run on after the move failed, so that what the target has is
-  old: the source.
+  old: the source, if the target's has never run, which is certain while it waits.
+
+Where one of them has given it to the other, which has it no more, or where the target's may have run since, nobody can
+tell: it may be on a third host, and the newer disks on either. Then a person says where it goes on.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from vgpuctl.model.results.migration import MigrationStateResult
 from vgpuctl.model.vm import VmState
 
 RUNS_HERE, RUNS_THERE = "runs-here", "runs-there"
+LETS_GO = "lets-go"
+"""It is off here before it runs there, and all of it is still here until that is done."""
 MIGRATED = "migrated"
 """libvirt's reason for a domain that is off since it was moved (VIR_DOMAIN_SHUTOFF_MIGRATED)."""
 
@@ -82,13 +87,27 @@ def _decide_stopped(name: str, source: MigrationStateResult, target: MigrationSt
             hint=f"where it was deleted: vgpuctl end-migration {shlex.quote(name)} --runs-there on {target.host}",
             vm=name,
         )
-    is_gone = (
-        not source.exists
-        or source.state == VmState.PAUSED
-        or source.role == MigrationRole.LEFT
-        or source.stop_reason == MIGRATED
+    if not source.exists and not source.is_removing:
+        raise _not_certain(name, target, f"{source.host} has it no more, and may have given it to another host")
+    has_left = source.role == MigrationRole.LEFT or source.stop_reason == MIGRATED
+    if has_left and not has_all:
+        raise _not_certain(name, source, f"it went to {target.host}, which has it no more")
+    if has_left or not source.exists:
+        return MigrationEnd.TARGET
+    if has_all and target.state != VmState.PAUSED:
+        raise _not_certain(name, source, f"it has come to {target.host} and may have run there; it is off there now")
+    return MigrationEnd.TARGET if has_all and source.state == VmState.PAUSED else MigrationEnd.SOURCE
+
+
+def _not_certain(name: str, host: MigrationStateResult, what: str) -> Failed:
+    """Return the error for a VM of which a person has to say where it goes on. `host`: the one that still has it."""
+    end = f"vgpuctl end-migration {shlex.quote(name)}"
+    return Failed(
+        f"it is not certain where {name} goes on: {what}",
+        hint=f"on {host.host}: {end} --runs-here if that has the newest disks and it runs nowhere else; else {end} "
+        "--runs-there",
+        vm=name,
     )
-    return MigrationEnd.TARGET if has_all and is_gone else MigrationEnd.SOURCE
 
 
 def _is_half_left(source: MigrationStateResult, target: MigrationStateResult) -> bool:
