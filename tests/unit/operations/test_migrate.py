@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.hosts import SimulatedHost, create, open_sim_host, picture, request
-from vgpuctl.errors import Interrupted
+from tests.hosts import SimulatedHost, context, create, open_sim_host, picture, request
+from vgpuctl.errors import Busy, Interrupted, Refused
 from vgpuctl.library import GpuHost
 from vgpuctl.library.move_between import MoveRequest, move_vm
 from vgpuctl.model.outcome import CallSettings, NoProgress
 from vgpuctl.model.vm import RecordState, VmState
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.attach import detach
+from vgpuctl.operations.save import save_vm
 from vgpuctl.value import replace
 
 
@@ -116,3 +119,52 @@ def test_a_move_on_simulated_hosts_keeps_to_the_estimate(
     assert moved.estimate.downtime_ms is not None
     assert moved.paused_ms is not None
     assert 500 * count < moved.paused_ms <= moved.estimate.downtime_ms
+
+
+def meeting(host: SimulatedHost, call: str, deed: Callable[[], object]) -> GpuHost:
+    """Return a host on which another one does something right before a call."""
+
+    class Met(GpuHost):
+        pass
+
+    def made(self: GpuHost, *args: object, **options: object) -> object:
+        deed()
+        host.ports.operations.end()
+        return getattr(GpuHost, call)(self, *args, **options)
+
+    setattr(Met, call, made)
+    return Met(host.ports, CallSettings())
+
+
+def test_a_vm_that_was_changed_since_it_was_offered_is_not_sent(source: SimulatedHost, target: SimulatedHost) -> None:
+    create(source.ports, request("A100-4C", name="vm"))
+    empty = picture(target)
+    here = meeting(source, "migrate_out", lambda: detach(source.ports, context(), "vm"))
+    with pytest.raises(Busy, match="the vGPUs or disks of vm have just been changed"):
+        move_vm(here, calls(target), "vm", to(target, copies_disks=True))
+    lands(source)
+    assert picture(target) == empty
+
+
+def test_a_vm_that_is_saved_where_it_should_shut_down_is_not_sent(source: SimulatedHost, target: SimulatedHost) -> None:
+    create(source.ports, request("A100-4C", name="vm"))
+    empty = picture(target)
+    here = meeting(source, "stop_vm", lambda: save_vm(source.ports, context(), "vm"))
+    with pytest.raises(Refused, match="vm cannot move"):
+        move_vm(here, calls(target), "vm", to(target, copies_disks=True, offline=True))
+    lands(source)
+    assert picture(target) == empty
+
+
+def test_a_disk_that_did_not_go_stays(source: SimulatedHost, target: SimulatedHost) -> None:
+    create(source.ports, request("A100-4C", name="vm"))
+    vm, hypervisor = vm_of(source), source.ports.hypervisor
+    path = vm.record.data_disks()[0].path
+
+    def detach_disk() -> None:  # as virsh detach-disk --config does
+        hypervisor.define(hypervisor.definition(vm.uuid).replace(f"<source file='{path}'", "<source file='/a'"))
+
+    move_vm(meeting(source, "finish_migration", detach_disk), calls(target), "vm", to(target, copies_disks=True))
+    lands(target)
+    assert path in picture(source).files
+    assert vm_of(source) is None
