@@ -22,6 +22,7 @@ from vgpuctl.operations.deleted_disks import prepare_bins, with_bin_entry
 from vgpuctl.operations.guards import find_vm_to_change, require_libvirt, require_writable
 from vgpuctl.operations.images import refuse_shared_deletion
 from vgpuctl.operations.leftovers import read_domain_leftovers
+from vgpuctl.operations.plans.chains import is_source
 from vgpuctl.operations.plans.migration_end import LETS_GO, RUNS_HERE, RUNS_THERE
 from vgpuctl.operations.plans.remove import unproven_carriers, vm_removal_plan
 from vgpuctl.operations.plans.reserve import with_slot
@@ -197,9 +198,8 @@ def _off_steps(vm: Vm, record: VmRecord, mark: MigrationMark | None) -> tuple[tu
 def _disks_to_keep(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> dict[str, str]:
     """Return the disks of a VM that has gone which must stay, with the reason: others need them, or they did not go."""
     kept = {}
-    used = {d.source for d in vm.disks}
     for disk in record.disks:
-        if disk in record.data_disks() and disk.path not in used:
+        if disk in record.data_disks() and not any(is_source(one, disk) for one in vm.disks):
             kept[disk.path] = f"it is not in the definition of {vm.name}, so it was not copied"
             continue
         try:

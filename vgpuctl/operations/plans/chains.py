@@ -263,7 +263,7 @@ def find_moved_disk(vm: Vm, disk: ManagedDisk, chains: BackingChains | None = No
     """
     chains = chains or NO_BACKING_CHAINS
     identity = chains.identity(disk.path)
-    if any(_is_source(d, disk) or chains.identity(d.source or "") == identity for d in vm.disks):
+    if any(is_source(d, disk) or chains.identity(d.source or "") == identity for d in vm.disks):
         return None
     record = vm.record
     known = {chains.identity(d.path) for d in record.disks} if record is not None else set()
@@ -283,7 +283,8 @@ def how_to_merge(vm: Vm, current: DiskRef, *, is_above: bool) -> str:
     return f"virsh domblklist {name} shows its disks"
 
 
-def _is_source(disk: DiskRef, managed: ManagedDisk) -> bool:
+def is_source(disk: DiskRef, managed: ManagedDisk) -> bool:
+    """Return whether a VM's disk is this file or volume."""
     return disk.source == managed.path or disk.volume == (managed.pool, managed.volume)
 
 
