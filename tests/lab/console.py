@@ -22,7 +22,7 @@ while not re.search(f"{begin}.*{end}".encode(), seen, re.S):
     now = time.monotonic()
     if now > deadline:
         sys.exit("no answer: " + seen.decode(errors="replace")[-3000:])
-    if now - max(asked, heard) > 3:
+    if now - max(asked, heard) > 10:  # a terminal holds 4 KiB: what is sent while a guest boots for minutes must fit
         total = f"$(({number - 1}+1))"
         os.write(line, f"\n echo answer-begin-{total}; {question}; echo answer-end-{total}\n".encode())
         asked = now

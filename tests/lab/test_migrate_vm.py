@@ -56,7 +56,7 @@ class Site:
 
 
 @pytest.mark.quick
-@pytest.mark.deadline(600)
+@pytest.mark.deadline(1500)
 def test_a_vm_at_work_moves_with_its_disk_there_and_back(pair: Pair) -> None:
     site = Site(pair)
     planned = must(site.source, "migrate-vm", VM, "--to", f"ssh://{TARGET}", "--copy-storage", "--dry-run")
