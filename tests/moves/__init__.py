@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves between two simulated hosts that fail, are killed, or meet another program: what both hosts have afterwards."""
+"""Moves between two simulated hosts that fail, are killed, or meet another program: what both hosts have then."""

@@ -284,7 +284,7 @@ def replace_claims(seen: Picture, claims: dict[str, str]) -> Picture:
 
 
 def move_again(pair: Pair) -> list[str]:
-    """Move the VM from the host that has it to the other one, and return what is wrong afterwards."""
+    """Move the VM from the host that has it to the other one, and return what is wrong then."""
     owner = pair.defined_on()[0]
     other = pair.target if owner is pair.source else pair.source
     if pair.kind.runs and not pair.running_on():

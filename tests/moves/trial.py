@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A move of which one call of a port fails or is the last one, and its end by those who come afterwards."""
+"""A move of which one call of a port fails or is the last one, and its end by those who come then."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ENDINGS: dict[str, tuple[str, ...]] = {
     "reconcile both, target first": ("target", "source"),
     "migrate": (),
 }
-"""Who comes afterwards: reconcile-host on these hosts, then end-migration; or migrate-vm itself."""
+"""Who ends it: reconcile-host on these hosts, then end-migration; or migrate-vm itself."""
 LAST_ONE = -signal.SIGKILL
 MIGRATE, SEND, RECORD = "hypervisor.migrate", "storage.send_volume", "hypervisor.set_record"
 LEFT_BY: dict[str, tuple[str, tuple[str, str, str]]] = {

@@ -3,32 +3,14 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, parse_vm_spec
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.library import GpuHost
 
 _PLACEHOLDER = re.compile(r"\\\{[^{}]*\\\}")
-
-
-def arguments_of(
-    method: Callable[..., Any], host: GpuHost, args: tuple[Any, ...], named: Mapping[str, Any]
-) -> dict[str, object]:
-    """Return the arguments of a call by name; fields of a VM are arguments like the others."""
-    signature = inspect.signature(method)
-    bound = signature.bind(host, *args, **named).arguments
-    arguments: dict[str, object] = {}
-    for name, value in [*bound.items()][1:]:
-        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            arguments |= value
-        else:
-            arguments[name] = value
-    return arguments
 
 
 def names_file(path: str, arguments: Mapping[str, object], files: Mapping[str, str]) -> bool:

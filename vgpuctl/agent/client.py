@@ -22,7 +22,7 @@ from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlencode
 
 from vgpuctl.agent.answers import pass_on, read_answer, result_in, with_remains
-from vgpuctl.agent.call_arguments import arguments_of, names_file
+from vgpuctl.agent.call_arguments import names_file
 from vgpuctl.agent.channel import AgentChannel, AnswerLost, IdleConnections
 from vgpuctl.agent.connection import (
     LOCAL_AGENT,
@@ -53,6 +53,7 @@ from vgpuctl.errors import (
 )
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
+from vgpuctl.library.call import arguments_of
 from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.library.remote_errors import error_of
 from vgpuctl.library.text_file import read_text

@@ -283,6 +283,23 @@ def change(
     return decorate
 
 
+def arguments_of(
+    method: Callable[..., Any], host: object, args: tuple[Any, ...], named: Mapping[str, Any]
+) -> dict[str, object]:
+    """Return the arguments of a call by name; fields of a VM are arguments like the others."""
+    import inspect  # it takes long to load, and only calls that are sent elsewhere need it
+
+    signature = inspect.signature(method)
+    bound = signature.bind(host, *args, **named).arguments
+    arguments: dict[str, object] = {}
+    for name, value in [*bound.items()][1:]:
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            arguments |= value
+        else:
+            arguments[name] = value
+    return arguments
+
+
 def _named(about: Literal["vm", "gpu"] | None, args: tuple[object, ...], named: Mapping[str, object]) -> Named:
     """Return what the arguments of a call name: the first one, if it is the VM or the GPU that the call is about."""
     value = args[0] if args else named.get("gpu" if about == "gpu" else "name")

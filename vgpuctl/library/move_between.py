@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, Failed, NotFound, PartlyApplied, Refused, VgpuctlError
 from vgpuctl.model.hint_commands import address_of
@@ -38,59 +38,9 @@ from vgpuctl.operations.plans.migration_estimate import (
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Confirm, QueryResult
-    from vgpuctl.model.results.migration import FinishedMigrationResult, MigrationStateResult, SentVmResult
-    from vgpuctl.model.results.vms import VmReport
-
-
-class MigrationHost(Protocol):
-    """One of the two hosts: the library's calls, the host agent's, or those of vgpuctl on another host."""
-
-    def uninterrupted(self) -> MigrationHost:
-        """Return the same host for calls that go on although the user has stopped the move: they end it."""
-
-    def offer_vm(self, name: str, *, offline: bool = False) -> QueryResult[MigrationOfferResult]:
-        """As `MigrationCalls.offer_vm`."""
-
-    def prepare_incoming(
-        self,
-        offer: MigrationOfferResult,
-        *,
-        copies_disks: bool = False,
-        offline: bool = False,
-        needs_tls: bool = True,
-        dry_run: bool = False,
-    ) -> Outcome[MigrationPlaceResult]:
-        """As `MigrationCalls.prepare_incoming`."""
-
-    def migrate_out(
-        self,
-        name: str,
-        place: MigrationPlaceResult,
-        *,
-        target_uri: str,
-        migrate_uri: str | None = None,
-        tls: bool = True,
-        limits_ms: Sequence[int] = (),
-        bandwidth_mib_s: int | None = None,
-        parallel: int | None = None,
-        dry_run: bool = False,
-    ) -> Outcome[SentVmResult]:
-        """As `MigrationCalls.migrate_out`."""
-
-    def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
-        """As `VmCalls.stop_vm`."""
-
-    def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
-        """As `VmCalls.start_vm`."""
-
-    def show_migration(self, name: str) -> QueryResult[MigrationStateResult]:
-        """As `MigrationCalls.show_migration`."""
-
-    def finish_migration(
-        self, name: str, *, migration_id: str, outcome: str, seen: str | None = None, dry_run: bool = False
-    ) -> Outcome[FinishedMigrationResult]:
-        """As `MigrationCalls.finish_migration`."""
+    from vgpuctl.library.migration import MigrationCalls
+    from vgpuctl.model.outcome import Confirm
+    from vgpuctl.model.results.migration import MigrationStateResult, SentVmResult
 
 
 class MoveRequest(Value):
@@ -148,7 +98,7 @@ class MovePlan(Value):
         )
 
 
-def plan_move(source: MigrationHost, target: MigrationHost, name: str, request: MoveRequest) -> MovePlan:
+def plan_move(source: MigrationCalls, target: MigrationCalls, name: str, request: MoveRequest) -> MovePlan:
     """Ask both hosts, and change nothing.
 
     Raises:
@@ -164,7 +114,7 @@ def plan_move(source: MigrationHost, target: MigrationHost, name: str, request: 
     return MovePlan(offer, place, estimate, downtime_steps(limit))
 
 
-def check_move(source: MigrationHost, target: MigrationHost, name: str, request: MoveRequest) -> MigratedVmResult:
+def check_move(source: MigrationCalls, target: MigrationCalls, name: str, request: MoveRequest) -> MigratedVmResult:
     """Return what would be done.
 
     Raises:
@@ -189,7 +139,7 @@ def check_move(source: MigrationHost, target: MigrationHost, name: str, request:
 
 
 def _prepare(
-    target: MigrationHost, offer: MigrationOfferResult, request: MoveRequest, *, dry_run: bool = False
+    target: MigrationCalls, offer: MigrationOfferResult, request: MoveRequest, *, dry_run: bool = False
 ) -> MigrationPlaceResult:
     return target.prepare_incoming(
         offer,
@@ -201,8 +151,8 @@ def _prepare(
 
 
 def move_vm(
-    source: MigrationHost,
-    target: MigrationHost,
+    source: MigrationCalls,
+    target: MigrationCalls,
     name: str,
     request: MoveRequest,
     *,
@@ -246,7 +196,7 @@ def move_vm(
     return replace(result, cautions=(*result.cautions, *cautions), seconds=seconds, paused_ms=paused_ms)
 
 
-def _already_there(target: MigrationHost, settled: EndedMigrationResult, seconds: float) -> MigratedVmResult:
+def _already_there(target: MigrationCalls, settled: EndedMigrationResult, seconds: float) -> MigratedVmResult:
     """Return the result of a move that an earlier call has begun, and this one has ended."""
     is_running = target.show_migration(settled.uuid or settled.name).data.state == VmState.RUNNING
     off = "" if is_running else f"; it is off: vgpuctl --host {address_of(settled.target)} start-vm {settled.name}"
@@ -267,7 +217,7 @@ def _already_there(target: MigrationHost, settled: EndedMigrationResult, seconds
 
 
 def _send(
-    source: MigrationHost, target: MigrationHost, plan: MovePlan, request: MoveRequest, monotonic: Callable[[], float]
+    source: MigrationCalls, target: MigrationCalls, plan: MovePlan, request: MoveRequest, monotonic: Callable[[], float]
 ) -> tuple[SentVmResult, float]:
     """Move it; return what was sent, and how many seconds it took from then on until it ran on the target."""
     offer = replace(plan.offer, state=VmState.STOPPED) if request.offline else plan.offer
@@ -291,7 +241,7 @@ def _send(
     return sent, pause
 
 
-def _finish_here(host: MigrationHost, uuid: str, migration_id: str, seen: str | None = None) -> bool:
+def _finish_here(host: MigrationCalls, uuid: str, migration_id: str, seen: str | None = None) -> bool:
     """Have a VM run on a host from now on; return whether something changed.
 
     Raises:
@@ -307,7 +257,7 @@ def _finish_here(host: MigrationHost, uuid: str, migration_id: str, seen: str | 
     return done.changed
 
 
-def _start_there(target: MigrationHost, plan: MovePlan) -> None:
+def _start_there(target: MigrationCalls, plan: MovePlan) -> None:
     """Start a VM that was shut down for its move, which is done.
 
     Raises:
@@ -322,7 +272,7 @@ def _start_there(target: MigrationHost, plan: MovePlan) -> None:
 
 
 def _end_after_failure(
-    source: MigrationHost, target: MigrationHost, plan: MovePlan, request: MoveRequest, failure: VgpuctlError
+    source: MigrationCalls, target: MigrationCalls, plan: MovePlan, request: MoveRequest, failure: VgpuctlError
 ) -> tuple[MigrationReasonResult, ...]:
     """After a failure, end the move on both hosts. Return what its caller should know if the VM is on the target.
 
@@ -361,7 +311,7 @@ def _undone(failure: VgpuctlError) -> VgpuctlError:
     return Failed(failure.message.removesuffix("; the undo is incomplete"), hint=failure.hint, **failure.facts)
 
 
-def settle(source: MigrationHost, target: MigrationHost, name: str) -> EndedMigrationResult:
+def settle(source: MigrationCalls, target: MigrationCalls, name: str) -> EndedMigrationResult:
     """End a move on both hosts, wherever it was interrupted; where there is none, nothing changes.
 
     The VM runs on the target before anything of it is removed from the source. Where that has it paused, it is off
@@ -394,7 +344,7 @@ def settle(source: MigrationHost, target: MigrationHost, name: str) -> EndedMigr
 
 
 def _show_both(
-    source: MigrationHost, target: MigrationHost, name: str
+    source: MigrationCalls, target: MigrationCalls, name: str
 ) -> tuple[MigrationStateResult, MigrationStateResult]:
     """Return what both hosts have of a VM.
 
@@ -429,7 +379,7 @@ def _show_both(
 
 
 def settle_with(
-    this: MigrationHost, other: MigrationHost, name: str, *, dry_run: bool = False
+    this: MigrationCalls, other: MigrationCalls, name: str, *, dry_run: bool = False
 ) -> Outcome[EndedMigrationResult]:
     """End a move between this host and another one, whichever of the two is its source.
 
@@ -455,7 +405,7 @@ def settle_with(
 
 
 def settle_alone(
-    this: MigrationHost, name: str, outcome: str, *, confirm: Confirm, dry_run: bool = False
+    this: MigrationCalls, name: str, outcome: str, *, confirm: Confirm, dry_run: bool = False
 ) -> Outcome[EndedMigrationResult]:
     """End a move on this host alone, since its caller knows where the VM runs, and the other host is gone.
 

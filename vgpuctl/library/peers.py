@@ -6,30 +6,22 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import Any, Literal, Self
 
 from vgpuctl.errors import InvalidInput, Unreachable, VgpuctlError
+from vgpuctl.library.call import Data, Result, arguments_of
+from vgpuctl.library.migration import MigrationCalls
 from vgpuctl.library.remote_errors import error_of
 from vgpuctl.model import documents
-from vgpuctl.model.outcome import Outcome, QueryResult, never_cancelled
+from vgpuctl.model.outcome import CallSettings, Outcome
 from vgpuctl.model.result_reader import Mismatch, read_result
 from vgpuctl.remote import reply as replies
 from vgpuctl.remote.session import SCHEME, RemoteCommand, RunControl, Session, Target, parse_url
 from vgpuctl.value import Value
 from vgpuctl.version import __version__
-
-if TYPE_CHECKING:
-    from vgpuctl.library.move_between import MigrationHost
-    from vgpuctl.model.results.migration import (
-        FinishedMigrationResult,
-        MigrationOfferResult,
-        MigrationPlaceResult,
-        MigrationStateResult,
-        SentVmResult,
-    )
-    from vgpuctl.model.results.vms import VmReport
 
 SIMULATED = "sim:"
 CALL_SECONDS = 600.0
@@ -47,7 +39,7 @@ _LIBVIRT_URI = re.compile(r"(qemu(\+[a-z0-9]+)?://\S+|sim:.+)", re.ASCII)
 class Peer(Value):
     """The other host. `libvirt_uri`: how the libvirt of this one reaches its libvirt."""
 
-    host: MigrationHost
+    host: MigrationCalls
     libvirt_uri: str
     close: Callable[[], None]
 
@@ -97,24 +89,23 @@ def open_peer(
             hint=f"use ssh://[user@]HOST[:port], or sim:NAME for a simulated one{guess}",
         )
     target = parse_url(address)
-    remote = RemoteHost(target, cancelled, wait_seconds)
+    remote = RemoteHost(target, CallSettings(cancelled=cancelled, wait_seconds=wait_seconds))
     return Peer(remote, libvirt_uri or f"qemu+ssh://{address.removeprefix(SCHEME).rstrip('/')}/system", remote.close)
 
 
-class RemoteHost:
+class RemoteHost(MigrationCalls):
     """vgpuctl on another host: each call is a command there, in one login."""
 
-    def __init__(self, target: Target, cancelled: Callable[[], bool], wait_seconds: float) -> None:
+    def __init__(self, target: Target, settings: CallSettings) -> None:
         self._target = target
-        self._cancelled = cancelled
-        self._wait_seconds = wait_seconds
+        self._settings = settings
         self._logins: list[Session] = []
-        """The login, if there is one; what `uninterrupted` returns has the same."""
+        """The login, if there is one; what `with_settings` returns has the same."""
 
-    def uninterrupted(self) -> RemoteHost:
-        """Return the same host, for calls that go on although the user has stopped the move."""
-        other = RemoteHost(self._target, never_cancelled, self._wait_seconds)
-        other._logins = self._logins
+    def with_settings(self, settings: CallSettings) -> Self:
+        """Return this host for calls with other settings."""
+        other = copy(self)
+        other._settings = settings
         return other
 
     def close(self) -> None:
@@ -122,87 +113,22 @@ class RemoteHost:
         while self._logins:
             self._logins.pop().close()
 
-    def offer_vm(self, name: str, *, offline: bool = False) -> QueryResult[MigrationOfferResult]:
-        """As `MigrationCalls.offer_vm`."""
-        return self._read("offer-vm", name=name, offline=offline)
-
-    def prepare_incoming(
-        self,
-        offer: MigrationOfferResult,
-        *,
-        copies_disks: bool = False,
-        offline: bool = False,
-        needs_tls: bool = True,
-        dry_run: bool = False,
-    ) -> Outcome[MigrationPlaceResult]:
-        """As `MigrationCalls.prepare_incoming`."""
-        return self._change(
-            "prepare-incoming",
-            offer=offer,
-            copies_disks=copies_disks,
-            offline=offline,
-            needs_tls=needs_tls,
-            dry_run=dry_run,
-        )
-
-    def migrate_out(
-        self,
-        name: str,
-        place: MigrationPlaceResult,
-        *,
-        target_uri: str,
-        migrate_uri: str | None = None,
-        tls: bool = True,
-        limits_ms: Sequence[int] = (),
-        bandwidth_mib_s: int | None = None,
-        parallel: int | None = None,
-        dry_run: bool = False,
-    ) -> Outcome[SentVmResult]:
-        """As `MigrationCalls.migrate_out`."""
-        return self._change(
-            "migrate-out",
-            name=name,
-            place=place,
-            target_uri=target_uri,
-            migrate_uri=migrate_uri,
-            tls=tls,
-            limits_ms=tuple(limits_ms),
-            bandwidth_mib_s=bandwidth_mib_s,
-            parallel=parallel,
-            dry_run=dry_run,
-        )
-
-    def show_migration(self, name: str) -> QueryResult[MigrationStateResult]:
-        """As `MigrationCalls.show_migration`."""
-        return self._read("show-migration", name=name)
-
-    def finish_migration(
-        self, name: str, *, migration_id: str, outcome: str, seen: str | None = None, dry_run: bool = False
-    ) -> Outcome[FinishedMigrationResult]:
-        """As `MigrationCalls.finish_migration`."""
-        return self._change(
-            "finish-migration", name=name, migration_id=migration_id, outcome=outcome, seen=seen, dry_run=dry_run
-        )
-
-    def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
-        """As `VmCalls.stop_vm`."""
-        return self._change("stop-vm", name=name, force=force, dry_run=dry_run)
-
-    def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
-        """As `VmCalls.start_vm`."""
-        return self._change("start-vm", name=name, dry_run=dry_run)
-
-    def _read(self, call: str, **arguments: object) -> QueryResult[Any]:
-        result = self._call(call, arguments)
-        assert isinstance(result, QueryResult)
+    def _query(self, method: Callable[..., Result], args: tuple[Any, ...], named: Mapping[str, Any]) -> Result:
+        result: Result = self._call(method, args, named)
         return result
 
-    def _change(self, call: str, **arguments: object) -> Outcome[Any]:
-        result = self._call(call, arguments)
-        assert isinstance(result, Outcome)
-        return result
+    def _change(
+        self,
+        command: str,
+        about: Literal["vm", "gpu"] | None,
+        method: Callable[..., Outcome[Data]],
+        args: tuple[Any, ...],
+        named: Mapping[str, Any],
+    ) -> Outcome[Data]:
+        outcome: Outcome[Data] = self._call(method, args, named)
+        return outcome
 
-    def _call(self, name: str, arguments: dict[str, object]) -> Outcome[Any] | QueryResult[Any]:
+    def _call(self, method: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Make one call there; a login that broke meanwhile is made again, as nothing has begun there then.
 
         Raises:
@@ -210,8 +136,9 @@ class RemoteHost:
         """
         from vgpuctl.library.call_table import CALLS as LIBRARY_CALLS
 
+        name, arguments = method.__name__.replace("_", "-"), arguments_of(method, self, args, named)
         text = json.dumps({"call": name, "arguments": documents.to_json_value(arguments)})
-        front = ("--json", "--wait", f"{self._wait_seconds:g}")
+        front = ("--json", "--wait", f"{self._settings.wait_seconds:g}")
         command = RemoteCommand((*front, COMMAND, "-"), text.encode())
         control = RunControl(time.monotonic() + CALL_SECONDS, lambda line: None, lambda: int(self._is_cancelled()))
         was_open = bool(self._logins)
@@ -246,5 +173,5 @@ class RemoteHost:
 
     def _is_cancelled(self) -> bool:
         with suppress(VgpuctlError):
-            return self._cancelled()
+            return self._settings.cancelled()
         return True

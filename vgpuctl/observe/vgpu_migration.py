@@ -76,12 +76,6 @@ def read_write_speed(host: Host, gpu: str) -> int | None:
     return None if migration is None else _bytes_per_second(migration.write_mb_per_second)
 
 
-def movability_of(snapshot: Snapshot, vgpu: Vgpu, params: str) -> Movability:
-    """Return what is known of moving a vGPU from the snapshot alone."""
-    gpu = snapshot.gpu(vgpu.gpu)
-    return Movability() if gpu is None else backend_for(vgpu.backend).movability(gpu, vgpu.function, params)
-
-
 def params_of(vm: Vm, carrier: str) -> str:
     """Return the parameters that a VM's record has for one of its vGPUs."""
     vgpus = () if vm.record is None else vm.record.vgpus
