@@ -7,27 +7,31 @@ import re
 
 from tests.lab.machine import Lab
 
-# Runs inside L2. A new line wakes the guest's shell. The shell prints its answer between two markers. The markers
-# contain a number that is unique to this question, because a slow guest may still answer repeats of the previous one.
-# The script repeats the question only while the guest is silent; otherwise the guest would answer repeats forever.
+# Runs inside L2. Until the guest's shell reads, a guest loses some of what it is sent, and a slow one boots for minutes.
+# So a short line is repeated until the shell has carried it out; its number is unique, because a slow guest may still
+# answer those of an earlier question. A terminal holds 4 KiB: what is sent meanwhile must fit. The question itself is
+# sent once, and its answer is what the shell prints between two markers.
 TALK = r"""
 import os, re, select, subprocess, sys, termios, time, tty
 name, question, deadline, number = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3]), int(sys.argv[4])
-begin, end = f"answer-begin-{number}", f"answer-end-{number}"
 path = subprocess.run(["virsh", "ttyconsole", name], capture_output=True, text=True, check=True).stdout.strip()
 line = os.open(path, os.O_RDWR | os.O_NOCTTY)
 tty.setraw(line)
-seen, asked, heard = b"", 0.0, 0.0
-while not re.search(f"{begin}.*{end}".encode(), seen, re.S):
-    now = time.monotonic()
-    if now > deadline:
-        sys.exit("no answer: " + seen.decode(errors="replace")[-3000:])
-    if now - max(asked, heard) > 10:  # a terminal holds 4 KiB: what is sent while a guest boots for minutes must fit
-        total = f"$(({number - 1}+1))"
-        os.write(line, f"\n echo answer-begin-{total}; {question}; echo answer-end-{total}\n".encode())
-        asked = now
-    if select.select([line], [], [], 0.2)[0]:
-        seen, heard = seen + os.read(line, 65536), now
+total = f"$(({number - 1}+1))"
+def wait(wanted, text, repeat_seconds):
+    seen, asked = b"", -repeat_seconds
+    while not re.search(wanted.encode(), seen, re.S):
+        now = time.monotonic()
+        if now > deadline:
+            sys.exit(f"no {wanted}: " + seen.decode(errors="replace")[-3000:])
+        if now - asked > repeat_seconds:
+            os.write(line, text.encode())
+            asked = now
+        if select.select([line], [], [], 0.2)[0]:
+            seen += os.read(line, 65536)
+    return seen
+wait(f"awake-{number}", f"\n echo awake-{total}\n", 5)
+seen = wait(f"answer-begin-{number}.*answer-end-{number}", f" echo answer-begin-{total}; {question}; echo answer-end-{total}\n", 1e9)
 print(seen.decode(errors="replace"))
 """
 
