@@ -22,7 +22,8 @@ from tests.unit.host.test_backing_chain import qcow2
 from vgpuctl.agent import rights
 from vgpuctl.agent.callers import caller_of
 from vgpuctl.agent.rights import DECISIONS, HOST_CHANGES, Decision, HostRights, allowed_arguments, check
-from vgpuctl.config.agent_spec import AgentSpec, AllowSpec, LimitsSpec
+from vgpuctl.config.agent_spec import AgentSpec, LimitsSpec
+from vgpuctl.config.allow_spec import AllowSpec
 from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, NotAllowed, NotFound
 from vgpuctl.host.backing_chain import read_image_files
@@ -111,7 +112,7 @@ def test_who_may_make_which_call(host: SimulatedHost) -> None:
     assert may[Rights.ROOT] == {*CALLS, "new-call"}
     assert (
         may[Rights.MEMBER]
-        == may[Rights.FLEET] - {"make-account", "mark-desktop", "set-password"}
+        == may[Rights.FLEET] - {*rights.FLEET_CHANGES, *rights.MOVES}
         == may[Rights.OPERATOR] - {"move-vms"}
     )
     assert may[Rights.VIEWER] == {call for call in CALLS if DECISIONS[call] is Decision.EVERYBODY}

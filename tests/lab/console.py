@@ -7,8 +7,8 @@ import re
 
 from tests.lab.machine import Lab
 
-# Runs inside L2. Until the guest's shell reads, a guest loses some of what it is sent, and a slow one boots for minutes.
-# So a short line is repeated until the shell has carried it out; its number is unique, because a slow guest may still
+# Runs inside L2. Until its shell reads, a guest loses some of what it is sent, and a slow one boots for minutes. So a
+# short line is repeated until the shell has carried it out; its number is unique, because a slow guest may still
 # answer those of an earlier question. A terminal holds 4 KiB: what is sent meanwhile must fit. The question itself is
 # sent once, and its answer is what the shell prints between two markers.
 TALK = r"""
@@ -31,7 +31,8 @@ def wait(wanted, text, repeat_seconds):
             seen += os.read(line, 65536)
     return seen
 wait(f"awake-{number}", f"\n echo awake-{total}\n", 5)
-seen = wait(f"answer-begin-{number}.*answer-end-{number}", f" echo answer-begin-{total}; {question}; echo answer-end-{total}\n", 1e9)
+command = f" echo answer-begin-{total}; {question}; echo answer-end-{total}\n"
+seen = wait(f"answer-begin-{number}.*answer-end-{number}", command, 1e9)
 print(seen.decode(errors="replace"))
 """
 

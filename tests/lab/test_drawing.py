@@ -16,7 +16,7 @@ LINK = "/dev/dri/by-path/platform-vgem-render"
 
 
 @pytest.mark.quick
-@pytest.mark.deadline(600)
+@pytest.mark.deadline(900)
 def test_qemu_draws_for_two_guests_on_one_gpu_and_a_guest_says_its_renderer(lab: Lab) -> None:
     use_defaults(lab)
     lab.run("modprobe vgem; udevadm settle")
@@ -31,7 +31,9 @@ def test_qemu_draws_for_two_guests_on_one_gpu_and_a_guest_says_its_renderer(lab:
     rows = {row["vm"]: (row["profile"], row["gpu"], row["vm_state"]) for row in must(lab, "top")["vgpus"]}
     assert rows == dict.fromkeys(("vm-1", "vm-2"), ("virtio-gpu", "vgem", "running"))
     must(lab, "stop-vm", "vm-2", "--force")  # the other one starts sooner
-    assert "LLVMPIPE" in ask_guest(lab, "vm-1", "renderer")  # a number before the name may be printable, too
+    assert "LLVMPIPE" in ask_guest(
+        lab, "vm-1", "renderer", timeout=720
+    )  # a number before the name may be printable, too
     must(lab, "stop-vm", "vm-1", "--force")
     lab.run("modprobe -r vgem; udevadm settle")
     refused = call(lab, "start-vm", "vm-1")[1]["error"]

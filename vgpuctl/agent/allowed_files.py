@@ -13,7 +13,7 @@ import posixpath
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.agent_spec import AllowSpec
+from vgpuctl.config.allow_spec import AllowSpec
 from vgpuctl.errors import NotAllowed, NotFound
 from vgpuctl.model.deleted_disk import BIN_FOLDER
 from vgpuctl.observe import ReadScope, observe

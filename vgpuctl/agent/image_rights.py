@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.agent.allowed_files import AllowedFiles, not_allowed
 from vgpuctl.config import rules
-from vgpuctl.config.agent_spec import AllowSpec
+from vgpuctl.config.allow_spec import AllowSpec
 from vgpuctl.config.image_urls import image_url, is_below_prefix
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.image_copy import MAX_IMAGE_BYTES, ImageRequest

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.agent.allowed_files import AllowedFiles, not_allowed
 from vgpuctl.agent.callers import SystemUsers, Users, caller_of
 from vgpuctl.agent.image_rights import refuse_image
+from vgpuctl.agent.move_rights import MOVE_ARGUMENTS, check_move
 from vgpuctl.config.agent_spec import AgentSpec
 from vgpuctl.config.arguments import MAX_VMS, NONE, as_texts
 from vgpuctl.config.device_rules import parse_nic
@@ -79,21 +80,22 @@ OPERATORS_CHANGES = ("move-vms",)
 """It stops and starts VMs of whatever account, as the plan needs."""
 FLEET_CHANGES = ("make-account", "mark-desktop", "set-password")
 """They say to whom a desktop belongs, who has an account there, and that it is to be refreshed."""
+MOVES = ("finish-migration", "migrate-out", "offer-vm", "prepare-incoming")
+"""A controller makes them on both hosts of a move, for VMs of its account (`move_rights`)."""
 HOST_CHANGES = (
-    "adopt", "apply", "cordon", "create-vgpu", "delete-vgpu", "ensure-vgpu", "finish-migration", "fix-problems",
-    "import-host", "install-host", "migrate-out", "migrate-vm", "offer-vm", "prepare-incoming", "purge-deleted",
-    "reconcile-host", "restore-disk", "restore-host", "set-mig", "set-mixed-size", "set-mode", "set-scheduler",
-    "end-migration", "uncordon", "uninstall-host",
+    "adopt", "apply", "cordon", "create-vgpu", "delete-vgpu", "end-migration", "ensure-vgpu", "fix-problems",
+    "import-host", "install-host", "migrate-vm", "purge-deleted", "reconcile-host", "restore-disk", "restore-host",
+    "set-mig", "set-mixed-size", "set-mode", "set-scheduler", "uncordon", "uninstall-host",
 )  # fmt: skip
 """What changes the host. A vGPU without a VM is an entry of host.yaml: it has no account, and any VM can be given it.
-adopt takes over somebody's VM, and others' VMs are root's. Those of a move take VMs that other hosts offer.
+adopt takes over somebody's VM, and others' VMs are root's.
 import-host reads files and folders of other programs, for root's host.yaml."""
 
 DECISIONS: Mapping[str, Decision] = {
     **dict.fromkeys((*READS, *GUEST_READS), Decision.EVERYBODY),
     **dict.fromkeys(VM_CHANGES, Decision.MEMBER),
     **dict.fromkeys(OPERATORS_CHANGES, Decision.OPERATOR),
-    **dict.fromkeys(FLEET_CHANGES, Decision.FLEET),
+    **dict.fromkeys((*FLEET_CHANGES, *MOVES), Decision.FLEET),
     **dict.fromkeys(HOST_CHANGES, Decision.ROOT),
 }
 """Who may make each call of the library; a call that is not here is root's."""
@@ -101,17 +103,23 @@ DECISIONS: Mapping[str, Decision] = {
 SPEC_CALLS = frozenset({"create-vm", "create-vms", "ensure-vm", "ensure-vms", "print-xml"})
 """They take the fields of a VM spec, or a spec file."""
 IMAGE_CALLS = frozenset({"check-image", "refresh-vm"})
-ROOTS_ARGUMENTS = frozenset({"when_off"})  # the agent makes the change later, without the limits of an account
+ROOTS_ARGUMENTS = frozenset(
+    {
+        "peer",  # a name that errors give another host
+        "when_off",  # the agent makes the change later, without the limits of an account
+    }
+)
 CHECKED_ARGUMENTS = frozenset({
     "domain_join", "file", "files", "force_console", "force_reset", "guest_driver", "k8s_join", "keep_disks", "license",
     "name", "networks", "pattern",
 })  # fmt: skip
 """Arguments that this module checks in every call, besides the fields of a VM spec; in some calls also a path."""
 HARMLESS_ARGUMENTS = frozenset({
-    "assume", "by", "check", "checks", "clear", "code", "count", "defragment", "disk", "disks",
-    "drain", "dry_run", "error", "event", "everything", "failed", "force", "from_gpu", "from_image", "gpu", "gpus",
-    "job", "labels", "lines", "managed_only", "max_moves", "minutes", "names", "nobody",
-    "owner", "parallel", "password", "pool", "profile", "profiles", "seen_by_host", "sets", "since", "size",
+    "assume", "bandwidth_mib_s", "by", "check", "checks", "clear", "code", "copies_disks", "count", "defragment",
+    "disk", "disks", "drain", "dry_run", "error", "event", "everything", "failed", "force", "from_gpu", "from_image",
+    "gpu", "gpus", "job", "labels", "limits_ms", "lines", "managed_only", "max_moves", "migration_id", "minutes",
+    "names", "nobody", "offline", "outcome", "owner", "parallel", "password", "pool", "profile", "profiles", "seen",
+    "seen_by_host", "sets", "since", "size",
     "start", "state", "targets", "text", "timeout_seconds", "unassigned", "units", "user", "vgpus", "vm",
     "wait_for", "wait_timeout", "workload",
 })  # fmt: skip
@@ -163,6 +171,7 @@ def allowed_arguments(call: str) -> frozenset[str]:
     checked = CHECKED_ARGUMENTS | HARMLESS_ARGUMENTS | HARMLESS_FIELDS
     checked |= CHECKED_FIELDS if call in SPEC_CALLS else frozenset()
     checked |= {"image"} if call in IMAGE_CALLS else set()
+    checked |= MOVE_ARGUMENTS.get(call, frozenset())
     return checked | ({"paths"} if call == "list-images" else set())
 
 
@@ -206,6 +215,7 @@ class _Check:
             )
         if self._call in SPEC_CALLS:
             return checked | self._check_spec(arguments)
+        checked |= check_move(self._host, self._allow, self._call, arguments)
         if arguments.get("file") is not None:
             self._require_sent(str(arguments["file"]))
         for name in as_texts("files", arguments.get("files") or ()):

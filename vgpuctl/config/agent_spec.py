@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vgpuctl.config import device_rules, rules
+from vgpuctl.config import rules
 from vgpuctl.config.agent_metrics import (
     METRICS_SHAPE,
     READER_SHAPE,
@@ -22,18 +22,12 @@ from vgpuctl.config.agent_metrics import (
     parse_reader,
 )
 from vgpuctl.config.alert_thresholds import ALERTS_SHAPE, AlertsSpec, dump_alerts, parse_alerts
-from vgpuctl.config.arguments import NONE, VM_MODES
-from vgpuctl.config.cluster_join import CLUSTER_DIRECTORY, CLUSTER_PATTERN, cluster_name
-from vgpuctl.config.domain_join import DOMAIN_JOIN_PATTERN, domain_join_name
+from vgpuctl.config.allow_spec import ALLOW_SHAPE, AllowSpec, dump_allow, parse_allow
 from vgpuctl.config.event_sinks import SINK_SHAPE, dump_sink, parse_sink
-from vgpuctl.config.guest_drivers import driver_file
-from vgpuctl.config.image_urls import PREFIX_PATTERN, image_url_prefix
-from vgpuctl.config.licenses import LICENSE_DIRECTORY, LICENSE_PATTERN, license_name
-from vgpuctl.config.shape import Key, Rule, Shape, nest_problems, nonempty_list
-from vgpuctl.config.vm_fields import integer_schema, nonempty_list_schema, pattern_schema
+from vgpuctl.config.shape import Key, Rule, Shape, nest_problems
+from vgpuctl.config.vm_fields import integer_schema, pattern_schema
 from vgpuctl.model.caller import Limits, Rights
 from vgpuctl.model.deleted_disk import MAX_KEEP_DAYS
-from vgpuctl.model.domain_join import DOMAIN_JOIN_DIRECTORY
 from vgpuctl.model.event import Sink
 from vgpuctl.model.numbers import SIZE_PATTERN, format_size, parse_memory_size
 from vgpuctl.model.usage import ReaderProgram
@@ -42,28 +36,7 @@ from vgpuctl.value import EMPTY_MAPPING, Value, as_dict, field_names, replace
 ACCOUNT_RIGHTS = (Rights.OPERATOR.value, Rights.FLEET.value)
 ACCOUNT_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}"
 """Names of users, also of a directory service's (`ada@example.org`, `EXAMPLE\\ada`)."""
-PARAMETER_PATTERN = r"[a-z_]+(=[!-+\--~]+)?"
 MAX_COUNT, MAX_REMOVALS = 1_000_000, 1000
-
-
-class AllowSpec(Value):
-    """What VMs of members may use. `networks`: libvirt's networks and bridges, as in a VM spec, without card models.
-
-    `folders`: of images, disks and ISO files; `pools`: libvirt's storage pools, for new disks too. `vgpu_params`: names
-    of parameters, or `name=value`. `modes`: as in a VM spec. `licenses`,
-    `clusters`, `domains`: their names. `drivers`: their files. `image_urls`: folders of servers with images.
-    """
-
-    folders: tuple[str, ...] = ()
-    pools: tuple[str, ...] = ()
-    networks: tuple[str, ...] = ()
-    vgpu_params: tuple[str, ...] = ()
-    modes: tuple[str, ...] = ("vgpu",)
-    licenses: tuple[str, ...] = ()
-    drivers: tuple[str, ...] = ()
-    clusters: tuple[str, ...] = ()
-    domains: tuple[str, ...] = ()
-    image_urls: tuple[str, ...] = ()
 
 
 class LimitsSpec(Value):
@@ -106,20 +79,15 @@ class AgentSpec(Value):
 
 def dump_agent(spec: AgentSpec) -> dict[str, Any]:
     """Return the section as host.yaml writes it, without keys that have their defaults."""
-    allow = {
-        key: list(value)
-        for key in field_names(AllowSpec)
-        if (value := getattr(spec.allow, key)) != getattr(AllowSpec(), key)
-    }
     limits: dict[str, Any] = {
         key: limit for key in ("each_account", "all_accounts") if (limit := _dump_limits(getattr(spec.limits, key)))
     }
     if spec.limits.accounts:
         limits["accounts"] = {account: _dump_limits(limit) for account, limit in spec.limits.accounts.items()}
     notify = {name: dump_sink(sink) for name, sink in spec.notify.items()}
-    sections = {"allow": allow, "accounts": dict(spec.accounts), "limits": limits, "notify": notify}
-    sections["alerts"] = dump_alerts(spec.alerts)
-    given: dict[str, Any] = {key: section for key, section in sections.items() if section}
+    sections: dict[str, Mapping[str, object]] = {"allow": dump_allow(spec.allow), "accounts": spec.accounts}
+    sections |= {"limits": limits, "notify": notify, "alerts": dump_alerts(spec.alerts)}
+    given: dict[str, Any] = {key: dict(section) for key, section in sections.items() if section}
     if spec.readers:
         given["readers"] = {name: dump_reader(reader) for name, reader in spec.readers.items()}
     if spec.metrics is not None:
@@ -156,11 +124,6 @@ def parse_agent(value: object) -> AgentSpec:
     return AgentSpec(**given, readers=readers)
 
 
-def _parse_allow(value: object) -> AllowSpec:
-    given: dict[str, Any] = ALLOW_SHAPE.check(value)
-    return AllowSpec(**given)
-
-
 def _parse_limits_section(value: object) -> LimitsSpec:
     given: dict[str, Any] = LIMITS_SHAPE.check(value)
     return LimitsSpec(**given)
@@ -178,30 +141,6 @@ def _limits_of(shape: Shape, value: object) -> Limits:
     given: dict[str, Any] = shape.check({} if value is None else value)
     per_account = given.get("removals_per_hour"), given.get("keep_deleted_days")
     return Limits(given.get("vms"), given.get("vgpus"), given.get("gpu_memory"), *per_account)
-
-
-def _folder(value: object) -> str:
-    """Check a folder: an absolute path without `..`; the whole host is none."""
-    text = rules.path(value)
-    if "//" in text or {".", ".."} & set(text.split("/")):
-        raise ValueError(f"'{text}' is not the plain path of a folder: write it without '//', '.' and '..'")
-    return text
-
-
-def _network(value: object) -> str:
-    """Check a network or bridge that cards may be on; the model and the address of a card are its VM's own."""
-    text = device_rules.network(value)
-    nic = device_rules.parse_nic(text)
-    if text == NONE or nic.model is not None or nic.mac is not None:
-        raise ValueError(f"'{text}' is not a network: write its name, or bridge=br0, or bridge=br0,vlan=30")
-    return nic.text
-
-
-def _parameter(value: object) -> str:
-    text = rules.as_text(value)
-    if not re.fullmatch(PARAMETER_PATTERN, text, re.ASCII):
-        raise ValueError(f"{text!a} is not a plugin parameter: write its name, or name=value")
-    return text
 
 
 def _account(value: object) -> str:
@@ -235,80 +174,6 @@ def _by_account(rule: Rule) -> Rule:
     return check
 
 
-_NETWORK_SCHEMA = {
-    "anyOf": [
-        {"minLength": 1, "pattern": "^[^/]+$", "type": "string"},
-        {
-            "additionalProperties": False,
-            "oneOf": [{"required": ["network"]}, {"required": ["bridge"]}],
-            "properties": {
-                "network": {"type": "string"},
-                "bridge": {"type": "string"},
-                "vlan": integer_schema(1, device_rules.MAX_VLAN),
-            },
-            "type": "object",
-        },
-    ]
-}
-_SECRETS: tuple[tuple[str, Rule, str, str, str], ...] = (
-    ("licenses", license_name, LICENSE_PATTERN, "licenses for guests: folders", LICENSE_DIRECTORY),
-    ("clusters", cluster_name, CLUSTER_PATTERN, "clusters that guests may join: files", CLUSTER_DIRECTORY),
-    ("domains", domain_join_name, DOMAIN_JOIN_PATTERN, "domains that guests may join: entries", DOMAIN_JOIN_DIRECTORY),
-)
-ALLOW_SHAPE = Shape(
-    "AgentAllow",
-    "What VMs of members of the group vgpuctl may use; what is not listed is refused.",
-    (
-        Key(
-            "folders",
-            nonempty_list(_folder),
-            "folders of images, disks and ISO files; each is root's alone, with every folder above it",
-            nonempty_list_schema({"pattern": "^/", "type": "string"}),
-        ),
-        Key(
-            "pools",
-            nonempty_list(rules.resource_name),
-            "libvirt storage pools for new disks, and for images in them",
-            nonempty_list_schema({"pattern": "^[^/]+$", "type": "string"}),
-        ),
-        Key(
-            "networks",
-            nonempty_list(_network),
-            "libvirt networks, and bridges of the host: bridge=br0 without a VLAN, bridge=br0,vlan=30 with this one",
-            nonempty_list_schema(_NETWORK_SCHEMA),
-        ),
-        Key(
-            "vgpu_params",
-            nonempty_list(_parameter),
-            "vGPU plugin parameters, by name with any value, or as name=value",
-            nonempty_list_schema(pattern_schema(PARAMETER_PATTERN)),
-        ),
-        Key(
-            "modes",
-            nonempty_list(rules.mode),
-            "vgpu (the default), sriov for plain VFs, passthrough for whole GPUs",
-            nonempty_list_schema({"enum": list(VM_MODES), "type": "string"}),
-        ),
-        Key(
-            "drivers",
-            nonempty_list(driver_file),
-            "files of the host with NVIDIA's driver for guests",
-            nonempty_list_schema({"pattern": "^/", "type": "string"}),
-        ),
-        *(
-            Key(
-                name, nonempty_list(rule), f"{what} in {folder}, by name", nonempty_list_schema(pattern_schema(pattern))
-            )
-            for name, rule, pattern, what, folder in _SECRETS
-        ),
-        Key(
-            "image_urls",
-            nonempty_list(image_url_prefix),
-            "folders of https servers, with / at the end, from which a controller may have images fetched",
-            nonempty_list_schema(pattern_schema(PREFIX_PATTERN)),
-        ),
-    ),
-)
 _COUNT_SCHEMA = integer_schema(0, MAX_COUNT)
 LIMIT_SHAPE = Shape(
     "AgentLimit",
@@ -361,7 +226,7 @@ AGENT_SHAPE = Shape(
     "Agent",
     "What members of the group vgpuctl may do through the host agent.",
     (
-        Key("allow", _parse_allow, "what their VMs may use", nested_shape=ALLOW_SHAPE),
+        Key("allow", parse_allow, "what their VMs may use", nested_shape=ALLOW_SHAPE),
         Key(
             "accounts",
             _by_account(rules.one_of(ACCOUNT_RIGHTS)),

@@ -68,6 +68,7 @@ class MigrationCalls(VmCalls):
         place: MigrationPlaceResult,
         *,
         target_uri: str,
+        peer: str | None = None,
         migrate_uri: str | None = None,
         tls: bool = True,
         limits_ms: Sequence[int] = (),
@@ -75,9 +76,14 @@ class MigrationCalls(VmCalls):
         parallel: int | None = None,
         dry_run: bool = False,
     ) -> Outcome[SentVmResult]:
-        """Send a running VM to the place that its target has made ready; it is paused there, and off here."""
+        """Send a running VM to the place that its target has made ready; it is paused there, and off here.
+
+        `target_uri`: the target's libvirt; for an account, a name of `agent: allow: migrate_to`. `peer`: how errors and
+        the record name the target, None: as it names itself.
+        """
         from vgpuctl.operations import leave
 
+        place = place if peer is None else replace(place, host=replace(place.host, name=peer))
         route = leave.Route(target_uri, migrate_uri, tls, tuple(limits_ms), bandwidth_mib_s, parallel)
         return leave.migrate_out(self._ports, self._context(dry_run=dry_run), name, place, route)
 

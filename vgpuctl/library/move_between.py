@@ -64,10 +64,14 @@ class MoveRequest(Value):
 
 
 class MovePlan(Value):
-    """What both hosts say about a move: where its vGPUs go, every reason against it, how long the VM stands still."""
+    """What both hosts say about a move: where its vGPUs go, every reason against it, how long the VM stands still.
+
+    `is_running`: it ran on the source before the move.
+    """
 
     offer: MigrationOfferResult
     place: MigrationPlaceResult
+    is_running: bool
     estimate: EstimateResult
     limits_ms: tuple[int, ...]
 
@@ -75,11 +79,6 @@ class MovePlan(Value):
     def reasons(self) -> tuple[MigrationReasonResult, ...]:
         """Why it cannot move, from both sides."""
         return (*self.offer.reasons, *self.place.reasons)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it runs on the source."""
-        return self.offer.state != VmState.STOPPED
 
     def result(self, request: MoveRequest) -> MigratedVmResult:
         """Return what would be done."""
@@ -105,13 +104,13 @@ def plan_move(source: MigrationCalls, target: MigrationCalls, name: str, request
         VgpuctlError: a host does not answer, or has no such VM.
     """
     offer = source.offer_vm(name, offline=request.offline).data
-    place = _prepare(target, offer, request, dry_run=True)
+    place, is_running = _prepare(target, offer, request, dry_run=True), offer.state != VmState.STOPPED
     if request.offline:
-        return MovePlan(offer, place, EstimateResult(None), ())
+        return MovePlan(offer, place, is_running, EstimateResult(None), ())
     network = None if request.bandwidth_mib_s is None else request.bandwidth_mib_s << 20
     estimate = estimate_downtime(offer, place, network)
     limit = choose_max_downtime(estimate) if request.max_downtime_ms is None else request.max_downtime_ms
-    return MovePlan(offer, place, estimate, downtime_steps(limit))
+    return MovePlan(offer, place, is_running, estimate, downtime_steps(limit))
 
 
 def check_move(source: MigrationCalls, target: MigrationCalls, name: str, request: MoveRequest) -> MigratedVmResult:
@@ -183,7 +182,7 @@ def move_vm(
             again = source.offer_vm(name, offline=True).data
             if again.reasons:  # somebody has saved it or made a snapshot while it was shut down
                 raise refused_move(plan.offer.name, again.reasons)
-            plan = replace(plan, offer=replace(again, state=plan.offer.state))
+            plan = replace(plan, offer=again)
         sent, pause = _send(source, target, plan, request, monotonic)
         if sent.downtime_ms is not None and not request.offline:
             paused_ms = sent.downtime_ms + round(1000 * pause)
@@ -220,14 +219,12 @@ def _send(
     source: MigrationCalls, target: MigrationCalls, plan: MovePlan, request: MoveRequest, monotonic: Callable[[], float]
 ) -> tuple[SentVmResult, float]:
     """Move it; return what was sent, and how many seconds it took from then on until it ran on the target."""
-    offer = replace(plan.offer, state=VmState.STOPPED) if request.offline else plan.offer
-    place = _prepare(target, offer, request)
-    if request.peer is not None:  # hints name the target as it was reached
-        place = replace(place, host=replace(place.host, name=request.peer))
+    offer = plan.offer
     sent = source.migrate_out(
         offer.uuid,
-        place,
+        _prepare(target, offer, request),
         target_uri=request.target_uri,
+        peer=request.peer,
         migrate_uri=None if request.address is None else f"tcp://{request.address}",
         tls=not request.insecure,
         limits_ms=plan.limits_ms,

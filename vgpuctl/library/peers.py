@@ -11,6 +11,8 @@ from contextlib import suppress
 from copy import copy
 from typing import Any, Literal, Self
 
+from vgpuctl.config.pinned_hosts import ADDRESS_PATTERN, transfer_address
+from vgpuctl.config.pinned_hosts import libvirt_uri as checked_uri
 from vgpuctl.errors import InvalidInput, Unreachable, VgpuctlError
 from vgpuctl.library.call import Data, Result, arguments_of
 from vgpuctl.library.migration import MigrationCalls
@@ -32,10 +34,6 @@ CALLS = (
 )  # fmt: skip
 
 
-_ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
-_LIBVIRT_URI = re.compile(r"(qemu(\+[a-z0-9]+)?://\S+|sim:.+)", re.ASCII)
-
-
 class Peer(Value):
     """The other host. `libvirt_uri`: how the libvirt of this one reaches its libvirt."""
 
@@ -55,12 +53,13 @@ def check_address(address: str | None, libvirt_uri: str | None) -> None:
     Raises:
         InvalidInput: it is no host's address, or no libvirt's URI.
     """
-    if address is not None and not _ADDRESS.fullmatch(address):
-        raise InvalidInput(f"--address '{address}' is not a host's name or address")
-    if libvirt_uri is not None and not _LIBVIRT_URI.fullmatch(libvirt_uri):
-        raise InvalidInput(
-            f"--libvirt-uri '{libvirt_uri}' is not a URI of libvirt", hint="such as qemu+ssh://HOST/system"
-        )
+    given = (("--address", transfer_address, address), ("--libvirt-uri", checked_uri, libvirt_uri))
+    for option, rule, text in given:
+        try:
+            if text is not None:
+                rule(text)
+        except ValueError as error:
+            raise InvalidInput(f"{option}: {error}") from error
 
 
 def open_peer(
@@ -83,7 +82,7 @@ def open_peer(
         from vgpuctl.sim import SCENARIOS
 
         meant = f"{SIMULATED}{address}" if address in SCENARIOS else f"{SCHEME}{address}"
-        guess = f"; did you mean {meant}?" if _ADDRESS.fullmatch(address) else ""
+        guess = f"; did you mean {meant}?" if re.fullmatch(ADDRESS_PATTERN, address, re.ASCII) else ""
         raise InvalidInput(
             f"'{address}' is not the address of a host",
             hint=f"use ssh://[user@]HOST[:port], or sim:NAME for a simulated one{guess}",

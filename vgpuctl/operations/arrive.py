@@ -31,7 +31,9 @@ from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, V
 from vgpuctl.observe import ReadScope, scope_of_request
 from vgpuctl.observe.migration_host import read_migration_host
 from vgpuctl.observe.vgpu_migration import read_write_speed
+from vgpuctl.operations.controlled import check_fence
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
+from vgpuctl.operations.host_signature import sign
 from vgpuctl.operations.migration_facts import gather_target_facts
 from vgpuctl.operations.plans.change import design_hostdev
 from vgpuctl.operations.plans.choose import choose_vgpus, make_steps
@@ -193,11 +195,12 @@ def prepare_incoming(
     A dry run returns every reason why it cannot come, in `reasons`.
 
     Raises:
-        Refused: it cannot come, with every reason.
+        Refused: it cannot come, with every reason; or the host does not obey the controller that asks.
         Busy: another move of the VM is not finished here.
         VgpuctlError: why something could not be made; all has been undone.
     """
     require_writable(host, context)
+    check_fence(context)
     arrival = Arrival(offer, copies_disks, offline, needs_tls)
     context.subjects.add_vm(offer.name, offer.uuid)
     checked: list[ArrivingVm] = []
@@ -216,7 +219,7 @@ def prepare_incoming(
             return Outcome(False, _place(host, tx.look(ReadScope()), arrival, None, ()), dry_run=True)
         ready = _already_prepared(host, tx, arrival)
         if ready is not None:
-            return Outcome(False, ready, dry_run=context.dry_run)
+            return Outcome(False, _signed(host, context, ready), dry_run=context.dry_run)
         try:
             made = tx.make(prepare)
         except VgpuctlError as error:
@@ -225,8 +228,14 @@ def prepare_incoming(
             return Outcome(False, _no_place(host, tx.look(ReadScope()), arrival, checked, error), dry_run=True)
     arriving = made.making
     place = _place(host, arriving.seen, arrival, arriving.record_with(made.vgpus), made.vgpus)
-    place = replace(place, reasons=arriving.reasons, warnings=arriving.warnings)
+    place = _signed(host, context, replace(place, reasons=arriving.reasons, warnings=arriving.warnings))
     return Outcome(True, place, made.steps, made.warnings, made.plan.notes, context.dry_run)
+
+
+def _signed(host: Host, context: Context, place: MigrationPlaceResult) -> MigrationPlaceResult:
+    """Return a place with this host's signature, if the source gets it from somebody who is not root."""
+    is_roots = context.caller is None or context.caller.recorded_account is None
+    return place if is_roots or context.dry_run else replace(place, signature=sign(host, place))
 
 
 def _with_checks(host: Host, arriving: ArrivingVm) -> ArrivingVm:

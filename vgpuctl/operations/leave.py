@@ -20,6 +20,7 @@ from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations.arrive import arriving_xml
 from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, require_writable
+from vgpuctl.operations.limits import count_removal
 from vgpuctl.operations.plans.migration_pace import Pace
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import with_slot
@@ -55,6 +56,7 @@ def migrate_out(
 
     Raises:
         Refused: its state does not fit. Busy: another move of it is not finished, or something else works on it.
+        NotAllowed: so many VMs of the account were removed from this host in the last hour as it may remove.
         ResultUnknown: it is not known whether the target has it: both hosts together can tell.
         VgpuctlError: why not; it is here as before.
     """
@@ -78,6 +80,7 @@ def migrate_out(
     steps = tuple(step.describe() for step in (write, *sends))
     if context.dry_run:
         return Outcome(True, SentVmResult(vm.name, vm.uuid, 0.0), steps, snapshot.warnings, dry_run=True)
+    count_removal(host, context)  # at its end the VM and its disks are gone here
     begin = host.clock.monotonic()
     with Transaction(host, context) as tx:
         tx.take_over_vm(vm, replace(record, vgpus=with_slot(snapshot, vm, record)), scope_of_vm(vm.uuid))
@@ -89,15 +92,7 @@ def migrate_out(
         except BaseException as error:
             _come_back(host, vm, write, as_vgpuctl_error(error), place, is_offline=mark.is_offline)
             raise
-    data = SentVmResult(
-        vm.name,
-        vm.uuid,
-        round(host.clock.monotonic() - begin, 3),
-        downtime_ms=pace.last.expected_downtime_ms,
-        sent_bytes=pace.sent_bytes,
-        max_downtime_ms=pace.pace.limit_ms,
-    )
-    return Outcome(True, data, steps, snapshot.warnings)
+    return Outcome(True, pace.result(vm, round(host.clock.monotonic() - begin, 3)), steps, snapshot.warnings)
 
 
 def _refuse_state(vm: Vm, mark: MigrationMark) -> None:
@@ -196,10 +191,17 @@ class _Recorder:
         self.last = progress
         return self.pace(progress)
 
-    @property
-    def sent_bytes(self) -> int | None:
+    def result(self, vm: Vm, seconds: float) -> SentVmResult:
+        """Return what was sent."""
         total = self.last.memory_total_bytes
-        return None if total is None else total + (self.last.disk_total_bytes or 0)
+        return SentVmResult(
+            vm.name,
+            vm.uuid,
+            seconds,
+            downtime_ms=self.last.expected_downtime_ms,
+            sent_bytes=None if total is None else total + (self.last.disk_total_bytes or 0),
+            max_downtime_ms=self.pace.limit_ms,
+        )
 
 
 def _come_back(

@@ -13,6 +13,7 @@ from vgpuctl.backends import backend_for
 from vgpuctl.backends.versions import old_programs
 from vgpuctl.domain.move_facts import MoveFacts, MovingDisk, parse_move_facts
 from vgpuctl.errors import FileFailed, LibvirtFailed, VgpuctlError
+from vgpuctl.model.caller import Rights
 from vgpuctl.model.outcome import Context, QueryResult
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.results.migration import (
@@ -41,6 +42,7 @@ from vgpuctl.operations.guards import (
     refuse_stuck_gpus,
     require_system_libvirt,
 )
+from vgpuctl.operations.host_signature import sign
 from vgpuctl.operations.leftovers import read_domain_leftovers
 from vgpuctl.operations.plans.migration_reasons import SourceFacts, find_source_reasons, find_source_warnings
 from vgpuctl.value import Value, replace
@@ -80,7 +82,10 @@ def offer_vm(host: Host, context: Context, name: str, *, offline: bool = False) 
         vgpus=vgpu_facts,
         work=_find_work(host, context, snapshot, vm),
     )
-    return QueryResult(_build_offer(host, snapshot, domain, facts, offline=offline), snapshot.warnings)
+    offer = _build_offer(host, snapshot, domain, facts, offline=offline)
+    if context.caller is not None and context.caller.recorded_account is not None:
+        offer = replace(offer, signature=sign(host, offer))
+    return QueryResult(offer, snapshot.warnings)
 
 
 def _read_blockers(host: Host, vm: Vm) -> tuple[str, ...] | None:
@@ -128,8 +133,9 @@ def _find_work(host: Host, context: Context, snapshot: Snapshot, vm: Vm) -> tupl
     """Return what other operations do with the VM or its GPUs, or left, and what a controller decides: all of it."""
     vgpus = () if vm.record is None else vm.record.vgpus
     gpus = [v.gpu for v in vgpus]
+    is_controller = context.caller is not None and context.caller.rights is Rights.FLEET
     checks: list[Callable[[], object]] = [
-        partial(refuse_controlled, context, vm),
+        *(() if is_controller else (partial(refuse_controlled, context, vm),)),  # its move itself comes with a fence
         partial(refuse_busy_vm, host, vm),
         partial(refuse_losing_vgpus, snapshot, vm),
         partial(refuse_gpus_in_setup, snapshot, gpus),

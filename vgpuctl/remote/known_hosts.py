@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from vgpuctl.errors import HostKeyRefused
+from vgpuctl.model.host_key import fingerprint
 from vgpuctl.remote.session import Target
 from vgpuctl.remote.ssh_config import SSH_PORT, Login, ssh_arguments
 from vgpuctl.value import Value
@@ -46,11 +47,6 @@ def keys_for(files: Iterable[tuple[str, str]], host: str, port: int) -> tuple[Kn
     """
     name = _entry_name(host.lower(), port)
     return tuple(key for path, text in files for key in _keys_in(path, text, name))
-
-
-def fingerprint(blob: bytes) -> str:
-    """Return a key's fingerprint as ssh prints it."""
-    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def check_host_key(target: Target, login: Login, key_type: str, blob: bytes, known_keys: Sequence[KnownKey]) -> None:

@@ -29,8 +29,9 @@ from typing import Any
 import paramiko
 
 from vgpuctl.errors import HostCannot, InvalidInput, Unreachable, VgpuctlError
+from vgpuctl.model.host_key import fingerprint
 from vgpuctl.remote import ssh_config
-from vgpuctl.remote.known_hosts import check_host_key, check_pinned_key, fingerprint, keys_for
+from vgpuctl.remote.known_hosts import check_host_key, check_pinned_key, keys_for
 from vgpuctl.remote.session import Target
 from vgpuctl.remote.ssh_config import SSH_PORT, Login, SshOptions, ssh_arguments
 from vgpuctl.remote.ssh_session import SshSession

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import posixpath
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
 from vgpuctl.sim import binding, drm, gim, guest_host, mdev, mtgpu, sriov, vendor_vf, vgpu_scheduler, xe_sriov
+from vgpuctl.sim.host_key import KEY_PATH, host_key_text
 from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node, fixed_directory, text_file
@@ -52,6 +54,9 @@ def build_root(state: State, machine_id: str) -> DirectoryNode:
                     "machine-id": text_file(machine_id),
                     **({"gim_config": FileNode(show=lambda: state.gim_config)} if state.gim_config else {}),
                     "libvirt": fixed_directory({"qemu": DirectoryNode(partial(_domain_files, state))}),
+                    "ssh": fixed_directory(
+                        {posixpath.basename(KEY_PATH): FileNode(show=partial(host_key_text, machine_id))}
+                    ),
                 }
             ),
         }

@@ -14,6 +14,7 @@ from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
 from vgpuctl.sim import agent_service, gim
 from vgpuctl.sim.core import Core, FaultInjected, StateChange, serialize_calls
+from vgpuctl.sim.host_key import KEY_PATH
 from vgpuctl.sim.host_tree import build_root
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.objects import BlockedWrite
@@ -173,7 +174,7 @@ class SimSysfs:
         ):
             return None
         real = self._core.directory / normalised.lstrip("/")
-        return None if normalised == gim.CONFIG_PATH and not real.exists() else real
+        return None if normalised in (gim.CONFIG_PATH, KEY_PATH) and not real.exists() else real
 
     def _run_path(self, path: str) -> Path | None:
         """Return the real directory or file behind a path at or below /run/vgpuctl."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from vgpuctl.config.agent_spec import AgentSpec, AllowSpec, flat_agent
+from vgpuctl.config.agent_spec import AgentSpec, flat_agent
+from vgpuctl.config.allow_spec import AllowSpec
 from vgpuctl.config.host_editor import edit_gpu, render_host_file
 from vgpuctl.config.host_spec import HostSpec, parse_host_spec
+from vgpuctl.config.pinned_hosts import PinnedHost
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.caller import Limits
 
 NAME = "host.yaml"
+KEY = "SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU"
 TEXT = """version: 1
 # the people of the lab
 agent:
@@ -21,6 +24,8 @@ agent:
     networks: [default, bridge=br0, {bridge: br0, vlan: 30}]
     vgpu_params: [frame_rate_limiter, cuda_enabled=1]
     modes: [vgpu, sriov]
+    migrate_to:
+      gpu02: {host_key: 'ssh-ed25519 SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU', address: '[2001:db8::2]:4000'}
   accounts:
     ada@example.org: operator   # she is on call
     controller: fleet
@@ -44,7 +49,10 @@ def test_the_section_is_read() -> None:
         ("default", "bridge=br0", "bridge=br0,vlan=30"),
         ("frame_rate_limiter", "cuda_enabled=1"),
         ("vgpu", "sriov"),
+        migrate_to={"gpu02": PinnedHost(f"ssh-ed25519 {KEY}", None, "[2001:db8::2]:4000")},
     )
+    assert agent.allow.migrate_to["gpu02"].fingerprint == KEY
+    assert agent.allow.migrate_to["gpu02"].uri("gpu02") == "qemu+ssh://gpu02/system"
     assert agent.accounts == {"ada@example.org": "operator", "controller": "fleet"}
     assert agent.limits.of_account("ada") == Limits(2, None, 16384, 5, 14)
     assert agent.limits.of_account("controller") == Limits(50, None, 16384, 5, 14)
@@ -81,6 +89,8 @@ def test_every_value_has_the_path_of_its_key() -> None:
         "allow.networks": ["default", "bridge=br0", "bridge=br0,vlan=30"],
         "allow.vgpu_params": ["frame_rate_limiter", "cuda_enabled=1"],
         "allow.modes": ["vgpu", "sriov"],
+        "allow.migrate_to.gpu02.host_key": f"ssh-ed25519 {KEY}",
+        "allow.migrate_to.gpu02.address": "[2001:db8::2]:4000",
         "accounts.ada@example.org": "operator",
         "accounts.controller": "fleet",
         "limits.each_account.vms": 2,
@@ -112,6 +122,19 @@ def test_every_value_has_the_path_of_its_key() -> None:
         ("allow: {vgpu_params: 'A B'}", "agent.allow.vgpu_params: 'A B' is not a plugin parameter"),
         ("allow: {modes: all}", "'all' is not vgpu, sriov, passthrough or virtio-gpu"),
         ("allow: {folder: /srv}", "agent.allow.folder: unknown field (did you mean 'folders'?)"),
+        ("allow: {migrate_to: [gpu02]}", "agent.allow.migrate_to: expected a mapping of names"),
+        ("allow: {migrate_to: {gpu02: }}", "agent.allow.migrate_to.gpu02.host_key: missing"),
+        ("allow: {migrate_to: {a b: {host_key: x}}}", "'a b' is not the name of a host"),
+        ("allow: {migrate_to: {g: {host_key: 'SHA256:x'}}}", "'SHA256:x' is not the fingerprint of a host's key"),
+        (f"allow: {{migrate_to: {{g: {{host_key: '{KEY}', libvirt: h}}}}}}", "'h' is not a URI of libvirt"),
+        (
+            f"allow: {{migrate_to: {{g: {{host_key: '{KEY}', libvirt: 'qemu+tls://h/system?no_verify=1'}}}}}}",
+            "does not check who answers: leave no_verify out",
+        ),
+        (
+            f"allow: {{migrate_to: {{g: {{host_key: '{KEY}', address: 'a b'}}}}}}",
+            "'a b' is not a host's name or address",
+        ),
         ("accounts: {ada: root}", "agent.accounts.ada: 'root' is not operator or fleet"),
         ("accounts: {'a b': fleet}", "agent.accounts.a b: 'a b' is not the name of a user"),
         ("accounts: [ada]", "agent.accounts: expected a mapping of accounts"),

@@ -81,7 +81,7 @@ class MigratingDiskResult(Value):
 class MigrationOfferResult(Value):
     """A VM as its source offers it. `definition`: its XML, without secrets. `reasons`: why it cannot leave now.
 
-    `id`: of this move; both hosts record it.
+    `id`: of this move; both hosts record it. `signature`: by the SSH host key of the source, where an account asks.
     """
 
     id: str
@@ -96,6 +96,7 @@ class MigrationOfferResult(Value):
     disks: tuple[MigratingDiskResult, ...]
     reasons: tuple[MigrationReasonResult, ...] = ()
     warnings: tuple[MigrationReasonResult, ...] = ()
+    signature: str | None = None
 
 
 class PlacedVgpuResult(Value):
@@ -115,7 +116,8 @@ class PlacedVgpuResult(Value):
 class MigrationPlaceResult(Value):
     """What the target has made ready, or would. `record`: the VM's record there. `reasons`: why it cannot come.
 
-    `copied_disks`: the disks (vda) for which it has made empty files.
+    `copied_disks`: the disks (vda) for which it has made empty files. `signature`: by the SSH host key of the target,
+    where an account asks.
     """
 
     id: str
@@ -127,6 +129,7 @@ class MigrationPlaceResult(Value):
     copied_disks: tuple[str, ...] = ()
     reasons: tuple[MigrationReasonResult, ...] = ()
     warnings: tuple[MigrationReasonResult, ...] = ()
+    signature: str | None = None
 
 
 class MigrationStateResult(Value):
