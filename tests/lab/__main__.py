@@ -1,4 +1,4 @@
-"""The lab for people: `python3 -m tests.lab build|boot|shell|kills|clean|where`."""
+"""The lab for people: `python3 -m tests.lab build|boot|shell|kills|moves|clean|where`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.lab import build, cache, kills, snapshot
+from tests.lab import build, cache, kills, move_kills, snapshot
 from tests.lab.errors import LabError
 from tests.lab.machine import Lab
 
@@ -19,6 +19,7 @@ HELP = {
     "boot": "build if needed, start the virtual GPU host, print how to reach it, stay until Ctrl-C",
     "shell": "the same with a root shell in it; leaving the shell stops the host",
     "kills": "kill vgpuctl at random instants in it, and write what came of that to docs/reports/kills.md",
+    "moves": "interrupt moves between two of them, and write what came of that to docs/reports/moves-lab.md",
     "clean": "remove the whole cache",
     "where": "print the cache directory and the names of the present stages",
 }
@@ -34,6 +35,8 @@ def main() -> int:
             command.add_argument("--flavour", choices=("normal", "apparmor"), default="normal")
         if name in {"boot", "shell"}:
             command.add_argument("--cold", action="store_true", help="boot instead of loading the snapshot")
+        if name == "moves":
+            command.add_argument("--count", type=int, default=20, help="so many moves (%(default)s)")
         if name == "kills":
             command.add_argument("--count", type=int, default=200, help="so many kills (%(default)s)")
             command.add_argument("--seconds", type=float, default=36000, help="begin no round after so long")
@@ -63,6 +66,8 @@ def _perform(options: argparse.Namespace) -> int:
         return 0
     if options.command == "kills":
         return kills.kill_many(options.count, options.seconds, options.results)
+    if options.command == "moves":
+        return move_kills.interrupt_many(options.count)
     return _interactive(options)
 
 

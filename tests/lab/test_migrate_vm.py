@@ -1,58 +1,12 @@
-"""`migrate-vm` between two hosts: VMs with an mtty and a copied disk go to the other host and back while they work.
-
-The guests write to memory, to the mtty and to their disk, and read what they wrote eight rounds before.
-"""
+"""`migrate-vm` between two hosts: VMs with an mtty and a copied disk go to the other host and back while they work."""
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from tests.lab.console import ask_guest, read_console
-from tests.lab.machine import Lab
+from tests.lab.moving import VM, Site
 from tests.lab.pair import SOURCE, TARGET, Pair
-from tests.lab.test_after_boot import INSTALLED
-from tests.lab.vgpuctl_in import leftovers, must, use_defaults
-
-VM = "vm-1"
-ROUND = re.compile(r"guest round (\d+) memory (\S+) serial (\S+) disk (\S+)")
-ROUNDS = r"(?s)(guest round \d+ [^\n]*\n.*?){10}"
-"""More than the places to which a guest writes: it has read all of them again."""
-
-
-class Site:
-    """Two hosts with an mtty each, and a VM that works on the first one."""
-
-    def __init__(self, pair: Pair) -> None:
-        self.source, self.target = pair.source, pair.target
-        pair.certify()
-        for lab in (self.source, self.target):
-            lab.run(f"{INSTALLED}\nmodprobe mtty")
-            use_defaults(lab)
-            must(lab, "install-host", "--restart-libvirt")
-        self.clean = leftovers(self.source), leftovers(self.target)
-        must(self.source, "create-vm", VM, "--profile", "mtty-2")
-        ask_guest(self.source, VM, "touch /rounds-wanted")
-        self._last = 0
-        self.works(self.source)
-
-    def works(self, lab: Lab) -> None:
-        """Read ten of the guest's rounds: they follow each other, they are later ones, and all is whole in them."""
-        rounds = ROUND.findall(read_console(lab, VM, ROUNDS, timeout=200))
-        numbers = [int(number) for number, *_ in rounds]
-        assert {tuple(parts) for _, *parts in rounds} == {("whole", "whole", "whole")}, rounds
-        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-        assert numbers[0] > self._last, "it has booted again"
-        self._last = numbers[-1]
-
-    def is_whole_on(self, lab: Lab, other: Lab) -> None:
-        """Check that the VM is one of this host, that the other one has nothing of it, and that nobody has to act."""
-        shown = must(lab, "show-vm", VM)
-        assert (shown["state"], shown["record"]) == ("running", "ready")
-        assert leftovers(other) == self.clean[other is self.target]
-        for host in (lab, other):
-            assert must(host, "reconcile-host", "--dry-run")["findings"] == []
+from tests.lab.vgpuctl_in import must
 
 
 @pytest.mark.quick

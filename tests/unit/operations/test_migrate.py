@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import SimulatedHost, context, create, open_sim_host, picture, request
-from vgpuctl.errors import Busy, Interrupted, Refused
+from vgpuctl.errors import Busy, Interrupted, Refused, VgpuctlError
 from vgpuctl.library import GpuHost
 from vgpuctl.library.move_between import MoveRequest, move_vm
 from vgpuctl.model.outcome import CallSettings, NoProgress
@@ -19,6 +20,8 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.attach import detach
 from vgpuctl.operations.save import save_vm
 from vgpuctl.value import replace
+
+OTHER = "11111111-2222-4333-8444-555555555555"
 
 
 @pytest.fixture
@@ -169,3 +172,39 @@ def test_a_disk_that_did_not_go_stays(source: SimulatedHost, target: SimulatedHo
     lands(target)
     assert path in picture(source).files
     assert vm_of(source) is None
+
+
+def test_a_disk_that_anothers_linked_clone_needs_stays(source: SimulatedHost, target: SimulatedHost) -> None:
+    create(source.ports, request("A100-4C", name="vm"))
+    vm, ports = vm_of(source), source.ports
+    path = vm.record.data_disks()[0].path
+
+    def clone_disk() -> None:  # as qemu-img create -b and virsh define do, after the VM was looked at
+        clone = ports.storage.create_volume("default", "theirs.qcow2", 1 << 30, path, "qcow2").path
+        text = ports.hypervisor.definition(vm.uuid).replace(vm.uuid, OTHER).replace("<name>vm<", "<name>theirs<")
+        text = re.sub("<hostdev.*?</hostdev>|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+        ports.hypervisor.define(text.replace(path, clone))
+
+    finishing = meeting(source, "finish_migration", clone_disk)
+    move_vm(finishing, calls(target), "vm", to(target, copies_disks=True))
+    lands(target)
+    assert path in picture(source).files
+    assert vm_of(source) is None
+
+
+def test_a_file_that_comes_where_a_copy_would_be_ends_the_move(source: SimulatedHost, target: SimulatedHost) -> None:
+    create(source.ports, request("A100-4C", name="vm"))
+    path, empty = vm_of(source).record.data_disks()[0].path, picture(target)
+
+    def put_file() -> None:
+        target.ports.storage.create_pool("default", posixpath.dirname(path))
+        target.ports.storage.create_volume("default", posixpath.basename(path), 1 << 30, None, None)
+
+    offers = iter((lambda: None, put_file))  # the dry run finds no file
+
+    there = meeting(target, "prepare_incoming", lambda: next(offers)())
+    with pytest.raises(VgpuctlError, match="exists"):
+        move_vm(calls(source), there, "vm", to(target, copies_disks=True))
+    lands(source)
+    assert picture(target).files.keys() == {*empty.files, path}
+    assert vm_of(target) is None

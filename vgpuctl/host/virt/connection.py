@@ -36,6 +36,9 @@ _LOCAL_SCHEMES = ("qemu", "qemu+unix", "test")
 _START_HINT = "systemctl start libvirtd (or virtqemud.socket, with modular daemons)"
 _PAUSE_AFTER_ERROR_SECONDS = 0.5
 _CALLBACK_SECONDS = 5.0
+KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 5, 6
+"""A daemon that has not answered for 35 seconds counts as dead: one that sends much memory may be slow."""
+_NO_KEEPALIVE = frozenset({constants.VIR_ERR_NO_SUPPORT, constants.VIR_ERR_INTERNAL_ERROR})
 _PERMISSION_HINT = "run it as root, or add your user to the group libvirt"
 
 
@@ -115,11 +118,17 @@ class LibvirtConnection:
 
     @contextmanager
     def open_other(self, uri: str) -> Iterator[virConnect]:
-        """Yield a connection to another host's libvirt; use it inside a `call`, which translates its errors."""
+        """Yield a connection to another host's libvirt; use it inside a `call`, which translates its errors.
+
+        Calls fail when that libvirt does not answer any more, also where the network is lost without a word.
+        """
         import libvirt
 
+        with _starting_event_loop:
+            _start_event_loop()  # libvirt's keepalive runs in it
         connect = libvirt.open(uri)
         try:
+            self.keep_alive(connect)
             yield connect
         finally:
             with suppress(libvirt.libvirtError):
@@ -153,6 +162,10 @@ class LibvirtConnection:
             if _restore_error_number(error).get_error_code() == missing:
                 return None
             raise
+
+    def keep_alive(self, connect: virConnect) -> None:
+        """Have a connection end when its daemon does not answer; libvirt's test driver has no such thing."""
+        self.attempt(_NO_KEEPALIVE, lambda: connect.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT))
 
     def attempt(self, allowed: frozenset[int] | None, do: Callable[[], object]) -> int | None:
         """Make a call; return None when it succeeds, or its error number if that is allowed (`allowed` None: any)."""

@@ -27,14 +27,11 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 ABORT_SECONDS = 0.2
-KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 5, 6
-"""A daemon that has not answered for 35 seconds counts as dead: one that sends much memory may be slow."""
 QUERY_MIGRATE = '{"execute":"query-migrate"}'
 QUERY_VERSION = '{"execute":"query-version"}'
 BLOCKERS_SINCE = 6
 """QEMU's major version from which on `query-migrate` has `blocked-reasons`, if there are any."""
 
-_NO_KEEPALIVE = frozenset({constants.VIR_ERR_NO_SUPPORT, constants.VIR_ERR_INTERNAL_ERROR})
 _NOT_ASKED = constants.PERMISSION_ERRORS | {
     constants.VIR_ERR_NO_SUPPORT,
     constants.VIR_ERR_INTERNAL_ERROR,  # QEMU does not know the command
@@ -288,7 +285,7 @@ class DomainMigration:
         with self._open_domain(uuid, function, verb) as domain:
             name = domain.name()
         with self._connection.listen(function, f"cannot {verb} VM {name}", vm=name, vm_uuid=uuid) as connect:
-            self._connection.attempt(_NO_KEEPALIVE, lambda: connect.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT))
+            self._connection.keep_alive(connect)
             domain = connect.lookupByUUIDString(uuid)
             job = DomainJob(self._connection, connect, domain)
             job.limit_downtime(max_downtime_ms)

@@ -1,0 +1,130 @@
+"""Interrupts moves between two hosts of the lab: `python3 -m tests.lab moves --count 20`.
+
+In each trial a VM at work moves, and at some instant a program is killed or the cable is pulled. Then `end-migration`
+ends the move. The VM runs on one host, its memory, device and disk are whole, and nothing of it is on the other one.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.lab.cache import say
+from tests.lab.machine import Lab
+from tests.lab.moving import VM, Site
+from tests.lab.pair import SOURCE, TARGET, ready
+from tests.lab.session import CHECKOUT, Keeper
+from tests.lab.vgpuctl_in import call, must
+
+TABLE = CHECKOUT / "docs" / "reports" / "moves-lab.md"
+# Runs on the source until memory is sent, or the move has ended. The brackets keep pgrep from finding this script.
+UNTIL_SENT = f"""until virsh domjobinfo {VM} 2>&1 | grep -q 'Data processed:'; do
+    pgrep -f '[m]igrate-vm' > /dev/null || exit 0
+    sleep 0.3
+done"""
+SENT_SECONDS = 240
+LONGEST_SECONDS = 60.0
+"""From the instant at which memory is sent first, the move takes about so long, on a machine with other work too."""
+KILL_LIBVIRT = "kill -9 $(pidof libvirtd)"
+ACTS: Mapping[str, tuple[bool, str, str]] = {
+    "kill -9 of migrate-vm": (True, "pkill -9 -f '[m]igrate-vm'", ""),
+    "kill -9 of the source's libvirtd": (True, KILL_LIBVIRT, ""),
+    "kill -9 of the target's libvirtd": (False, KILL_LIBVIRT, ""),
+    "kill -9 of the target's QEMU": (False, f"kill -9 $(cat /run/libvirt/qemu/{VM}.pid)", ""),
+    "the cable is pulled for a minute": (False, "ip link set eth1 down; sleep 60", "ip link set eth1 up"),
+}
+"""What happens: on the source (else on the target), the script, and what ends it."""
+HEAD = """# Moves between two hosts of the lab that are interrupted
+
+A VM with an mtty and a disk that is copied moves alive between two emulated hosts (a real kernel, libvirt and QEMU),
+and at a random instant a program is killed, or the cable between them is pulled. Then `end-migration` runs, on the host
+where the move began. In the end the VM runs on one host, what its guest wrote to memory, device and disk is whole,
+nothing of it is on the other host, and `reconcile-host` finds nothing on either one; the next trial moves it on from
+there.
+
+Made by `.venv/bin/python -m tests.lab moves --count {count}` on {date}, {machine}. Seed: {seed}. Instants are
+counted from the moment at which memory is sent first.
+
+| what happened | instant, seconds | `migrate-vm` ended with | `end-migration` took | in the end it runs on |
+|---|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One interrupted move. `status`: of migrate-vm; `tries`: so often end-migration was called until it was done."""
+
+    act: str
+    seconds: float
+    status: int
+    tries: int
+    on_target: bool
+
+    def row(self) -> str:
+        """Return its row of the table."""
+        where = "the target" if self.on_target else "the source"
+        calls = "1 call" if self.tries == 1 else f"{self.tries} calls"
+        return f"| {self.act} | {self.seconds:.1f} | {self.status} | {calls} | {where} |"
+
+
+def interrupt(site: Site, here: Lab, other: Lab, act: str, seconds: float) -> Trial:
+    """Move the VM from `here`, interrupt that, and have it ended; check that it runs on one host and is whole."""
+    to = f"ssh://{TARGET if other is site.target else SOURCE}"
+    on_source, script, after = ACTS[act]
+    place = here if on_source else other
+    words = ["vgpuctl", "--json", "--yes", "migrate-vm", VM, "--to", to, "--copy-storage"]
+    with here.start_command(words) as move:
+        here.run(UNTIL_SENT, timeout=SENT_SECONDS)
+        place.run(f"sleep {seconds:.2f}; {script}", check=False, timeout=seconds + 120)
+        if after:
+            place.run(after)
+        move.communicate(timeout=600)
+    for lab in (here, other):
+        lab.wait_until("virsh uri", timeout=120)
+    tries = 1
+    while (ended := call(here, "end-migration", VM, "--with", to))[0] != 0:
+        tries += 1
+        assert tries <= 3, ended
+    on_target = runs(other)
+    assert runs(here) is not on_target, "it runs on both hosts, or on neither"
+    for lab in (here, other):
+        must(lab, "reconcile-host")  # a killed command leaves its own note
+    site.is_whole_on(other if on_target else here, here if on_target else other)
+    site.works(other if on_target else here)
+    return Trial(act, seconds, move.returncode, tries, on_target)
+
+
+def runs(lab: Lab) -> bool:
+    """Return whether the VM runs on a host, as its libvirt says."""
+    return VM in lab.run("virsh list --state-running --name").stdout.split()
+
+
+def interrupt_many(count: int) -> int:
+    """Interrupt so many moves, write the table, and return the exit status."""
+    deaths: list[str] = []
+    keepers = [Keeper("normal", deaths), Keeper("normal", deaths)]
+    seed = int.from_bytes(os.urandom(4), "big")
+    chance, trials = random.Random(seed), []
+    try:
+        site = Site(ready(keepers[0].running(), keepers[1].running()))
+        here, other = site.source, site.target
+        for number in range(count):
+            act = list(ACTS)[number % len(ACTS)]
+            trial = interrupt(site, here, other, act, chance.uniform(0.0, LONGEST_SECONDS))
+            trials.append(trial)
+            say(trial.row())
+            here, other = (other, here) if trial.on_target else (here, other)
+    finally:
+        for keeper in keepers:
+            keeper.stop()
+        if trials:  # also after an interrupt
+            machine = f"{os.cpu_count()} CPUs ({platform.machine()}), the hosts emulated without KVM"
+            head = HEAD.format(count=count, date=time.strftime("%Y-%m-%d", time.gmtime()), machine=machine, seed=seed)
+            rows = sorted(trials, key=lambda trial: (trial.act, trial.seconds))
+            TABLE.write_text(head + "".join(f"{trial.row()}\n" for trial in rows))
+            say(f"{TABLE}: {len(trials)} moves")
+    return int(len(trials) < count)
