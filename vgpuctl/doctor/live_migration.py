@@ -63,12 +63,12 @@ def _check(context: CheckContext, snapshot: Snapshot) -> Finding:
         _certificate_line(context),
     ]
     names = ", ".join(gpu.address for gpu in movable)
-    unsafe = f" (no certificates for TLS: {_WITHOUT_TLS})" if _WITHOUT_TLS in lines[-1] else ""
+    unsafe = f" (not all certificates for TLS: {_WITHOUT_TLS})" if _WITHOUT_TLS in lines[-1] else ""
     if old:
         return warn(
             f"VMs with vGPUs of {names} can neither move while they run nor be saved: {'; '.join(old)}",
             *shorten(lines),
-            fix="use newer versions of these programs (Debian 13, Ubuntu 24.04, RHEL 10)",
+            fix="use newer versions of these programs (Ubuntu 24.04, RHEL 10; without NVIDIA's support, Debian 13)",
         )
     return ok(f"VMs with vGPUs of {names} can move while they run{unsafe}, and be saved", *shorten(lines))
 
@@ -128,9 +128,14 @@ def _certificate_line(context: CheckContext) -> str:
     directory = certificate_directory(context.file(QEMU_CONF).text, has_migration_directory=has_own)
     if directory not in CERTIFICATE_DIRECTORIES:
         return f"{QEMU_CONF} names {directory} for the certificates for TLS: without them, {_WITHOUT_TLS}"
-    if {*CLIENT_FILES, *SERVER_FILES} <= set(context.folder(directory).names or ()):
+    names = context.folder(directory).names or ()
+    ways = {"from": CLIENT_FILES, "to": SERVER_FILES}
+    lacking = {way: [f for f in files if f not in names] for way, files in ways.items()}
+    missing = dict.fromkeys(file for files in lacking.values() for file in files)
+    if not missing:
         return f"{directory} has the certificates for TLS: migrate-vm sends memory encrypted"
-    return f"no certificates for TLS in {directory}, or not all: {_WITHOUT_TLS}"
+    way = " or ".join(way for way, files in lacking.items() if files)
+    return f"not in {directory}: {', '.join(missing)}; no VM moves {way} this host encrypted, and {_WITHOUT_TLS}"
 
 
 def _paths(snapshot: Snapshot) -> PathsToRead:

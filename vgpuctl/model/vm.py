@@ -41,6 +41,8 @@ UNRESPONSIVE_STATES = (VmState.PAUSED, VmState.PMSUSPENDED, VmState.CRASHED)
 OFF_OR_UNKNOWN_STATES = (VmState.STOPPED, VmState.UNKNOWN)
 
 
+SAVED = "saved"
+"""libvirt's word for a VM whose memory is in a managed save."""
 CLEAN_STOP = "shutdown"
 """libvirt's word for a guest that shut down; the disk of one that was switched off may be in any state."""
 

@@ -40,6 +40,7 @@ _FIRST_CPU = 8192
 def read_migration_host(host: Host, snapshot: Snapshot, *, arch: str, sends: bool) -> MigrationHostResult:
     """Return what the other host must know. `sends`: VMs go from here; it decides which certificates are needed."""
     status = snapshot.hypervisor
+    directory, missing = _read_certificates(host, CLIENT_FILES if sends else SERVER_FILES)
     cpu = _CPU_MODEL.search((_read(host, "/proc/cpuinfo") or "")[:_FIRST_CPU])
     return MigrationHostResult(
         name=read_host_name(host),
@@ -51,7 +52,8 @@ def read_migration_host(host: Host, snapshot: Snapshot, *, arch: str, sends: boo
         qemu_version=None if status.qemu_version is None else format_version(status.qemu_version),
         driver=_read_driver(host, snapshot),
         cpu=None if cpu is None else cpu[1],
-        has_tls=_has_certificates(host, CLIENT_FILES if sends else SERVER_FILES),
+        tls_directory=directory,
+        missing_certificates=missing,
     )
 
 
@@ -74,22 +76,16 @@ def certificate_directory(settings: str | None, *, has_migration_directory: bool
     return values.get("default_tls_x509_cert_dir", CERTIFICATES)
 
 
-def _has_certificates(host: Host, needed: tuple[str, ...]) -> bool | None:
-    """Return whether all files are there; None if that is not known, or libvirt may do without those that are not.
-
-    A target can be told not to ask for the sender's certificate (migrate_tls_x509_verify).
-    """
+def _read_certificates(host: Host, needed: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """Return where certificates are taken from, and those that are needed and not there; None: that is not known."""
     try:
         directory = certificate_directory(
             _read(host, QEMU_CONF), has_migration_directory=_list(host, _MIGRATION_CERTIFICATES) is not None
         )
         names = _list(host, directory)
     except OSError:
-        return None
-    if names is None or AUTHORITY not in names:
-        return False
-    has_all = set(needed) <= set(names)
-    return True if has_all else None if needed is CLIENT_FILES else False
+        return None, ()
+    return directory, tuple(name for name in needed if name not in (names or ()))
 
 
 def _list(host: Host, directory: str) -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
+from vgpuctl.model.vm import SAVED, AssignedVgpu, Vm, VmRecord
 from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text, read_vm, refuse_changed_definition
 from vgpuctl.operations.devices import make_devices
 from vgpuctl.operations.drained_vms import is_drained
@@ -43,7 +43,7 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
-_MAY_BE_SAVED = (None, "saved")
+_MAY_BE_SAVED = (None, SAVED)
 """Why a VM with saved memory is off: saved, or not known, as after a boot of the host."""
 
 

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.backends import backend_for
 from vgpuctl.backends.save import find_save_switch, save_steps
+from vgpuctl.backends.versions import programs_too_old_to_move
+from vgpuctl.domain.move_facts import parse_move_facts
 from vgpuctl.errors import HostCannot, Refused
 from vgpuctl.makers import maker_of
 from vgpuctl.model import hint_commands
@@ -24,9 +27,15 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmRecord, VmState
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.observe.vgpu_migration import read_vgpu_migration
-from vgpuctl.operations.guards import find_vm_to_change, refuse_stuck_gpus, refuse_unfinished, require_writable
+from vgpuctl.operations.guards import (
+    deleted_meanwhile,
+    find_vm_to_change,
+    refuse_stuck_gpus,
+    refuse_unfinished,
+    require_writable,
+)
 from vgpuctl.operations.leftovers import read_domain_leftovers
-from vgpuctl.operations.plans.movable import DRAWS
+from vgpuctl.operations.plans.migration_reasons import SourceFacts, find_unsendable
 from vgpuctl.operations.plans.remove import own_record, refuse_transient_vms
 from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.report_vm import report_vm
@@ -85,17 +94,24 @@ def _refuse_unsavable(host: Host, snapshot: Snapshot, vm: Vm) -> None:
     """Refuse a VM that QEMU or a driver cannot save.
 
     Raises:
-        HostCannot: with every reason.
+        HostCannot: with every reason. Busy: somebody has just deleted it.
     """
-    reasons = [] if vm.render_node is None else [DRAWS]
-    reasons += [
-        f"{carrier}: {facts.why_not}"
-        for carrier, facts in read_vgpu_migration(host, snapshot, vm).items()
-        if facts.can_migrate is False
-    ]
+    backends = {backend_for(vgpu.backend) for vgpu in (() if vm.record is None else vm.record.vgpus)}
+    reasons = list(programs_too_old_to_move(backends, snapshot.hypervisor))
+    domain = host.hypervisor.find_domain(vm.uuid)
+    if domain is None:
+        raise deleted_meanwhile(vm)
+    facts = SourceFacts(
+        host="",
+        vm=vm,
+        domain=parse_move_facts(domain.live_xml or domain.xml),
+        blockers=host.hypervisor.migration_blockers(vm.uuid),
+        vgpus=read_vgpu_migration(host, snapshot, vm),
+        has_old_programs=bool(reasons),
+    )
+    reasons += find_unsendable(facts)
     switches = (find_save_switch(host, gpu) for gpu in _gpus_of(snapshot, vm))
     reasons += [reason for reason in switches if reason is not None]
-    reasons = list(dict.fromkeys(reasons)) or list(host.hypervisor.migration_blockers(vm.uuid) or ())
     if reasons:
         raise HostCannot(
             f"{vm.name} cannot be saved: {'; '.join(reasons)}",

@@ -27,7 +27,9 @@ def test_the_agent_is_installed_checked_and_removed(sim: Run, tmp_path: Path) ->
     assert sim("install-host --agent").status == 0
     (service,) = tmp_path.rglob("etc/systemd/system/vgpuctl-agent.service")
     assert "-I -m vgpuctl agent run\n" in service.read_text()
-    assert "ok       agent" in sim("doctor agent").out
+    one, two = sim("doctor agent").out, sim("doctor agent hook").out
+    assert "ok       agent" in one
+    assert ("agent (ok):\n  " in one, "agent (ok):" in two) == (True, False)
     (next(tmp_path.rglob("sockets.target.wants")) / "vgpuctl-agent.socket").unlink()
     ran = sim("doctor agent")
     assert (ran.status, "vgpuctl-agent.socket is not enabled" in ran.out) == (6, True)

@@ -52,7 +52,7 @@ def test_every_reason_of_both_hosts_is_shown_at_once_and_nothing_changes(sim: Ru
         first, *lines = ran.err.splitlines()
         assert first == "vgpuctl: vdi-1 cannot move:   [refused]"
         assert any(line.startswith("  sim:a100-40: disk vda ") for line in lines), ran.err
-        assert any("certificates to encrypt the VM's memory" in line for line in lines)
+        assert any("the VM's memory and disks cannot be encrypted" in line for line in lines)
         assert any(line.startswith("  sim:empty: ") and "A100-4C" in line for line in lines)
         assert sum("fix: " in line for line in lines) >= 4
     against = sim(f"migrate-vm {vm} --to sim:empty --json").document["error"]["facts"]["against"]

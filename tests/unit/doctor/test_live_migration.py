@@ -36,8 +36,9 @@ def test_a_host_that_is_new_enough(tmp_path):
     row = seen(open_sim_host(tmp_path))
     assert (row.verdict, row.fix) == ("ok", None)
     assert row.evidence[0].startswith("VMs with vGPUs of 0000:3b:00.0")
-    assert row.evidence[-1].startswith(
-        "no certificates for TLS in /etc/pki/qemu, or not all: migrate-vm needs --insecure"
+    assert row.evidence[-1].startswith("not in /etc/pki/qemu: ca-cert.pem, client-cert.pem, client-key.pem, server-")
+    assert row.evidence[-1].endswith(
+        "no VM moves from or to this host encrypted, and migrate-vm needs --insecure-network"
     )
 
 
@@ -75,14 +76,16 @@ def test_certificates_are_only_mentioned(tmp_path):
     host = open_sim_host(tmp_path)
     usual = CERTIFICATE_DIRECTORIES[1]
     assert f"{usual} has the certificates for TLS" in " ".join(seen(host, {usual: CERTIFICATES}).evidence)
-    assert "no certificates" in " ".join(seen(host, {usual: CERTIFICATES[:-1]}).evidence)
+    row = seen(host, {usual: CERTIFICATES[:-1]})
+    assert row.verdict == "ok"
+    assert f"not in {usual}: {CERTIFICATES[-1]}; no VM moves to this host encrypted" in " ".join(row.evidence)
 
 
 def test_certificates_are_looked_for_where_libvirt_does(tmp_path):
     host = open_sim_host(tmp_path)
     own, usual = CERTIFICATE_DIRECTORIES
     assert f"{own} has the certificates" in " ".join(seen(host, {own: CERTIFICATES, usual: ()}).evidence)
-    assert f"no certificates for TLS in {own}" in " ".join(seen(host, {own: (), usual: CERTIFICATES}).evidence)
+    assert f"not in {own}: {CERTIFICATES[0]}" in " ".join(seen(host, {own: (), usual: CERTIFICATES}).evidence)
     conf = {QEMU_CONF: 'migrate_tls_x509_cert_dir = "/srv/tls"\n'}
     row = seen(host, {usual: CERTIFICATES}, conf)
     assert "names /srv/tls for the certificates for TLS: without them, migrate-vm needs" in " ".join(row.evidence)

@@ -67,7 +67,7 @@ def test_a_vm_that_is_off_is_offered_with_its_facts(host: SimulatedHost) -> None
     own = result.host
     assert (own.machine_id, own.arch, own.kernel) == (host.ports.machine_id, "x86_64", "6.8.0-45-generic")
     assert (own.libvirt_version, own.qemu_version, own.driver) == ("10.0.0", "8.2.2", "550.90.05")
-    assert (own.distribution, own.cpu, own.has_tls) == ("ubuntu 24.04", "AMD EPYC 9354 32-Core", False)
+    assert (own.distribution, own.cpu, own.tls_directory) == ("ubuntu 24.04", "AMD EPYC 9354 32-Core", "/etc/pki/qemu")
     (vgpu,) = result.vgpus
     assert (vgpu.profile, vgpu.backend, vgpu.framebuffer_mib) == ("A100-4C", "vendor-vf", 4096)
     assert vgpu.gpu_model == "NVIDIA A100-PCIE-40GB"
@@ -164,28 +164,40 @@ CA, CLIENT = "ca-cert.pem", ("client-cert.pem", "client-key.pem")
 
 
 @pytest.mark.parametrize(
-    ("files", "settings", "has_tls"),
+    ("files", "settings", "directory", "missing"),
     [
-        ({"/etc/pki/qemu": (CA, *CLIENT)}, "", True),
-        ({"/etc/pki/qemu": (CA,)}, "", None),
-        ({"/etc/pki/qemu": ("server-cert.pem",)}, "", False),
-        ({"/etc/pki/libvirt-migrate": (CA, *CLIENT)}, "", True),
-        ({"/etc/pki/libvirt-migrate": (), "/etc/pki/qemu": (CA, *CLIENT)}, "", False),
-        ({"/etc/tls": (CA, *CLIENT)}, 'default_tls_x509_cert_dir = "/etc/tls"\n', True),
-        ({"/etc/tls": (CA, *CLIENT)}, '#default_tls_x509_cert_dir = "/etc/tls"\n', False),
-        ({"/etc/a": (CA, *CLIENT)}, 'default_tls_x509_cert_dir = "/x"\nmigrate_tls_x509_cert_dir = "/etc/a"\n', True),
+        ({"/etc/pki/qemu": (CA, *CLIENT)}, "", "/etc/pki/qemu", ()),
+        ({"/etc/pki/qemu": (CA,)}, "", "/etc/pki/qemu", CLIENT),
+        ({"/etc/pki/qemu": ("server-cert.pem",)}, "", "/etc/pki/qemu", (CA, *CLIENT)),
+        ({}, "", "/etc/pki/qemu", (CA, *CLIENT)),
+        ({"/etc/pki/libvirt-migrate": (CA, *CLIENT)}, "", "/etc/pki/libvirt-migrate", ()),
+        (
+            {"/etc/pki/libvirt-migrate": (), "/etc/pki/qemu": (CA, *CLIENT)},
+            "",
+            "/etc/pki/libvirt-migrate",
+            (CA, *CLIENT),
+        ),
+        ({"/etc/tls": (CA, *CLIENT)}, 'default_tls_x509_cert_dir = "/etc/tls"\n', "/etc/tls", ()),
+        ({"/etc/tls": (CA, *CLIENT)}, '#default_tls_x509_cert_dir = "/etc/tls"\n', "/etc/pki/qemu", (CA, *CLIENT)),
+        (
+            {"/etc/a": (CA, *CLIENT)},
+            'default_tls_x509_cert_dir = "/x"\nmigrate_tls_x509_cert_dir = "/etc/a"\n',
+            "/etc/a",
+            (),
+        ),
     ],
 )
 def test_certificates_are_sought_where_libvirt_seeks_them(
-    host: SimulatedHost, files: dict[str, tuple[str, ...]], settings: str, has_tls: bool | None
+    host: SimulatedHost, files: dict[str, tuple[str, ...]], settings: str, directory: str, missing: tuple[str, ...]
 ) -> None:
     create(host.ports, request("A100-4C", name="vm"), start=False)
     put(host, "/etc/libvirt/qemu.conf", settings)
-    for directory, names in files.items():
-        put(host, f"{directory}/.keep", "")
+    for folder, names in files.items():
+        put(host, f"{folder}/.keep", "")
         for name in names:
-            put(host, f"{directory}/{name}", "")
-    assert offer(host.ports).host.has_tls is has_tls
+            put(host, f"{folder}/{name}", "")
+    own = offer(host.ports).host
+    assert (own.tls_directory, own.missing_certificates) == (directory, missing)
 
 
 def test_another_operation_on_the_vm_is_named(host: SimulatedHost) -> None:

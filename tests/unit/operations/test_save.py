@@ -164,15 +164,40 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path):
 def test_qemu_has_the_last_word_and_is_asked_before(tmp_path):
     host = with_vm(tmp_path)
     blocked = with_calls(host.ports, "hypervisor", migration_blockers=lambda _: ("disk vda is busy", "and more"))
-    assert "vm cannot be saved: disk vda is busy; and more" in refused(host, blocked)
+    assert "vm cannot be saved: QEMU says: disk vda is busy; QEMU says: and more" in refused(host, blocked)
     silent = with_calls(host.ports, "hypervisor", migration_blockers=lambda _: None)
     assert save(silent).changed
 
 
-def test_an_old_qemu_says_it_itself(tmp_path):
+def test_old_programs_are_named_with_the_versions_that_are_needed(tmp_path):
     host = open_sim_host(tmp_path, "t4")
     create(host.ports, request("T4-2Q", name="vm"))
-    assert "VFIO device doesn't support migration" in refused(host)
+    text = refused(host)
+    assert (
+        "libvirt 8.6.0 or newer is needed, and this is 8.0.0; QEMU 8.1.0 or newer is needed, and this is 6.2.0" in text
+    )
+    assert "VFIO device doesn't support migration" not in text
+
+
+@pytest.mark.parametrize(
+    ("device", "named"),
+    [
+        (
+            "<filesystem type='mount'><driver type='virtiofs'/><source dir='/srv'/><target dir='srv'/></filesystem>",
+            "srv",
+        ),
+        ("<shmem name='frames'><model type='ivshmem-plain'/><size unit='M'>4</size></shmem>", "frames"),
+    ],
+)
+def test_a_device_that_qemu_cannot_send_is_named_before(tmp_path, device, named):
+    host = with_vm(tmp_path)
+    real = host.ports.hypervisor
+
+    def with_device(name):
+        domain = real.find_domain(name)
+        return domain and replace(domain, live_xml=domain.live_xml.replace("</devices>", f"{device}</devices>"))
+
+    assert named in refused(host, with_calls(host.ports, "hypervisor", find_domain=with_device))
 
 
 def test_another_program_may_save_it_meanwhile(tmp_path):
@@ -246,7 +271,7 @@ def test_list_vms_says_that_it_is_saved(tmp_path):
     host = with_vm(tmp_path)
     save(host.ports)
     (row,) = list_vms(host.ports, context()).data
-    assert (row.state, row.stop_reason, row.can_move) == ("stopped", "saved", True)
+    assert (row.state, row.stop_reason, row.can_move) == ("stopped", "saved", False)
 
 
 MT_STEPS = "have the driver of vGPU {} prepare vm to be saved"

@@ -24,13 +24,14 @@ CHECK_FAILED_STATUS = 6
 
 
 def doctor_page(result: Outcome[DoctorResult]) -> Page:
-    """List every check in one line, then each problem with its evidence and fix."""
+    """List every check in one line, then each problem with its evidence and fix; of a single check, all that it saw."""
     rows = tuple((check.verdict, check.id, check.title) for check in result.data.checks)
     blocks: list[Block] = [
         Table(("VERDICT", "ID", "CHECK"), rows, free_text=frozenset({"CHECK"}), states=frozenset({"VERDICT"}))
     ]
     for check in result.data.checks:
-        if check.verdict in ("fail", "warn", "unknown"):
+        is_shown = check.verdict in ("fail", "warn", "unknown") or len(rows) == 1
+        if is_shown and (check.evidence or check.fix):
             blocks += ["", f"{check.id} ({check.verdict}):", *(f"  {line}" for line in check.evidence)]
             blocks += [f"  fix: {check.fix}"] if check.fix else []
     if result.dry_run:

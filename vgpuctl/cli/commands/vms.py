@@ -140,8 +140,9 @@ def _end_move(name: str, peer: str) -> str:
 def list_vms(settings: Settings) -> int:
     """List the VMs with their state, owner and vGPUs.
 
-    OWNER is the person or team that uses the VM. OWNERSHIP shows whether vgpuctl manages it. Unmanaged VMs with a vGPU,
-    VF or whole GPU that vgpuctl could manage are named on stderr.
+    OWNER is the person or team that uses the VM. OWNERSHIP shows whether vgpuctl manages it. MOVABLE shows whether its
+    devices let it move to another host while it runs; show-vm says why not. Unmanaged VMs with a vGPU, VF or whole GPU
+    that vgpuctl could manage are named on stderr.
     """
     return run.call(settings, "list-vms", lambda host: host.list_vms())
 

@@ -19,7 +19,8 @@ class MigrationReasonResult(Value):
 class MigrationHostResult(Value):
     """One side. `driver`: the version of the GPUs' driver, `distribution`: as os-release has it (`ubuntu 24.04`).
 
-    `cpu`: the CPU model's name. `has_tls`: certificates for QEMU's migration are there. What is null is not known.
+    `cpu`: the CPU model's name. `tls_directory`: where libvirt takes the certificates for QEMU's migration from, and
+    `missing_certificates`: those that this side needs and that are not there. What is null is not known.
     """
 
     name: str
@@ -31,7 +32,8 @@ class MigrationHostResult(Value):
     qemu_version: str | None = None
     driver: str | None = None
     cpu: str | None = None
-    has_tls: bool | None = None
+    tls_directory: str | None = None
+    missing_certificates: tuple[str, ...] = ()
 
 
 class MigratingVgpuResult(Value):

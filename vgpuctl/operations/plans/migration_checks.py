@@ -11,7 +11,7 @@ from vgpuctl.model.hint_commands import end_migration_command
 from vgpuctl.model.numbers import format_mib, format_ranges, parse_version
 from vgpuctl.model.results.migration import MigrationHostResult, MigrationOfferResult, MigrationReasonResult
 from vgpuctl.model.vm import RecordState, Vm, VmState
-from vgpuctl.observe.migration_host import CERTIFICATES, QEMU_CONF
+from vgpuctl.observe.migration_host import AUTHORITY, CERTIFICATES, QEMU_CONF
 from vgpuctl.operations.plans.guest_devices import GuestHost, check_hugepages, check_nics
 from vgpuctl.operations.plans.migration_disk_checks import disk_reasons, disk_warnings
 from vgpuctl.operations.plans.migration_target import Pair, pair_of
@@ -23,10 +23,6 @@ Reasons = Iterator[MigrationReasonResult]
 _RHEL_KIN = frozenset({"rhel", "centos", "almalinux", "rocky", "ol"})
 """Distributions with Red Hat's machine types, by their ids of os-release."""
 _CPU_MAKERS = ("Intel", "AMD")
-_TLS_FILES = {
-    True: "ca-cert.pem, client-cert.pem and client-key.pem",
-    False: "ca-cert.pem, server-cert.pem and server-key.pem",
-}
 
 
 def find_target_reasons(
@@ -304,21 +300,37 @@ def _cpu_warnings(pair: Pair) -> Reasons:
 
 def _tls_reasons(pair: Pair) -> Reasons:
     for host, sends in ((pair.offer.host, True), (pair.facts.host, False)):
-        if pair.needs_tls and host.has_tls is False:
-            yield MigrationReasonResult(
-                host.name,
-                "certificates to encrypt the VM's memory and disks are missing",
-                f"put {_TLS_FILES[sends]} into {CERTIFICATES} on {host.name}, or where its qemu.conf says "
-                "(libvirt.org/kbase/tlscerts.html); or, on a private network, add --insecure-network: memory is then "
-                "sent unencrypted",
-            )
+        missing = host.missing_certificates
+        if pair.needs_tls and missing and (AUTHORITY in missing or not sends):
+            what = f"the VM's memory and disks cannot be encrypted: {_are_missing(host)}"
+            yield MigrationReasonResult(host.name, what, _tls_hint(host))
 
 
 def _tls_warnings(pair: Pair) -> Reasons:
-    for host, sends in ((pair.offer.host, True), (pair.facts.host, False)):
-        if pair.needs_tls and host.has_tls is None:
+    source = pair.offer.host
+    if pair.needs_tls and source.missing_certificates and AUTHORITY not in source.missing_certificates:
+        yield MigrationReasonResult(
+            source.name,
+            f"{_are_missing(source)}: the move fails if {pair.target} asks for them, as it does unless its {QEMU_CONF} "
+            "has migrate_tls_x509_verify = 0",
+            _tls_hint(source),
+        )
+    for host in (source, pair.facts.host):
+        if pair.needs_tls and host.tls_directory is None:
             yield MigrationReasonResult(
                 host.name,
-                f"whether there are certificates to encrypt the move is not known ({_TLS_FILES[sends]})",
+                "whether there are certificates to encrypt the move is not known",
                 f"on {host.name}: ls -l {CERTIFICATES}; {QEMU_CONF} may name another directory",
             )
+
+
+def _tls_hint(host: MigrationHostResult) -> str:
+    return (
+        f"on {host.name}: put them into {host.tls_directory} (libvirt.org/kbase/tlscerts.html); or, on a private "
+        "network, add --insecure-network: memory then goes unencrypted"
+    )
+
+
+def _are_missing(host: MigrationHostResult) -> str:
+    files = host.missing_certificates
+    return f"{', '.join(files)} {'are' if len(files) > 1 else 'is'} missing in {host.tls_directory}"

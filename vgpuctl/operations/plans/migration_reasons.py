@@ -55,6 +55,11 @@ def find_source_reasons(facts: SourceFacts, *, offline: bool) -> tuple[Migration
     return tuple(MigrationReasonResult(facts.host, what, hint) for what, hint in dict.fromkeys(texts))
 
 
+def find_unsendable(facts: SourceFacts) -> tuple[str, ...]:
+    """Return what of a running VM QEMU cannot send, to another host or into a file."""
+    return tuple(dict.fromkeys(what for what, _ in _live_reasons(facts)))
+
+
 def find_source_warnings(facts: SourceFacts, *, offline: bool) -> tuple[MigrationReasonResult, ...]:
     """Return what does not prevent it, and may surprise."""
     return tuple(MigrationReasonResult(facts.host, what, hint) for what, hint in _warnings(facts, offline=offline))

@@ -10,19 +10,19 @@ from vgpuctl.backends import backend_for
 from vgpuctl.backends.base import Movability
 from vgpuctl.backends.versions import programs_too_old_to_move
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, Vm
+from vgpuctl.model.vm import SAVED, AssignedVgpu, Vm
 
 DRAWS = "QEMU cannot move what it draws for the guest on a GPU of the host (virtio-gpu)"
 UNMANAGED = "vgpuctl does not manage it"
+NOT_CREATED = "vgpuctl did not create it, and moves only VMs that it created"
 OTHER_DEVICES = "it has devices of the host that are no vGPUs"
 
 
 def find_movability(snapshot: Snapshot, vm: Vm) -> Movability:
     """Return whether a VM can leave this host while it runs, and why not, or why that is not known."""
-    if vm.record is None:
-        return Movability(False, UNMANAGED)
-    if vm.render_node is not None:
-        return Movability(False, DRAWS)
+    why_stays = _why_stays(vm)
+    if why_stays is not None or vm.record is None:
+        return Movability(False, why_stays)
     recorded = vm.record.vgpus
     carriers = {vgpu.carrier for vgpu in recorded}
     parts = [_of_assigned(snapshot, vgpu) for vgpu in recorded]
@@ -44,6 +44,19 @@ def find_movability(snapshot: Snapshot, vm: Vm) -> Movability:
         if worst is not None:
             return worst
     return Movability(True)
+
+
+def _why_stays(vm: Vm) -> str | None:
+    """Return why a VM stays here, whatever its vGPUs are."""
+    if vm.record is None:
+        return UNMANAGED
+    if not vm.record.created_vm:
+        return NOT_CREATED
+    if vm.record.migration is not None:
+        return f"its move with {vm.record.migration.peer} has not ended"
+    if vm.stop_reason == SAVED:
+        return "its memory is saved on this host: start-vm goes on from it"
+    return DRAWS if vm.render_node is not None else None
 
 
 def _of_assigned(snapshot: Snapshot, vgpu: AssignedVgpu) -> Movability:

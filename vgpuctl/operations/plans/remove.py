@@ -97,8 +97,14 @@ def virsh_command(vm: Vm, action: str) -> str:
     """Return the virsh command for an action that vgpuctl refuses on a VM."""
     if action == "move":
         return f"virsh migrate --live --persistent --undefinesource {shlex.quote(vm.name)} qemu+ssh://HOST/system"
-    subcommand = {"start": "start", "stop": "shutdown", "reboot": "reboot", "delete": "undefine"}.get(action, "edit")
-    return f"virsh {subcommand} {shlex.quote(vm.name)}"
+    subcommands = {
+        "start": "start",
+        "stop": "shutdown",
+        "reboot": "reboot",
+        "delete": "undefine",
+        "save": "managedsave",
+    }
+    return f"virsh {subcommands.get(action, 'edit')} {shlex.quote(vm.name)}"
 
 
 def unproven_carriers(snapshot: Snapshot, vm: Vm, record: VmRecord) -> frozenset[str]:

@@ -24,6 +24,7 @@ from vgpuctl.model.results.migration import (
 )
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerState
 from vgpuctl.model.vm import Nic, RecordState, Vm, VmState
+from vgpuctl.observe.migration_host import CLIENT_FILES
 from vgpuctl.operations.plans.guest_devices import BridgeInfo, HostTopology, HugepagePool
 from vgpuctl.operations.plans.migration_checks import TargetFacts, find_target_reasons
 from vgpuctl.operations.plans.migration_vgpu_checks import find_fit_gpus, lacks_gpu
@@ -57,7 +58,7 @@ def host(name: str, machine_id: str, **more: Any) -> MigrationHostResult:
         "qemu_version": "8.2.2",
         "driver": "580.159.01",
         "cpu": CPU,
-        "has_tls": True,
+        "tls_directory": "/etc/pki/qemu",
     }
     return MigrationHostResult(name, machine_id, "x86_64", **{**values, **more})
 
@@ -274,8 +275,16 @@ REASONS: dict[str, tuple[Change, str, str]] = {
         f"A100-4C cannot go to {GPU}: NVML says that this GPU is of another kind than that of alpha",
     ),
     "driver": (on_target(driver="580.126.08"), "beta", "580.159.01 on alpha and 580.126.08 on beta"),
-    "tls here": (on_source(has_tls=False), "alpha", "certificates to encrypt"),
-    "tls there": (on_target(has_tls=False), "beta", "certificates to encrypt"),
+    "tls here": (
+        on_source(missing_certificates=CLIENT_FILES),
+        "alpha",
+        "cannot be encrypted: ca-cert.pem, client-cert.pem, client-key.pem are missing in /etc/pki/qemu",
+    ),
+    "tls there": (
+        on_target(missing_certificates=("server-key.pem",), tls_directory="/etc/pki/libvirt-migrate"),
+        "beta",
+        "cannot be encrypted: server-key.pem is missing in /etc/pki/libvirt-migrate",
+    ),
 }
 
 
@@ -356,7 +365,11 @@ WARNINGS: dict[str, tuple[Change, str]] = {
         "whether its QEMU has the VM's machine type pc-q35-noble is not known",
     ),
     "qemu is a little older": (on_source(qemu_version="8.2.9"), "QEMU 8.2.2 is a little older than QEMU 8.2.9"),
-    "tls unknown": (on_source(has_tls=None), "certificates to encrypt the move is not known"),
+    "tls unknown": (on_source(tls_directory=None), "certificates to encrypt the move is not known"),
+    "no client's certificate": (
+        on_source(missing_certificates=("client-key.pem",)),
+        "client-key.pem is missing in /etc/pki/qemu: the move fails if beta asks for them",
+    ),
     "distribution": (on_target(distribution="debian 13"), "the distribution of beta is debian 13"),
     "driver unknown": (on_target(driver=None), "NVIDIA's driver on beta is not known"),
     "scheduler": (

@@ -9,9 +9,11 @@ from tests.hosts import context, create, open_sim_host, request, stop
 from tests.unit.operations.test_mtgpu_scheduler import mtt
 from tests.unit.operations.test_xe_scheduler import card
 from tests.values import snapshot, vm
-from vgpuctl.model.vm import HostdevRef
-from vgpuctl.operations.plans.movable import DRAWS, OTHER_DEVICES, UNMANAGED, find_movability
+from vgpuctl.model.migration import MigrationMark, MigrationRole
+from vgpuctl.model.vm import HostdevRef, RecordState
+from vgpuctl.operations.plans.movable import DRAWS, NOT_CREATED, OTHER_DEVICES, UNMANAGED, find_movability
 from vgpuctl.operations.queries import list_vms
+from vgpuctl.value import replace
 
 
 def row(host):
@@ -78,3 +80,13 @@ def test_what_the_list_shows_of_other_vms():
     assert (drawn.can, drawn.why_not) == (False, DRAWS)
     other = find_movability(seen, vm(1, hostdevs=(HostdevRef("pci", "0000:09:00.0", True),)))
     assert (other.can, other.why_not) == (None, OTHER_DEVICES)
+
+
+def test_vms_that_stay_whatever_their_devices_are():
+    seen, own = snapshot(), vm(1)
+    adopted = find_movability(seen, replace(own, record=replace(own.record, created_vm=False)))
+    assert (adopted.can, adopted.why_not) == (False, NOT_CREATED)
+    mark = MigrationMark("1", MigrationRole.LEAVING, "gpu02", "m2")
+    moving = replace(own, record=replace(own.record, state=RecordState.MOVING, migration=mark))
+    assert find_movability(seen, moving).why_not == "its move with gpu02 has not ended"
+    assert find_movability(seen, replace(own, stop_reason="saved")).can is False
