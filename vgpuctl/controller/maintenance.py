@@ -40,12 +40,16 @@ class MaintenanceCalls:
         maintenance: bool = False,
         force: bool = False,
         deadline_minutes: int | None = None,
+        live: bool = False,
     ) -> Outcome[FleetHostResult]:
-        """Make no new desktops on a host; those without a user go to other hosts.
+        """Make no new desktops on a host; those without a user are made on other hosts.
 
-        `maintenance`: instead all are stopped there, and stay. One that has a user waits until nobody is logged on;
-        with `force` it does not, with `deadline_minutes` so long at most.
+        `live`: those with a user, and all of fixed pools, move to other hosts while they run. `maintenance`: instead
+        all are stopped there, and stay. One that has a user waits until nobody is logged on; with `force` it does not,
+        with `deadline_minutes` so long at most.
         """
+        if live and maintenance:
+            raise InvalidInput("drain-host: specify live or maintenance: with maintenance desktops stay on the host")
         if not maintenance and (force or deadline_minutes is not None):
             raise InvalidInput("drain-host: force and deadline_minutes need maintenance")
         if force and deadline_minutes is not None:
@@ -54,7 +58,7 @@ class MaintenanceCalls:
             raise InvalidInput(f"deadline_minutes: {deadline_minutes} is not a number from 1 to {MAX_MINUTES}")
         before = self._store.hosts.find(name)
         if not maintenance:
-            host = self._store.hosts.change(name, caller.name, state=FleetHostState.DRAINING)
+            host = self._store.hosts.change(name, caller.name, state=FleetHostState.DRAINING, moves_live=live)
             return Outcome(host.generation != before.generation, self._host_results((host,))[0])
         minutes = 0 if force else deadline_minutes
         host, changed = self._store.hosts.begin_maintenance(name, minutes, caller.name)

@@ -315,6 +315,10 @@ _ALL = (
         (
             _NAME,
             ChangeField(
+                "live", "Move desktops while they run", FieldKind.FLAG,
+                "those with a user, and all of fixed pools; not with maintenance",
+            ),
+            ChangeField(
                 "maintenance", "For maintenance", FieldKind.FLAG,
                 "its desktops are shut down and stay there, each when nobody is logged on",
             ),
