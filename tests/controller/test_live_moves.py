@@ -18,6 +18,7 @@ from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.hosts.link import facts_of
 from vgpuctl.controller.model import Desktop, FleetHost, FleetHostState
 from vgpuctl.library.migration import MigrationCalls
+from vgpuctl.model.desktop import Fence
 from vgpuctl.model.image_copy import CopyState
 from vgpuctl.observe.migration_host import AUTHORITY, CLIENT_FILES, SERVER_FILES
 from vgpuctl.operations.plans.migration_end import RUNS_HERE, RUNS_THERE
@@ -262,3 +263,27 @@ def test_one_that_is_deleted_on_its_host_meanwhile_is_lost(
     with working(own_store) as service:
         wait_until(lambda: service.show_desktop(ADMIN, DESKTOP).data.phase == "lost", "it is lost")
         assert adas(own_store).user == "ada"
+
+
+def test_the_other_host_may_be_another_controllers(own_store: Store, agent: RunningAgent, other: RunningAgent) -> None:
+    """As long as that one lives; where none has the host, the desktop stays."""
+    there = kill_in_the_middle(own_store, agent, other, "nothing")
+    own_store.hosts.change(THERE, "test", state=FleetHostState.CORDONED)
+    lease = own_store.hosts.take_lease(there.id, "another", 3600.0)
+    assert lease is not None
+    with working(own_store) as service:
+        wait_until(
+            lambda: (
+                "to sim:mixed: this holder has not announced itself"
+                in (service.show_desktop(ADMIN, DESKTOP).data.error or "")
+            ),
+            "why not yet",
+        )
+        assert adas(own_store).moving_to is None
+        assert vms(agent)[DESKTOP].state == "running"
+        fence = Fence(own_store.incarnation, lease.epoch, lease.holder)
+        connect(f"agent:{other.path}").announce_fleet(fence)
+        own_store.hosts.change(THERE, "test", state=FleetHostState.ACTIVE)
+        service.start_desktop(ADMIN, DESKTOP)
+        wait_until(lambda: is_on(own_store, there), "the move")
+        assert vms(other)[DESKTOP].desktop.user == "ada"

@@ -65,7 +65,9 @@ class DesktopMoves:
             is_known = not isinstance(error, ResultUnknown)
             stays = is_known and here.exists and here.role is None and not here.is_migrating
         text, hint = _texts(error)
-        self._store.live_moves.fail(action.desktop, fence, f"{link.name}: {text}", hint, stays=stays)
+        target = self._store.hosts.find_id(action.target_id)
+        text = f"{link.name}: not moved to {'another host' if target is None else target.name}: {text}"
+        self._store.live_moves.fail(action.desktop, fence, text, hint, stays=stays)
 
     @contextmanager
     def _opened(self, target: FleetHost) -> Iterator[AgentHost]:
@@ -140,4 +142,4 @@ def _texts(error: VgpuctlError) -> tuple[str, str | None]:
         return "; ".join(error.message.splitlines()), error.hint
     reasons = dict.fromkeys(f"{one.get('host')}: {one.get('what')}" for one in against)
     hints = dict.fromkeys(str(one["hint"]) for one in against if one.get("hint"))
-    return f"{error.message.splitlines()[0]} {'; '.join(reasons)}", "; ".join(hints) or None
+    return "; ".join(reasons), "; ".join(hints) or None
