@@ -11,12 +11,14 @@ import pytest
 from tests.agent.conftest import RunningAgent, running
 from tests.controller.conftest import add_image, add_pool, wait_until
 from tests.controller.test_engine import ADMIN, is_ready, vms, working
+from tests.controller.test_moves import EVIDENCE, lose
 from vgpuctl.agent.client import connect
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import connect_host
 from vgpuctl.controller.fleet import FleetService
 from vgpuctl.controller.hosts.link import facts_of
 from vgpuctl.controller.model import Desktop, FleetHost, FleetHostState
+from vgpuctl.errors import Refused
 from vgpuctl.library.migration import MigrationCalls
 from vgpuctl.model.desktop import Fence
 from vgpuctl.model.image_copy import CopyState
@@ -287,3 +289,32 @@ def test_the_other_host_may_be_another_controllers(own_store: Store, agent: Runn
         service.start_desktop(ADMIN, DESKTOP)
         wait_until(lambda: is_on(own_store, there), "the move")
         assert vms(other)[DESKTOP].desktop.user == "ada"
+
+
+@pytest.mark.parametrize("last", ["nothing", "sent", "runs there"])
+def test_one_whose_host_is_lost_in_the_middle(
+    own_store: Store, agent: RunningAgent, other: RunningAgent, last: str
+) -> None:
+    """It goes on where it has come, if it has; where that is not certain, root says so on the other host."""
+    there = kill_in_the_middle(own_store, agent, other, last)
+    before = adas(own_store)
+    lose(own_store, HERE)
+    service = FleetService(own_store, connect_host)
+    if last == "sent":
+        with pytest.raises(Refused, match=f"was moving to {THERE} when its host was lost") as refused:
+            service.move_desktop(ADMIN, DESKTOP, EVIDENCE)
+        assert "--runs-here" in str(refused.value.hint)
+        host = connect(f"agent:{other.path}", override_controller=True)
+        mark = host.show_migration(DESKTOP).data.id
+        host.finish_migration(DESKTOP, migration_id=str(mark), outcome=RUNS_HERE)
+    service.move_desktop(ADMIN, DESKTOP, EVIDENCE)
+    after = adas(own_store)
+    if last == "nothing":
+        assert (after.host_id, after.moving_to, after.generation) == (None, None, before.generation + 1)
+        return
+    assert (after.host_id, after.moving_to, after.generation) == (there.id, None, before.generation)
+    assert moved(own_store) == [f"{DESKTOP} from {HERE} to {THERE}, where it had come, fenced: {EVIDENCE}"]
+    with working(own_store):
+        wait_until(lambda: adas(own_store).report != after.report, "a look at it")
+        assert vms(other)[DESKTOP].state == "running"
+        assert (adas(own_store).user, adas(own_store).handed_out) == ("ada", True)

@@ -85,8 +85,32 @@ class MaintenanceCalls:
                 f"fenced: say in {MIN_EVIDENCE} to {MAX_EVIDENCE} characters how you know that the host is cut off",
                 hint="for instance: power off at its BMC, seen at 14:05",
             )
-        desktop = self._store.moves.move(name, fenced.strip(), caller.name)
+        before = self._store.desktops.find(name)
+        target = self._store.hosts.find_id(before.moving_to or "")
+        if target is not None and not self._has_come(before, target):
+            target = None
+        desktop = self._store.moves.move(name, fenced.strip(), caller.name, target)
         return Outcome(True, self._desktop_results((desktop,))[0])
+
+    def _has_come(self, desktop: Desktop, target: FleetHost) -> bool:
+        """Return whether a host has the VM of a desktop that was moving to it when its own host was lost.
+
+        Raises:
+            Refused: a person has to say where it goes on. Unreachable: no answer.
+        """
+        link = self._connect(target)
+        try:
+            there = link.host().show_migration(desktop.id).data
+        finally:
+            link.close()
+        if there.role is not None or there.is_removing:
+            raise Refused(
+                f"{desktop.name} was moving to {target.name} when its host was lost, and that has not ended there",
+                hint=f"as root, on {target.name}: vgpuctl end-migration {desktop.name} --runs-here, or --runs-there if "
+                "not all of it has come; then again",
+                desktop=desktop.name,
+            )
+        return there.exists and not there.is_copy
 
     def _check_machine(self, host: FleetHost, *, unchecked: bool) -> None:
         """Refuse a host whose driver the guests cannot have; else store what it says of itself.

@@ -51,18 +51,22 @@ def needs_disks(desktop: Desktop, pool: Pool, record_generation: int | None) -> 
     return moves_with_disks(desktop, pool) and not is_known
 
 
-def why_not_move(desktop: Desktop, pool: Pool, host: FleetHost | None, now: float) -> tuple[str, str] | None:
-    """Return why a desktop cannot be moved, and a command that helps; None: it can."""
+def why_not_move(
+    desktop: Desktop, pool: Pool, host: FleetHost | None, now: float, *, has_come: bool = False
+) -> tuple[str, str] | None:
+    """Return why a desktop cannot be moved, and a command that helps; None: it can.
+
+    `has_come`: the host to which it moved, as it was, has its VM.
+    """
     name, report = desktop.name, desktop.report
     if host is None or desktop.absent:
         return f"{name} is on no host, or is being deleted", f"vgpuctl controller show-desktop {name}"
-    if desktop.moving_to is not None:
-        text = f"{name} was moving to another host when {host.name} fell silent, and may be there"
-        return text, f"vgpuctl controller show-desktop {name}"
-    if not moves_with_disks(desktop, pool):
+    if not has_come and not moves_with_disks(desktop, pool):
         return f"nothing on the disks of {name} is kept for anybody", f"vgpuctl controller release {name}"
     if not is_silent(host, now):
         return f"{host.name} answers: it has the desktop", f"vgpuctl controller drain-host {host.name} --maintenance"
+    if has_come:
+        return None
     if report is not None and report.code in BLOCKING_CODES:
         return f"{name} is not what the database says: {report.error}", f"vgpuctl controller show-desktop {name}"
     if report is None or not report.disks:  # of a release before this one, for instance

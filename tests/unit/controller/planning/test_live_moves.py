@@ -175,6 +175,12 @@ def test_what_is_made_again_elsewhere(desktop, pool, host, retired):
     assert changes.retire == ((desktop.id,) if retired else ())
 
 
-def test_a_desktop_that_moved_as_its_host_was_lost_is_not_moved_by_guess():
-    text, _ = why_not_move(MOVING, POOL, replace(LIVE, seen_at=NOW - 100), NOW) or ("", "")
-    assert "may be there" in text
+def test_one_that_has_come_before_its_host_was_lost():
+    """It stays as it is, whatever its disks are; its host must be silent all the same."""
+    lost = replace(LIVE, seen_at=NOW - 100)
+    floating = pool_of()
+    assert why_not_move(MOVING, floating, lost, NOW, has_come=True) is None
+    text, _ = why_not_move(MOVING, floating, lost, NOW) or ("", "")
+    assert "nothing on the disks" in text
+    text, _ = why_not_move(MOVING, floating, LIVE, NOW, has_come=True) or ("", "")
+    assert "answers" in text
