@@ -15,7 +15,7 @@ from vgpuctl.controller.database.engine import Database
 from vgpuctl.controller.database.store import Store, migrate, upgrade
 from vgpuctl.controller.engine import connect_host
 from vgpuctl.controller.fleet import FleetService
-from vgpuctl.controller.leaving import Leaving
+from vgpuctl.controller.leaving import begin_moves
 from vgpuctl.controller.model import Desktop, FleetHost, FleetHostState, HostImage
 from vgpuctl.errors import InvalidInput, Refused
 from vgpuctl.model.desktop import Fence
@@ -42,9 +42,9 @@ def add_target(store: Store, name: str, *, has_image: bool = True) -> FleetHost:
     return host
 
 
-def begin_moves(store: Store) -> dict[str, str]:
+def begun_moves(store: Store) -> dict[str, str]:
     """Do what a tick does; return the names of the hosts to which desktops move."""
-    Leaving(store, store.hosts.list()).begin_some()
+    begin_moves(store)
     names = {host.id: host.name for host in store.hosts.list()}
     return {one.name: names[one.moving_to] for one in store.desktops.list() if one.moving_to is not None}
 
@@ -67,12 +67,12 @@ def kinds(store: Store) -> list[str]:
 def test_two_of_a_host_move_at_a_time(store: Store) -> None:
     fence = with_users(store, 4)
     target = add_target(store, "gpu02")
-    assert begin_moves(store) == {"office-001": "gpu02", "office-002": "gpu02"}
-    assert begin_moves(store) == {"office-001": "gpu02", "office-002": "gpu02"}
+    assert begun_moves(store) == {"office-001": "gpu02", "office-002": "gpu02"}
+    assert begun_moves(store) == {"office-001": "gpu02", "office-002": "gpu02"}
     coming = [one for one in store.rooms.list()[1] if one.host_id == target.id]
     assert [(one.name, one.profile) for one in coming] == [("office-001", "A100-4C"), ("office-002", "A100-4C")]
     store.live_moves.arrive(store.desktops.find("office-002"), fence, target, "alive")
-    assert begin_moves(store) == {"office-001": "gpu02", "office-003": "gpu02"}
+    assert begun_moves(store) == {"office-001": "gpu02", "office-003": "gpu02"}
     assert why(store) == "moving to gpu02"
 
 
@@ -104,13 +104,13 @@ def test_one_without_a_place_says_why_and_that_is_written_once(store: Store) -> 
     event.listen(store.database.engine, "before_cursor_execute", lambda c, cur, text, *_: statements.append(text))
     for writes in (1, 0):
         statements.clear()
-        assert begin_moves(store) == {}
+        assert begun_moves(store) == {}
         assert sum(one.startswith("UPDATE") for one in statements) == writes
         reason = "no host can take it: gpu01: draining; gpu02: its image is not there; gpu03: cordoned"
         assert why(store) == reason
     assert kinds(store) == before
     store.hosts.change("gpu03", "test", state=FleetHostState.ACTIVE)
-    assert begin_moves(store) == {"office-001": "gpu03"}
+    assert begun_moves(store) == {"office-001": "gpu03"}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_another_state_begins_no_more_moves(store: Store, state: FleetHostState)
     else:
         store.hosts.change("gpu01", "test", state=state)
     assert not store.hosts.find("gpu01").moves_live
-    assert begin_moves(store) == {}
+    assert begun_moves(store) == {}
     version = store.rooms.list()[0][target.id].version
     assert not store.live_moves.begin(store.desktops.list()[0], target.id, version), "whoever chose it before"
 
@@ -135,7 +135,7 @@ def test_a_host_that_is_held_or_silent_loses_nothing(store: Store, change: str) 
     add_target(store, "gpu02")
     with store.database.write() as connection:
         connection.exec_driver_sql(f"UPDATE host SET {change} WHERE name = 'gpu01'")
-    assert begin_moves(store) == {}
+    assert begun_moves(store) == {}
 
 
 def test_what_ends_a_move(store: Store) -> None:
@@ -170,14 +170,14 @@ def test_another_host_is_tried_first(store: Store) -> None:
     first, second = add_target(store, "gpu02"), add_target(store, "gpu03")
     for target in (first, second):
         store.live_moves.fail(moving(store, target), fence, "gpu01: it cannot move", None, stays=True)
-        assert begin_moves(store) == {}, "not again at once"
+        assert begun_moves(store) == {}, "not again at once"
         with store.database.write() as connection:
             connection.exec_driver_sql("UPDATE desktop SET not_before = 0.0")
         refused = (first.id,) if target is first else (first.id, second.id)
         report = store.desktops.find("office-001").report
         assert report is not None
         assert report.refused_by == refused
-        names = list(begin_moves(store).values())
+        names = list(begun_moves(store).values())
         assert names == ["gpu03"] or target is second, "if all have refused it, any of them"
         assert len(names) == 1
         store.live_moves.stay(store.desktops.find("office-001"), fence)

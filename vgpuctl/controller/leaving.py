@@ -16,31 +16,38 @@ from vgpuctl.controller.planning.moves import MOST_MOVES, may_begin_move
 from vgpuctl.controller.planning.phase import is_silent
 
 
-class Leaving:
-    """Moves desktops away from hosts that are drained so, some at a time."""
+def begin_moves(store: Store) -> None:
+    """Begin as many moves of each host as may go on at a time; note of other desktops why they cannot move."""
+    hosts = store.hosts.list()
+    if not any(host.moves_live for host in hosts):
+        return
+    now = store.now()
+    leaving = _Leaving(store, hosts, now)
+    for host in hosts:
+        is_drained = host.moves_live and host.state is FleetHostState.DRAINING
+        if is_drained and host.held is None and not is_silent(host, now):
+            leaving.begin_some(host)
 
-    def __init__(self, store: Store, hosts: Sequence[FleetHost]) -> None:
+
+class _Leaving:
+    """The hosts of the fleet, and what they have room for; it changes with each move that begins."""
+
+    def __init__(self, store: Store, hosts: Sequence[FleetHost], now: float) -> None:
         self._store = store
         self._hosts = sorted(hosts, key=lambda host: natural_key(host.name))
-        self._now = store.now()
-        self._sources = [host for host in self._hosts if _is_left(host, self._now)]
-
-    def begin_some(self) -> None:
-        """Begin as many moves of each host as may go on at a time; note of the others why they cannot move."""
-        if not self._sources:
-            return
-        self._pools = {pool.id: pool for pool in self._store.pools.list()}
+        self._now = now
+        self._pools = {pool.id: pool for pool in store.pools.list()}
         self._images: dict[str, dict[str, HostImage]] = {}
-        for row in self._store.host_images.list():
+        for row in store.host_images.list():
             self._images.setdefault(row.image_id, {})[row.host_id] = row
         self._counts: dict[str, Counter[str]] = {}
-        reported, on_their_way = self._store.rooms.list()
+        """How many desktops of a pool each host has, by the pool's id."""
+        reported, on_their_way = store.rooms.list()
         self._room = room_of_fleet(reported, on_their_way, self._pools)
         self._versions = {host_id: one.version for host_id, one in reported.items()}
-        for source in self._sources:
-            self._begin_some_of(source)
 
-    def _begin_some_of(self, source: FleetHost) -> None:
+    def begin_some(self, source: FleetHost) -> None:
+        """Begin as many moves away from a host as may go on at a time."""
         desktops = self._store.desktops.of_host(source.id)
         free = MOST_MOVES - sum(one.moving_to is not None for one in desktops)
         unmovable: dict[str, list[Desktop]] = {}
@@ -77,8 +84,3 @@ class Leaving:
             desktop, pool, hosts, self._room, images, self._counts[pool.id], self._now, number=random_number(),
             moves=True,
         )  # fmt: skip
-
-
-def _is_left(host: FleetHost, now: float) -> bool:
-    is_drained = host.moves_live and host.state is FleetHostState.DRAINING
-    return is_drained and host.held is None and not is_silent(host, now)

@@ -31,15 +31,11 @@ if TYPE_CHECKING:
     from vgpuctl.model.results.fleet import FleetHostResult
 
 
-def _state_of(host: FleetHostResult) -> str:
-    return f"{host.state} live" if host.moves_live else host.state
-
-
 HOSTS = Listing(
     "hosts",
     (
         Column("name", "NAME", lambda host: host.name),
-        Column("state", "STATE", lambda host: "held" if host.held else _state_of(host), is_state=True),
+        Column("state", "STATE", lambda host: "held" if host.held else host.shown_state, is_state=True),
         Column("desktops", "DESKTOPS", lambda host: host.desktops, numeric=True),
         Column("seen", "SEEN", lambda host: host.seen),
         Column("labels", "LABELS", lambda host: tuple(f"{key}={value}" for key, value in host.labels.items())),
@@ -63,7 +59,7 @@ def _host_page(data: FleetHostResult) -> Page:
 def changed_host(data: Any) -> Page:
     """Return the page of a host that was changed."""
     host: FleetHostResult = data.data
-    return changed_page(data, f"host {host.name}: {'held: ' + host.held if host.held else _state_of(host)}")
+    return changed_page(data, f"host {host.name}: {'held: ' + host.held if host.held else host.shown_state}")
 
 
 @make_command(

@@ -50,7 +50,7 @@ class MoveRows(Rows):
             if refusal is not None or lost is None or before.report is None:
                 text, hint = refusal or ("it is on no host", "vgpuctl controller list-desktops")
                 raise Refused(text, hint=hint, desktop=name)
-            after = _found_on(before, target) if target is not None and has_come else _without_host(before)
+            after = _arrived_on(before, target) if target is not None and has_come else _without_host(before)
             moved = update(table).where(table.c.id == before.id)
             connection.execute(moved.values(**row_of_desktop(after)))
             follow_use(self._database, connection, before, after)
@@ -78,7 +78,7 @@ def _without_host(desktop: Desktop) -> Desktop:
     )  # fmt: skip
 
 
-def _found_on(desktop: Desktop, host: FleetHost) -> Desktop:
+def _arrived_on(desktop: Desktop, host: FleetHost) -> Desktop:
     """Return a desktop that came to a host before its former one was lost."""
     report = None if desktop.report is None else replace(desktop.report, boot_id=host.boot_id, refused_by=())
     return replace(desktop, host_id=host.id, moving_to=None, errors=0, not_before=0.0, report=report)

@@ -126,7 +126,7 @@ def _refuse_stop(question: str, details: Sequence[str]) -> None:
         Busy: it would.
     """
     if question:
-        raise Busy("it was started just now: it is moved while it runs", hint="it is tried again by itself")
+        raise Busy("it was started just now: it is moved while it runs")
 
 
 def _how(moved: MigratedVmResult) -> str:

@@ -320,7 +320,7 @@ def _crashes(
     """
     recent = tuple(at for at in memory.crashes if now - at < CRASH_SECONDS)
     is_nobodys = desktop.user is None and mark.user is None and desktop.power_on and not desktop.absent
-    return (*recent, now) if powered_off and is_nobodys and memory.code is None else recent
+    return (*recent, now) if powered_off and is_nobodys and memory.code in (None, MOVE_CODE) else recent
 
 
 def _with_crashes(report: DesktopReport, memory: DesktopReport, desktop: Desktop, host: FleetHost) -> DesktopReport:

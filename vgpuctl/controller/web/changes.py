@@ -325,8 +325,8 @@ _ALL = (
             ChangeField("deadline_minutes", "Wait so many minutes for users", FieldKind.NUMBER, "with maintenance"),
             ChangeField("force", "Do not wait for users", FieldKind.FLAG, "with maintenance"),
         ),
-        "No new desktops are made on {name}. Those without a user are deleted, and made on other hosts; for "
-        "maintenance all of its {now.desktops} are shut down instead.",
+        "No new desktops are made on {name}. Those without a user are deleted, and made on other hosts; those with a "
+        "user stay, or move while they run; for maintenance all of its {now.desktops} are shut down instead.",
         HOST, {HOST: "name"}, lambda host: host.state in ("active", "cordoned"), "show-host", _HOST_SHOWS,
     ),
     WebChange(

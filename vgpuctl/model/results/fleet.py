@@ -206,6 +206,11 @@ class FleetHostResult(Value):
     images: Mapping[str, str] = EMPTY_MAPPING
     moves_live: bool = False
 
+    @property
+    def shown_state(self) -> str:
+        """Its state, for people."""
+        return f"{self.state} live" if self.moves_live else self.state
+
 
 class FleetFitsHostResult(Value):
     """How many more desktops fit on a host. `why`: why none; null if some do. `image`: what it has of their image.
