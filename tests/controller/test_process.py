@@ -120,7 +120,8 @@ def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: Run
     before = [data(f"list-{kind}") for kind in ("pools", "images", "tokens", "events")]
     changes = (
         "stop-desktop office-001", "restart-desktop office-001", "delete-desktop office-001", "drain-host gpu01",
-        "drain-host gpu01 --maintenance", "drain-host gpu01 --live", "label-host gpu01 a=b", "resume-pool office", "delete-pool office",
+        "drain-host gpu01 --maintenance", "drain-host gpu01 --live", "label-host gpu01 a=b", "resume-pool office",
+        "delete-pool office",
         f"ensure-image office --path {IMAGE} --version 2",
     )  # fmt: skip
     for line in changes:
