@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -49,9 +48,7 @@ class Site:
         self.directory = state / HOSTS[name].removeprefix("sim:")
         self.ports = library.open_ports(HOSTS[name])
         self.root = library.open_host(HOSTS[name])
-        self.calls = AgentHost(agent.dial, CallSettings(), "agent")
-        self.calls.announce_fleet(FENCE)
-        self.calls = self.calls.with_settings(CallSettings(fleet=FleetRequest(FENCE)))
+        self.calls = AgentHost(agent.dial, CallSettings(fleet=FleetRequest(FENCE)), "agent")
 
     @property
     def fingerprint(self) -> str:
@@ -66,6 +63,10 @@ class Site:
         file = self.directory / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+
+    @property
+    def host_yaml(self) -> str:
+        return (self.directory / "etc/vgpuctl/host.yaml").read_text()
 
     def allow(self, other: Site, name: str, **changes: str) -> None:
         """Have the host's root allow moves to another host; `changes`: other values of keys of `allow`."""
@@ -82,8 +83,10 @@ class Site:
 
 
 @pytest.fixture
-def sites(tmp_path: Path) -> Iterator[tuple[Site, Site]]:
-    state = Path(os.environ["XDG_STATE_HOME"]) / "vgpuctl"
+def account_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Site, Site]]:
+    """Two hosts whose agents give every client the rights of the controller's account, and allow moves between them."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+    state = tmp_path / "state-home/vgpuctl"
     users = Directory()
     users.names |= {POOLS: "pools"}
     users.groups |= {"pools": {OPERATORS_GROUP}}
@@ -105,6 +108,13 @@ def sites(tmp_path: Path) -> Iterator[tuple[Site, Site]]:
         source.allow(target, "gpu02")
         target.allow(source, "gpu01")
         yield source, target
+
+
+@pytest.fixture
+def sites(account_sites: tuple[Site, Site]) -> tuple[Site, Site]:
+    for site in account_sites:
+        site.calls.announce_fleet(FENCE)
+    return account_sites
 
 
 def make_desktop(source: Site, **fields: Any) -> None:

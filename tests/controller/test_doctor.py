@@ -58,7 +58,7 @@ def test_a_running_controller(controller: Controller, agent: RunningAgent, tmp_p
     assert f"process {process.pid} answers" in checks["controller"]["evidence"][0]
     assert f"process {process.pid} alone has" in checks["one-controller"]["evidence"][0]
     assert "in 90 days" in checks["certificate"]["evidence"][0]
-    assert "0007" in checks["database"]["evidence"][0]
+    assert "0008" in checks["database"]["evidence"][0]
     page = controller.run(
         "doctor", "leases", "--state", str(controller.directory / "state"), "--socket", str(controller.socket)
     )

@@ -47,10 +47,11 @@ def known_disks(store: Store) -> tuple[str, ...]:
     return () if report is None else report.disks
 
 
-def lose(store: Store) -> None:
-    """Have gpu01 silent, as if its power were off."""
+def lose(store: Store, name: str = "gpu01") -> None:
+    """Have a host silent, as if its power were off."""
     with store.database.write() as connection:
-        connection.exec_driver_sql("UPDATE host SET address = 'agent:/none/agent.sock', seen_at = 1.0")
+        lost = "UPDATE host SET address = 'agent:/none/agent.sock', seen_at = 1.0 WHERE name = ?"
+        connection.exec_driver_sql(lost, (name,))
 
 
 def test_a_dedicated_desktop_moves_with_its_disks(own_store: Store, agent: RunningAgent, other: RunningAgent) -> None:

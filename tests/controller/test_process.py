@@ -120,7 +120,8 @@ def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: Run
     before = [data(f"list-{kind}") for kind in ("pools", "images", "tokens", "events")]
     changes = (
         "stop-desktop office-001", "restart-desktop office-001", "delete-desktop office-001", "drain-host gpu01",
-        "drain-host gpu01 --maintenance", "label-host gpu01 a=b", "resume-pool office", "delete-pool office",
+        "drain-host gpu01 --maintenance", "drain-host gpu01 --live", "label-host gpu01 a=b", "resume-pool office",
+        "delete-pool office",
         f"ensure-image office --path {IMAGE} --version 2",
     )  # fmt: skip
     for line in changes:
@@ -128,6 +129,8 @@ def test_a_dry_run_checks_and_changes_nothing(controller: Controller, agent: Run
         assert json.loads(done.stdout)["data"]["dry_run"] is True, done.stdout
         assert (done.returncode, json.loads(done.stdout)["changed"]) == (0, True), line
     assert run("drain-host", "gpu01", "--dry-run").stdout == "would change: host gpu01: draining\n"
+    assert run("drain-host", "gpu01", "--live", "--dry-run").stdout == "would change: host gpu01: draining live\n"
+    assert run("drain-host", "gpu01", "--live", "--maintenance", "--dry-run").returncode == 2
     assert run("cordon-host", "gpu02", "--dry-run").returncode == 2
     assert run("remove-host", "gpu01", "--dry-run").returncode == 3
     assert [data(f"list-{kind}") for kind in ("pools", "images", "tokens", "events")] == before

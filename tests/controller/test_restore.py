@@ -200,7 +200,7 @@ DAMAGES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
     "no such image": lambda given: [
         one.replace(b'"image":1,', b"") if b'"end"' in one[:6] else one for one in given if b'"image"' not in one[:20]
     ],
-    "a newer version": lambda given: [given[0].replace(b'"0007"', b'"9999"'), *given[1:]],
+    "a newer version": lambda given: [given[0].replace(b'"0008"', b'"9999"'), *given[1:]],
 }
 
 

@@ -20,6 +20,7 @@ from vgpuctl.controller.hosts.image_sender import ImageSender
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.hosts.runner import LEASE_SECONDS, HostRunner
 from vgpuctl.controller.hosts.share import HostShare
+from vgpuctl.controller.leaving import begin_moves
 from vgpuctl.controller.model import Desktop, FleetHost, Image, JournalLimits, Pool, PoolChanges, PoolState
 from vgpuctl.controller.placing import Placing
 from vgpuctl.controller.planning.pool_plan import plan_pool
@@ -193,6 +194,7 @@ class Engine:
         if self._store.restored.state().begun_at is None:
             self._tick_pools()
             self._place()
+            begin_moves(self._store)
         hosts = self._store.changes.take_hosts()
         for host_id, runner in self._runners.items():
             if host_id in hosts:

@@ -46,7 +46,7 @@ from vgpuctl.controller.people import PeopleCalls, nobody_yet
 from vgpuctl.controller.planning import pool_rules
 from vgpuctl.controller.planning.fleet_room import room_of_fleet
 from vgpuctl.controller.planning.image_plan import image_wait, rows_by_key, slow_copy_warning, state_text
-from vgpuctl.controller.planning.phase import Phase, PhaseWord, is_running, phase_of
+from vgpuctl.controller.planning.phase import MOVE_CODE, Phase, PhaseWord, is_running, phase_of
 from vgpuctl.controller.planning.pool_change import desktop_changes
 from vgpuctl.controller.planning.pool_spec import MAX_SPEC_BYTES, dump_pool, parse_pool
 from vgpuctl.controller.planning.restarts import restart_problem
@@ -464,7 +464,7 @@ class FleetService(
         images = {image.id: image.name for image in self._store.images.list()}
         rows = rows_by_key(self._store.host_images.list())
         return tuple(
-            _desktop_result(one, pools[one.pool_id], _host_of(one, hosts), images.get(one.image_id, "?"), rows, now)
+            _desktop_result(one, pools[one.pool_id], hosts, images.get(one.image_id, "?"), rows, now)
             for one in desktops
             if one.pool_id in pools
         )
@@ -510,7 +510,7 @@ class FleetService(
                     holder=lease.holder if lease is not None and lease.expires_at > now else None,
                     seen=_time_text(host.seen_at),
                     running=self._running_on(host), offers=room.profiles(host.id), generation=host.generation,
-                    images=images.get(host.id, {}),
+                    images=images.get(host.id, {}), moves_live=host.moves_live,
                 )
             )  # fmt: skip
         return tuple(results)
@@ -565,14 +565,17 @@ def _phase(
 def _desktop_result(
     desktop: Desktop,
     pool: Pool,
-    host: FleetHost | None,
+    hosts: Mapping[str, FleetHost],
     image: str,
     rows: Mapping[tuple[str, str], HostImage],
     now: float,
 ) -> DesktopResult:
-    report = desktop.report
+    report, host, target = desktop.report, _host_of(desktop, hosts), hosts.get(desktop.moving_to or "")
     phase = _phase(desktop, pool, host, rows, now)
-    why = phase.why or (report.error if report is not None and host is None else None)
+    cannot_move = report is not None and report.code == MOVE_CODE
+    why = phase.why or (report.error if report is not None and (host is None or cannot_move) else None)
+    if target is not None:
+        why = f"moving to {target.name}" + (f"; {why}" if why else "")
     shows_address = desktop.handed_out or pool.spec.kind is PoolKind.FIXED
     if not why and shows_address and report is not None and report.address is None and is_running(report.state):
         why = report.address_problem
@@ -586,6 +589,7 @@ def _desktop_result(
         code=None if report is None else report.code, error=None if report is None else report.error,
         hint=None if report is None else report.hint, generation=desktop.generation,
         logon=None if pool.spec.logon is None else str(pool.spec.logon), restart_error=restart_problem(desktop, now),
+        moving_to=None if target is None else target.name,
     )  # fmt: skip
 
 

@@ -40,12 +40,16 @@ class MaintenanceCalls:
         maintenance: bool = False,
         force: bool = False,
         deadline_minutes: int | None = None,
+        live: bool = False,
     ) -> Outcome[FleetHostResult]:
-        """Make no new desktops on a host; those without a user go to other hosts.
+        """Make no new desktops on a host; those without a user are made on other hosts.
 
-        `maintenance`: instead all are stopped there, and stay. One that has a user waits until nobody is logged on;
-        with `force` it does not, with `deadline_minutes` so long at most.
+        `live`: those with a user, and all of fixed pools, move to other hosts while they run. `maintenance`: instead
+        all are stopped there, and stay. One that has a user waits until nobody is logged on; with `force` it does not,
+        with `deadline_minutes` so long at most.
         """
+        if live and maintenance:
+            raise InvalidInput("drain-host: specify live or maintenance: with maintenance desktops stay on the host")
         if not maintenance and (force or deadline_minutes is not None):
             raise InvalidInput("drain-host: force and deadline_minutes need maintenance")
         if force and deadline_minutes is not None:
@@ -54,7 +58,7 @@ class MaintenanceCalls:
             raise InvalidInput(f"deadline_minutes: {deadline_minutes} is not a number from 1 to {MAX_MINUTES}")
         before = self._store.hosts.find(name)
         if not maintenance:
-            host = self._store.hosts.change(name, caller.name, state=FleetHostState.DRAINING)
+            host = self._store.hosts.change(name, caller.name, state=FleetHostState.DRAINING, moves_live=live)
             return Outcome(host.generation != before.generation, self._host_results((host,))[0])
         minutes = 0 if force else deadline_minutes
         host, changed = self._store.hosts.begin_maintenance(name, minutes, caller.name)
@@ -81,8 +85,32 @@ class MaintenanceCalls:
                 f"fenced: say in {MIN_EVIDENCE} to {MAX_EVIDENCE} characters how you know that the host is cut off",
                 hint="for instance: power off at its BMC, seen at 14:05",
             )
-        desktop = self._store.moves.move(name, fenced.strip(), caller.name)
+        before = self._store.desktops.find(name)
+        target = self._store.hosts.find_id(before.moving_to or "")
+        if target is not None and not self._has_come(before, target):
+            target = None
+        desktop = self._store.moves.move(name, fenced.strip(), caller.name, target)
         return Outcome(True, self._desktop_results((desktop,))[0])
+
+    def _has_come(self, desktop: Desktop, target: FleetHost) -> bool:
+        """Return whether a host has the VM of a desktop that was moving to it when its own host was lost.
+
+        Raises:
+            Refused: a person has to say where it goes on. Unreachable: no answer.
+        """
+        link = self._connect(target)
+        try:
+            there = link.host().show_migration(desktop.id).data
+        finally:
+            link.close()
+        if there.role is not None or there.is_removing:
+            raise Refused(
+                f"{desktop.name} was moving to {target.name} when its host was lost, and that has not ended there",
+                hint=f"as root, on {target.name}: vgpuctl end-migration {desktop.name} --runs-here, or --runs-there if "
+                "not all of it has come; then again",
+                desktop=desktop.name,
+            )
+        return there.exists and not there.is_copy
 
     def _check_machine(self, host: FleetHost, *, unchecked: bool) -> None:
         """Refuse a host whose driver the guests cannot have; else store what it says of itself.

@@ -64,7 +64,7 @@ class PoolState(StrEnum):
 
 
 class FleetHostState(StrEnum):
-    """`cordoned`: no new desktops. `draining`: none, and those without a user leave.
+    """`cordoned`: no new desktops. `draining`: none, and those without a user leave (`FleetHost.moves_live`: all do).
 
     `maintenance`: none, and those there are stopped, so that the host can be changed and booted; they stay there.
     """
@@ -237,7 +237,8 @@ class FleetHost(Value):
     """A host. `address`: `local`, `agent:/PATH` or `ssh://USER@ADDRESS[:PORT]`. `host_key`: SHA256:… of its SSH key.
 
     `machine_id`, `boot_id`, `driver`, `agent_version`: as its agent last said. `held`: why nothing is changed there;
-    an admin decides. `seen_at`: when its agent last answered.
+    an admin decides. `seen_at`: when its agent last answered. `moves_live`: while it is drained, desktops that have a
+    user, and those of fixed pools, move to other hosts as they are.
     """
 
     id: str
@@ -254,6 +255,7 @@ class FleetHost(Value):
     seen_at: float | None = None
     problem: str | None = None
     generation: int = 1
+    moves_live: bool = False
 
 
 class AgentFacts(Value):
@@ -286,7 +288,7 @@ class StoredRoom(Value):
 
 
 class OnItsWay(NamedTuple):
-    """A desktop that a host is to get, and that it never had."""
+    """A desktop that a host is to get, and that it never had, or that moves to it."""
 
     host_id: str
     pool_id: str
@@ -324,7 +326,8 @@ class DesktopReport(Value):
     was asked of it. `logon_due`: it must let in another one before the desktop is handed out, or is ready.
     `vgpus`: what of GPUs the VM has, or keeps while it is off. `boot_seconds`: so long its last start took until it
     could take a user; None: not seen. `address_problem`: why it has no address. `after_silence`: nobody reported from
-    its guest for a while after a log-on, as when it boots again.
+    its guest for a while after a log-on, as when it boots again. `refused_by`: ids of the hosts to which it could not
+    move since its own one is drained.
     """
 
     exists: bool
@@ -360,6 +363,7 @@ class DesktopReport(Value):
     boot_seconds: float | None = None
     address_problem: str | None = None
     after_silence: bool = False
+    refused_by: tuple[str, ...] = ()
 
 
 class Desktop(Value):
@@ -370,7 +374,8 @@ class Desktop(Value):
     `user`: who has it. `handed_out`: its host confirmed the assignment, so the user may be shown its address.
     `not_before`: the next try after an error. `errors`: how many followed each other. `restart_at`: when its restart
     was asked for; None: it was not, or it is done (`planning.restarts`). `restart_at_once`: its guest is not asked
-    first. `restart_error`: why that restart failed.
+    first. `restart_error`: why that restart failed. `moving_to`: the host to which it moves as it is; until that has
+    ended, `host_id` is the one that it comes from, and `report` says what it was before.
     """
 
     id: str
@@ -394,6 +399,7 @@ class Desktop(Value):
     restart_at: float | None = None
     restart_at_once: bool = False
     restart_error: str | None = None
+    moving_to: str | None = None
 
 
 class NewDesktop(Value):

@@ -158,7 +158,7 @@ def shown_to(caller: FleetCaller, result: DesktopResult) -> DesktopResult:
     if sees_pool(caller, result.pool):
         return result
     failed = None if result.restart_error is None else "its host did not do it"
-    return replace(result, host=None, why=None, code=None, error=None, hint=None, restart_error=failed)
+    return replace(result, host=None, why=None, code=None, error=None, hint=None, restart_error=failed, moving_to=None)
 
 
 def _person(caller: FleetCaller) -> str:

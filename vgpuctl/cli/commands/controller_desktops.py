@@ -51,7 +51,7 @@ DESKTOPS = Listing(
 def _desktop_page(data: DesktopResult) -> Page:
     return pairs_page(
         data, "name", "id", "pool", "phase", "why", "user", "host", "profile", "image", "mac", "address", "power",
-        "assigned", "lease_until", "seen", "code", "error", "hint", "restart_error",
+        "assigned", "lease_until", "seen", "code", "error", "hint", "restart_error", "moving_to",
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ HOSTS = Listing(
     "hosts",
     (
         Column("name", "NAME", lambda host: host.name),
-        Column("state", "STATE", lambda host: "held" if host.held else host.state, is_state=True),
+        Column("state", "STATE", lambda host: "held" if host.held else host.shown_state, is_state=True),
         Column("desktops", "DESKTOPS", lambda host: host.desktops, numeric=True),
         Column("seen", "SEEN", lambda host: host.seen),
         Column("labels", "LABELS", lambda host: tuple(f"{key}={value}" for key, value in host.labels.items())),
@@ -51,15 +51,15 @@ HOSTS = Listing(
 
 def _host_page(data: FleetHostResult) -> Page:
     return pairs_page(
-        data, "name", "address", "state", "held", "problem", "labels", "desktops", "running", "machine_id", "host_key",
-        "agent_version", "driver", "holder", "seen", "offers", "images",
+        data, "name", "address", "state", "moves_live", "held", "problem", "labels", "desktops", "running",
+        "machine_id", "host_key", "agent_version", "driver", "holder", "seen", "offers", "images",
     )  # fmt: skip
 
 
 def changed_host(data: Any) -> Page:
     """Return the page of a host that was changed."""
     host: FleetHostResult = data.data
-    return changed_page(data, f"host {host.name}: {'held: ' + host.held if host.held else host.state}")
+    return changed_page(data, f"host {host.name}: {'held: ' + host.held if host.held else host.shown_state}")
 
 
 @make_command(
@@ -191,26 +191,31 @@ def label_host(settings: Settings, name: str, labels: tuple[str, ...], where: Wh
     "drain-host", table=CONTROLLER_COMMANDS, page=changed_host,
     examples=(
         ("vgpuctl controller drain-host gpu01", "desktops with a user stay until they are released"),
+        ("vgpuctl controller drain-host gpu01 --live", "they move to other hosts while their users work"),
         ("vgpuctl controller drain-host gpu01 --maintenance --deadline 60", "all are off in an hour, for an upgrade"),
     ),
 )  # fmt: skip
 @click.argument("name", metavar="HOST")
+@click.option("--live", is_flag=True, help="Move desktops with a user, and those of fixed pools, while they run.")
 @click.option("--maintenance", is_flag=True, help="Stop its desktops, and delete none; uncordon-host starts them.")
 @click.option("--force", is_flag=True, help="With --maintenance: also where users are logged on, now.")
 @click.option("--deadline", metavar="MINUTES", type=click.IntRange(1, 10080), help="The same after so many minutes.")
 @changes_at_controller
 @click.pass_obj
 def drain_host(
-    settings: Settings, name: str, maintenance: bool, force: bool, deadline: int | None, where: Where
+    settings: Settings, name: str, live: bool, maintenance: bool, force: bool, deadline: int | None, where: Where
 ) -> int:
     """Make no new desktops on a host, and delete those without a user there: they are made elsewhere.
+
+    With --live desktops with a user, and all of fixed pools, leave too: they move to other hosts as they are, two at a
+    time. list-desktops --host says which still do, and why one cannot.
 
     With --maintenance all desktops are stopped instead, and the host's agent starts none after a boot. One that has a
     user stops once nobody is logged on, as the helper in its guest says. show-host says how many still run.
     """
     return make_call(
-        settings, where, "drain-host", name=name, maintenance=maintenance or None, force=force or None,
-        deadline_minutes=deadline,
+        settings, where, "drain-host", name=name, live=live or None, maintenance=maintenance or None,
+        force=force or None, deadline_minutes=deadline,
     )  # fmt: skip
 
 

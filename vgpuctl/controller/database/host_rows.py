@@ -96,10 +96,11 @@ class HostRows(Rows):
         actor: str,
         *,
         state: FleetHostState | None = None,
+        moves_live: bool = False,
         labels: Mapping[str, str] | None = None,
         if_generation: int | None = None,
     ) -> FleetHost:
-        """Change a host's state or labels.
+        """Change a host's state or labels. `moves_live`: of a state that is given.
 
         Raises:
             NotFound, Stale: there is none, or it was changed since.
@@ -107,9 +108,8 @@ class HostRows(Rows):
         with self._write() as connection:
             before = _find(connection, name, lock=True)
             check_generation(f"host {name}", before.generation, if_generation)
-            after = replace(
-                before, state=state or before.state, labels=before.labels if labels is None else dict(labels)
-            )
+            after = before if state is None else replace(before, state=state, moves_live=moves_live)
+            after = after if labels is None else replace(after, labels=dict(labels))
             if after == before:
                 return before
             self._changes.touch(before.id)
@@ -117,10 +117,14 @@ class HostRows(Rows):
             connection.execute(
                 update(schema.host)
                 .where(schema.host.c.id == before.id)
-                .values(state=after.state.value, labels=json.dumps(dict(after.labels)), generation=after.generation)
-            )
+                .values(
+                    state=after.state.value, moves_live=after.moves_live, labels=json.dumps(dict(after.labels)),
+                    generation=after.generation,
+                )
+            )  # fmt: skip
             changed = changed_fields(before, after)
-            self._note(connection, "host-changed", f"{name}: {after.state}", actor, About(host=name), changed)
+            text = f"{name}: {after.state}{', its desktops move' if after.moves_live else ''}"
+            self._note(connection, "host-changed", text, actor, About(host=name), changed)
             return after
 
     def begin_maintenance(self, name: str, minutes: int | None, actor: str) -> tuple[FleetHost, bool]:
@@ -142,8 +146,9 @@ class HostRows(Rows):
             connection.execute(delete(schema.meta).where(schema.meta.c.key == key))
             if stop_at is not None:
                 connection.execute(insert(schema.meta).values(key=key, value=repr(stop_at)))
-            after = replace(before, state=FleetHostState.MAINTENANCE, generation=before.generation + 1)
-            values = {"state": after.state.value, "generation": after.generation}
+            generation = before.generation + 1
+            after = replace(before, state=FleetHostState.MAINTENANCE, moves_live=False, generation=generation)
+            values = {"state": after.state.value, "moves_live": False, "generation": generation}
             connection.execute(update(schema.host).where(schema.host.c.id == before.id).values(**values))
             when = {None: "when nobody is logged on", 0: "now"}.get(minutes, f"in {minutes} minutes at the latest")
             text, changed = f"{name}: desktops stop {when}", changed_fields(before, after)
@@ -226,13 +231,13 @@ class HostRows(Rows):
         """Remove a host that has no desktops.
 
         Raises:
-            NotFound, Refused: there is none, or desktops are on it.
+            NotFound, Refused: there is none, or desktops are on it, or move to it.
         """
         with self._write() as connection:
             host = _find(connection, name, lock=True)
-            desktops = connection.execute(
-                select(schema.desktop.c.name).where(schema.desktop.c.host_id == host.id).limit(5)
-            ).scalars().all()  # fmt: skip
+            table = schema.desktop
+            is_there = (table.c.host_id == host.id) | (table.c.moving_to == host.id)
+            desktops = connection.execute(select(table.c.name).where(is_there).limit(5)).scalars().all()
             if desktops:
                 raise Refused(
                     f"{name} has desktops: {', '.join(desktops)}{', ...' if len(desktops) == 5 else ''}",
@@ -311,6 +316,14 @@ class HostRows(Rows):
         with self._database.read() as connection:
             rows = connection.execute(select(schema.host_lease)).mappings()
             return {row["host_id"]: HostLease(**row) for row in rows}
+
+    def living_lease(self, host_id: str) -> HostLease | None:
+        """Return the lease of a host, whoever has it; None: nobody has it now."""
+        lease = schema.host_lease
+        with self._database.read() as connection:
+            living = (lease.c.host_id == host_id) & (lease.c.expires_at > self._database.now(connection))
+            row = connection.execute(select(lease).where(living)).mappings().first()
+            return None if row is None else HostLease(**row)
 
     def find_id(self, host_id: str) -> FleetHost | None:
         """Return a host by its id; None: it was removed."""

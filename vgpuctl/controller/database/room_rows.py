@@ -12,7 +12,7 @@ import json
 import logging
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from vgpuctl.controller.database import schema
 from vgpuctl.controller.database.rows import Rows, on_its_way
@@ -96,7 +96,9 @@ def count_placed(connection: Connection, host_id: str, version: int) -> bool:
 
 def _on_their_way(connection: Connection) -> tuple[OnItsWay, ...]:
     table = schema.desktop
-    placed = select(table.c.host_id, table.c.pool_id, table.c.name, table.c.profile).where(on_its_way())
+    host_id = func.coalesce(table.c.moving_to, table.c.host_id)
+    expected = on_its_way() | table.c.moving_to.is_not(None)
+    placed = select(host_id, table.c.pool_id, table.c.name, table.c.profile).where(expected)
     return tuple(OnItsWay(*row) for row in connection.execute(placed.order_by(table.c.created_at, table.c.name)))
 
 

@@ -85,6 +85,7 @@ host = Table(
     Column("problem", Text),
     Column("seen_at", Float),
     Column("generation", Integer, nullable=False),
+    Column("moves_live", Boolean, nullable=False, server_default=false()),
 )
 
 host_lease = Table(
@@ -218,6 +219,7 @@ desktop = Table(
     Column("restart_at", Float),
     Column("restart_at_once", Boolean, nullable=False, server_default=false()),
     Column("restart_error", Text),
+    Column("moving_to", ID, ForeignKey(host.c.id)),
     Index("ix_desktop_takeable", "pool_id", "can_take", "user"),
 )
 

@@ -30,6 +30,7 @@ from vgpuctl.controller.database.host_rows import HostRows
 from vgpuctl.controller.database.host_view import HostView, HostViews
 from vgpuctl.controller.database.image_rows import HostImageRows
 from vgpuctl.controller.database.journal_rows import AnswerRows, JournalRows
+from vgpuctl.controller.database.live_move_rows import LiveMoveRows
 from vgpuctl.controller.database.move_rows import MoveRows
 from vgpuctl.controller.database.people_rows import PeopleRows
 from vgpuctl.controller.database.personal_token_rows import PersonalTokenRows
@@ -89,6 +90,7 @@ class Store:
         self.pools = PoolRows(*parts)
         self.desktops = DesktopRows(*parts)
         self.moves = MoveRows(*parts)
+        self.live_moves = LiveMoveRows(*parts)
         self.restarts = RestartRows(*parts)
         self.people = PeopleRows(*parts)
         self.places = PlaceRows(*parts)

@@ -12,9 +12,10 @@ from contextlib import suppress
 from vgpuctl.agent.protocol import Fenced, Stopping, TooMany
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.actions import carry_out
+from vgpuctl.controller.hosts.desktop_moves import DesktopMoves
 from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.model import Desktop, FleetHost, Image, Pool
-from vgpuctl.controller.planning.host_plan import AllowLogon, HostAction, MakeVm, RefreshVm, RestartVm
+from vgpuctl.controller.planning.host_plan import AllowLogon, HostAction, MakeVm, MoveVm, RefreshVm, RestartVm
 from vgpuctl.controller.planning.logons import LOGON_CODE
 from vgpuctl.errors import (
     Busy,
@@ -39,8 +40,9 @@ MAX_CALLS = 4
 class DesktopCalls:
     """The calls of a host. `on_end`: is called after each; the argument says whether the host refused its fence."""
 
-    def __init__(self, store: Store, host: FleetHost, on_end: Callable[[bool], None]) -> None:
+    def __init__(self, store: Store, host: FleetHost, moves: DesktopMoves, on_end: Callable[[bool], None]) -> None:
         self._store = store
+        self._moves = moves
         self._host_id, self._name = host.id, host.name
         self._on_end = on_end
         self._threads = ThreadPoolExecutor(MAX_CALLS, f"call-{host.name}", initializer=store.database.wait_in_line)
@@ -67,6 +69,9 @@ class DesktopCalls:
         """Carry an action out; an error is stored, and tried again later."""
         desktop, name, is_fenced = action.desktop, type(action).__name__, False
         try:
+            if isinstance(action, MoveVm):
+                self._moves.move(link, fence, action)
+                return
             carry_out(link, fence, action, pool, image)
             if isinstance(action, AllowLogon | RefreshVm):
                 self._store.desktops.note_let_in(desktop.id, action.let_in if isinstance(action, AllowLogon) else None)
@@ -80,15 +85,18 @@ class DesktopCalls:
                 log.exception("%s of %s failed with a bug", name, desktop.name, exc_info=exc)
                 error = VgpuctlError(f"unexpected {type(exc).__name__}: {exc}")
             with suppress(VgpuctlError):
-                is_fenced = self._note_error(action, error)
+                is_fenced = self._note_error(link, fence, action, error)
         finally:
             with self._lock:
                 self._running.discard(desktop.id)
             self._on_end(is_fenced)
 
-    def _note_error(self, action: HostAction, error: VgpuctlError) -> bool:
+    def _note_error(self, link: HostLink, fence: Fence, action: HostAction, error: VgpuctlError) -> bool:
         """Store why a call failed; return whether the host obeys another controller."""
         desktop = action.desktop
+        if isinstance(action, MoveVm):
+            self._moves.note_failure(link, fence, action, error)
+            return isinstance(error, Fenced)
         if desktop.host_id != self._host_id:  # a copy of a desktop of another host; it is tried again at each look
             log.warning("%s: the copy of %s was not stopped: %s", self._name, desktop.name, error.message)
             return False

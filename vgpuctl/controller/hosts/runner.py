@@ -17,6 +17,7 @@ from vgpuctl.agent.protocol import Fenced, FenceLost
 from vgpuctl.controller.database.host_view import HostView
 from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.hosts.calls import MAX_CALLS, DesktopCalls
+from vgpuctl.controller.hosts.desktop_moves import DesktopMoves
 from vgpuctl.controller.hosts.guests import GuestProbes, GuestQuestion, ask_guest, disks_of, vm_of
 from vgpuctl.controller.hosts.image_keeper import ImageKeeper
 from vgpuctl.controller.hosts.image_sender import ImageSender
@@ -76,7 +77,7 @@ class HostRunner(threading.Thread):
         """Whether this controller had the host when it looked last."""
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._calls = DesktopCalls(store, host, self._note_end)
+        self._calls = DesktopCalls(store, host, DesktopMoves(store, connect), self._note_end)
         self._guests = GuestProbes(host.name, store)
         self._meter = UseMeter(store)
         self._events: threading.Thread | None = None
@@ -325,7 +326,7 @@ class HostRunner(threading.Thread):
 
     def _look(self, link: HostLink, desktops: Sequence[Desktop], pools: Mapping[str, Pool]) -> tuple[HostVm, ...]:
         """Return all VMs of the host, with what is asked of the guests of desktops."""
-        rows = {desktop.id: desktop for desktop in desktops}
+        rows = {desktop.id: desktop for desktop in desktops if desktop.moving_to is None}
         vms: dict[str, HostVm] = {}
         questions: list[GuestQuestion] = []
         for row in link.host().list_vms().data:

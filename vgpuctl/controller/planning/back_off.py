@@ -7,10 +7,11 @@ What waits for a person counts as no error, and is tried once a minute.
 from __future__ import annotations
 
 from vgpuctl.controller.model import Desktop
+from vgpuctl.controller.planning.phase import MOVE_CODE
 from vgpuctl.errors import NeedsBlob
 
 FIRST_WAIT, LONGEST_WAIT = 5.0, 300.0
-WAITING_CODES = frozenset((NeedsBlob.code,))
+WAITING_CODES = frozenset((NeedsBlob.code, MOVE_CODE))
 """Errors of a host that a person ends, as by a file there."""
 WAITING_SECONDS = 60.0
 

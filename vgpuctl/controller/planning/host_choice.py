@@ -54,17 +54,21 @@ def choose_host(
     now: float,
     *,
     number: float = 0.0,
+    moves: bool = False,
 ) -> ChosenHost:
-    """Choose a host for a desktop without one. `hosts`: in the order of their names.
+    """Choose a host for a desktop without one, or (`moves`) for one that moves as it is. `hosts`: by their names.
 
-    `images_on`: the desktop's image on each host; a host without an entry can get it. `placed`: how many desktops of
-    this pool are on each host. `number`: at random from 0 up to, but not at, 1.
+    `images_on`: the desktop's image on each host; a host without an entry can get it, and takes no disk that was made
+    from it before. `placed`: how many desktops of this pool are on each host. `number`: at random from 0 up to, but not
+    at, 1.
     """
-    demand = demand_of(pool.spec, desktop.name)
+    demand = demand_of(pool.spec, desktop.name, desktop.profile)
     reasons: dict[str, str] = {}
     able: list[FleetHost] = []
     for host in hosts:
         reason = why_no_desktops(host, pool.spec, images_on, room, demand, now)
+        if reason is None and moves and not _has_image(host, images_on):
+            reason = "its image is not there"
         if reason is None:
             able.append(host)
         else:

@@ -30,6 +30,7 @@ from vgpuctl.controller.planning.phase import (
     CRASHES_CODE,
     LOGGED_ON_CODE,
     MOST_RESTARTS,
+    MOVE_CODE,
     RECORD_CODES,
     boot_failed,
     is_moved,
@@ -269,7 +270,7 @@ def _seen(
         boot_seconds=_boot_seconds(former, running_since, is_ready, now),
         after_silence=log_off.after_silence,
     )
-    report = _with_logon_error(_with_error(report, desktop, vm, stray or unmarked, now), desktop, pool, now)
+    report = _with_logon_error(_with_error(report, desktop, vm, host, stray or unmarked, now), desktop, pool, now)
     return DesktopView(desktop, vm, _with_crashes(report, memory, desktop, host), powered_off)
 
 
@@ -319,7 +320,7 @@ def _crashes(
     """
     recent = tuple(at for at in memory.crashes if now - at < CRASH_SECONDS)
     is_nobodys = desktop.user is None and mark.user is None and desktop.power_on and not desktop.absent
-    return (*recent, now) if powered_off and is_nobodys and memory.code is None else recent
+    return (*recent, now) if powered_off and is_nobodys and memory.code in (None, MOVE_CODE) else recent
 
 
 def _with_crashes(report: DesktopReport, memory: DesktopReport, desktop: Desktop, host: FleetHost) -> DesktopReport:
@@ -354,14 +355,21 @@ def _with_logon(report: DesktopReport, desktop: Desktop, pool: Pool, now: float)
     )
 
 
-def _with_error(report: DesktopReport, desktop: Desktop, vm: HostVm, stray: bool, now: float) -> DesktopReport:
+def _with_error(
+    report: DesktopReport, desktop: Desktop, vm: HostVm, host: FleetHost, stray: bool, now: float
+) -> DesktopReport:
     """Return a report with the last action's error as long as it counts, or with what is unusual in the guest.
 
-    One that waits for a person counts until the desktop is refreshed, or nothing is to be tried again.
+    One that waits for a person counts until the desktop is refreshed, or nothing is to be tried again. Why it does not
+    leave its host, and where it could not go, counts as long as it should leave.
     """
     former = desktop.report
+    if former is not None and host.moves_live:
+        report = replace(report, refused_by=former.refused_by)
     is_due = report.dirty or report.generation < desktop.generation or desktop.not_before > now
     counts = desktop.errors or (is_due and former is not None and former.code in WAITING_CODES)
+    if former is not None and former.code == MOVE_CODE:
+        counts = host.moves_live
     if counts and former is not None and former.code not in (None, *_OWN_CODES):
         return replace(report, code=former.code, error=former.error, hint=former.hint)
     if not stray:

@@ -27,7 +27,8 @@ from vgpuctl.controller.model import (
 from vgpuctl.controller.planning.back_off import next_try
 from vgpuctl.controller.planning.host_look import DesktopView, HostVm, view_desktop
 from vgpuctl.controller.planning.logons import NOBODY, is_logon_due, wanted_logon
-from vgpuctl.controller.planning.phase import CRASHES_CODE, boot_failed, is_off, is_running, was_seen
+from vgpuctl.controller.planning.moves import leaves_live
+from vgpuctl.controller.planning.phase import CRASHES_CODE, MOVE_CODE, boot_failed, is_off, is_running, was_seen
 from vgpuctl.controller.planning.restarts import restart_key, wants_restart
 from vgpuctl.controller.planning.restored import raised_generation
 from vgpuctl.model.desktop import DesktopMark
@@ -102,6 +103,17 @@ class DeleteVm(HostAction):
     """Delete the VM with its disks."""
 
 
+class MoveVm(HostAction):
+    """Move the VM as it is to the host with the id `target_id`; a move that was interrupted is ended first.
+
+    `offline`: it is off. `begins`: if none was interrupted, it moves now; else it stays.
+    """
+
+    target_id: str = ""
+    offline: bool = False
+    begins: bool = True
+
+
 class HostPlan(Value):
     """`reports`: the new report of each desktop of which the list says something, by id.
 
@@ -147,6 +159,8 @@ def plan_host(
 ) -> HostPlan:
     """Plan a host's next actions. `vms`: its complete list; `pools`, `images`: by id.
 
+    Of a desktop that moves to another host nothing else is done, and nothing reported: its VM is paused, off or gone.
+
     `in_flight`: ids of desktops about which an operation is queued or runs on the host; `room`: how many operations may
     be in flight there at a time. `former_incarnations`: those that the database was restored from.
     `stop_at`: when all desktops of a host in maintenance stop, whoever is logged on; None: never. `elsewhere`: rows of
@@ -156,25 +170,56 @@ def plan_host(
     views = _views(own, vms, pools, host, incarnation, now, in_flight, former_incarnations)
     raised = _raised(views, pools, former_incarnations) if host.held is None else {}
     may_stop = stop_at is not None and stop_at <= now
-    due = [
-        view
-        for view in views
-        if host.held is None and view.desktop.not_before <= now and view.desktop.id not in {*in_flight, *raised}
-    ]
+    due = [view for view in views if not _waits(view.desktop, now) and view.desktop.id not in {*in_flight, *raised}]
     actions = (
         _next_action(view, pools.get(view.desktop.pool_id), host, images, incarnation, now, may_stop=may_stop)
         for view in due
     )
     ranked = [action for action in actions if action is not None]
-    incarnations = (incarnation, *former_incarnations)
-    ranked += [] if host.held is not None else _stops_of_copies(elsewhere, vms, incarnations, in_flight)
+    ranked += _stops_of_copies(elsewhere, vms, (incarnation, *former_incarnations), in_flight)
+    ranked += _moves(own, pools, host, incarnation, now, in_flight)
     busy = {view.desktop.id for view in views if view.desktop.id in in_flight}
     return HostPlan(
-        _within_limits(ranked, views, pools, busy, max(0, room - len(in_flight)), now),
+        _within_limits(ranked if host.held is None else [], views, pools, busy, max(0, room - len(in_flight)), now),
         {view.desktop.id: view.report for view in views if view.report is not None},
         tuple(view.desktop.id for view in views if view.powered_off),
         tuple(sorted(vm.name for vm in strays(own, vms, (incarnation,)))),
         raised,
+    )
+
+
+def _waits(desktop: Desktop, now: float) -> bool:
+    """Return whether a desktop waits for its next try; one that cannot move is used, started and stopped meanwhile."""
+    return desktop.not_before > now and (desktop.report is None or desktop.report.code != MOVE_CODE)
+
+
+def _moves(
+    own: Sequence[Desktop],
+    pools: Mapping[str, Pool],
+    host: FleetHost,
+    incarnation: str,
+    now: float,
+    in_flight: Collection[str],
+) -> Iterator[Ranked]:
+    """Yield the moves of a host's desktops; one that its host is not to lose any more goes on only if it has begun."""
+    for desktop in own:
+        if desktop.moving_to is None or desktop.not_before > now or desktop.id in in_flight:
+            continue
+        pool, is_off_now = pools.get(desktop.pool_id), desktop.report is not None and is_off(desktop.report.state)
+        begins = pool is not None and not desktop.absent and leaves_live(desktop, pool, host)
+        mark = _wanted_mark(desktop, pool, incarnation)
+        move = MoveVm(desktop, mark, desktop.name, target_id=desktop.moving_to, offline=is_off_now, begins=begins)
+        yield _Order.USER, move
+
+
+def _wanted_mark(desktop: Desktop, pool: Pool | None, incarnation: str) -> DesktopMark:
+    return DesktopMark(
+        desktop.id,
+        pool.name if pool is not None else "",
+        incarnation,
+        desktop.generation,
+        dirty=desktop.user is not None,
+        user=desktop.user,
     )
 
 
@@ -188,10 +233,10 @@ def _views(
     in_flight: Collection[str],
     former: Collection[str],
 ) -> list[DesktopView]:
-    """Return each desktop of a host with its VM."""
+    """Return each desktop of a host with its VM, but those that move to other hosts."""
     related = _related(own, vms)
     views = []
-    for desktop in own:
+    for desktop in (one for one in own if one.moving_to is None):
         pool, is_busy = pools.get(desktop.pool_id), desktop.id in in_flight
         view = view_desktop(
             desktop, related[desktop.id], pool, host, incarnation, now, in_flight=is_busy, former_incarnations=former
@@ -236,8 +281,11 @@ def strays(desktops: Sequence[Desktop], vms: Sequence[HostVm], incarnations: Col
 def _stops_of_copies(
     elsewhere: Sequence[Desktop], vms: Sequence[HostVm], incarnations: Collection[str], in_flight: Collection[str]
 ) -> Iterator[Ranked]:
-    """Yield the stops of VMs whose desktops were moved to other hosts: two that run would damage their disks."""
-    rows = {row.id: row for row in elsewhere if row.id not in in_flight}
+    """Yield the stops of VMs whose desktops were moved to other hosts: two that run would damage their disks.
+
+    One that is moving to this host, as it is, is left alone.
+    """
+    rows = {row.id: row for row in elsewhere if row.id not in in_flight and row.moving_to is None}
     for vm in strays((), vms, incarnations):
         row = None if vm.mark is None else rows.get(vm.mark.id)
         if row is None or vm.mark is None or vm.mark.generation >= row.generation:
@@ -268,20 +316,15 @@ def _next_action(
 ) -> Ranked | None:
     """Return a desktop's next action with its order; None: nothing is to do, or nothing may be done."""
     desktop, vm = view.desktop, view.vm
-    wanted = DesktopMark(
-        desktop.id,
-        pool.name if pool is not None else "",
-        incarnation,
-        desktop.generation,
-        dirty=desktop.user is not None,
-        user=desktop.user,
-    )
+    wanted = _wanted_mark(desktop, pool, incarnation)
     if vm is None or vm.mark is None:
         return _make(view, pool, host, images, wanted)
     if desktop.absent:
         mark = replace(vm.mark, generation=desktop.generation)
         return _Order.REMOVE, DeleteVm(desktop, mark, vm.name, vm.generation)
-    if pool is None or (host.state is FleetHostState.DRAINING and desktop.user is None):
+    if pool is None:
+        return None
+    if host.state is FleetHostState.DRAINING and desktop.user is None and not leaves_live(desktop, pool, host):
         return None
     call = _Call(desktop, vm, wanted)
     if host.state is FleetHostState.MAINTENANCE:

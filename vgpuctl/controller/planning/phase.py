@@ -34,6 +34,8 @@ RECORD_CODES = frozenset((NEWER_CODE, "other-user"))
 """Those of them where the host's record says more than the row; `accept-desktop` makes the row follow it."""
 LOGGED_ON_CODE = "logged-on"
 CRASHES_CODE, NO_HOST_CODE = "crashes", "no-host"
+MOVE_CODE = "cannot-move"
+"""It does not leave its draining host yet. That says nothing about what else is done with it."""
 MOST_RESTARTS, CRASH_SECONDS = 3, 1200
 """A desktop that nobody has is started again so often in so many seconds; then a person decides."""
 
@@ -241,11 +243,15 @@ def _error_text(report: DesktopReport | None) -> str:
 
 
 def is_in_motion(desktops: Iterable[Desktop], reports: Mapping[str, DesktopReport]) -> bool:
-    """Return whether a desktop starts, waits for its next try, stopped by itself, or its guest may be empty."""
+    """Return whether a desktop starts, moves, waits for its next try, stopped by itself, or its guest may be empty."""
     for desktop in desktops:
         report = reports.get(desktop.id)
         is_empty = report is not None and report.empty_since is not None and not report.logged_off
-        if desktop.errors or (is_empty and report is not None and not report.after_silence):
+        if (
+            desktop.errors
+            or desktop.moving_to is not None
+            or (is_empty and report is not None and not report.after_silence)
+        ):
             return True
         if report is not None and (report.crashes or (report.state == "running" and not report.ready)):
             return True

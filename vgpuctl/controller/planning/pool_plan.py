@@ -26,6 +26,7 @@ from vgpuctl.controller.model import (
 )
 from vgpuctl.controller.planning.back_off import error_times
 from vgpuctl.controller.planning.logons import LOGON_CODES
+from vgpuctl.controller.planning.moves import leaves_live
 from vgpuctl.controller.planning.phase import (
     BLOCKING_CODES,
     CRASHES_CODE,
@@ -79,7 +80,7 @@ def plan_pool(
         return PoolChanges(release=released, pause=pause)
     gone, live = _split(
         (desktop for desktop in after if not desktop.absent),
-        lambda d: _is_gone(d, pool) or (d.user is None and _leaves(d, hosts)),
+        lambda d: _is_gone(d, pool) or (d.user is None and _leaves(d, pool, hosts)),
     )
     surplus, missing = _compare(pool, live, len(after), now, hosts)
     create = _new_desktops(pool, after, missing, random_mac) if image is not None and not image.retired else ()
@@ -158,10 +159,15 @@ def _is_gone(desktop: Desktop, pool: Pool) -> bool:
     return is_lost(desktop) and (pool.spec.kind is not PoolKind.DEDICATED or desktop.user is None)
 
 
-def _leaves(desktop: Desktop, hosts: Mapping[str, FleetHost]) -> bool:
-    """Return whether a desktop without a user must leave its host, or was never made there and cannot be."""
+def _leaves(desktop: Desktop, pool: Pool, hosts: Mapping[str, FleetHost]) -> bool:
+    """Return whether a desktop without a user must be made on another host, or was never made on its own and cannot be.
+
+    One that moves there as it is, or will, is not made again.
+    """
     host = hosts.get(desktop.host_id or "")
-    if host is None or host.state is FleetHostState.ACTIVE:
+    if host is None or host.state is FleetHostState.ACTIVE or desktop.moving_to is not None:
+        return False
+    if was_seen(desktop) and leaves_live(desktop, pool, host):
         return False
     return not is_moved(desktop) and (host.state is FleetHostState.DRAINING or not was_seen(desktop))
 

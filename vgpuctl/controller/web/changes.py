@@ -315,14 +315,18 @@ _ALL = (
         (
             _NAME,
             ChangeField(
+                "live", "Move desktops while they run", FieldKind.FLAG,
+                "those with a user, and all of fixed pools; not with maintenance",
+            ),
+            ChangeField(
                 "maintenance", "For maintenance", FieldKind.FLAG,
                 "its desktops are shut down and stay there, each when nobody is logged on",
             ),
             ChangeField("deadline_minutes", "Wait so many minutes for users", FieldKind.NUMBER, "with maintenance"),
             ChangeField("force", "Do not wait for users", FieldKind.FLAG, "with maintenance"),
         ),
-        "No new desktops are made on {name}. Those without a user are deleted, and made on other hosts; for "
-        "maintenance all of its {now.desktops} are shut down instead.",
+        "No new desktops are made on {name}. Those without a user are deleted, and made on other hosts; those with a "
+        "user stay, or move while they run; for maintenance all of its {now.desktops} are shut down instead.",
         HOST, {HOST: "name"}, lambda host: host.state in ("active", "cordoned"), "show-host", _HOST_SHOWS,
     ),
     WebChange(

@@ -73,7 +73,7 @@ def host_view(host: FleetHostResult, overview: FleetOverviewResult, query: Query
     sections.append(Section("images", "Images", "table", TableView(("Image", "State"), images, "It has no image yet.")))
     labels = ", ".join(f"{key}={text}" for key, text in sorted(host.labels.items()))
     facts = (
-        Fact("State", Cell(host.state, badge="good" if host.state == "active" else "warn")),
+        Fact("State", Cell(host.shown_state, badge="good" if host.state == "active" else "warn")),
         Fact("Address", Cell(host.address, style="code")),
         Fact("Labels", Cell(labels) if labels else NOTHING),
         Fact("Controller", Cell(host.holder) if host.holder else NOTHING),
@@ -87,7 +87,7 @@ def host_view(host: FleetHostResult, overview: FleetOverviewResult, query: Query
         Link("Its journal", with_query("/journal", {"host": host.name})),
     )
     sections.append(Section("facts", "Facts", "facts", facts, links))
-    summary = f"host, {host.state}, {plural(host.desktops, 'desktop')}"
+    summary = f"host, {host.shown_state}, {plural(host.desktops, 'desktop')}"
     return PageView(host.name, "hosts", summary, tuple(sections), (Link("Hosts", "/hosts"),))
 
 

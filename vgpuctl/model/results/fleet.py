@@ -140,7 +140,8 @@ class DesktopResult(Value):
 
     `address`: only of one whose host confirmed its user. `seen`: when its host last said something of it.
     `code`, `error`, `hint`: of what failed last. `logon`: whom its guest lets log on, as its pool's spec says.
-    `restart_error`: why the restart failed that somebody asked for last; null: it did not.
+    `restart_error`: why the restart failed that somebody asked for last; null: it did not. `moving_to`: the host to
+    which it moves now, as it is.
     """
 
     name: str
@@ -164,6 +165,7 @@ class DesktopResult(Value):
     generation: int
     logon: str | None = None
     restart_error: str | None = None
+    moving_to: str | None = None
 
 
 class AssignedDesktopResult(DesktopResult):
@@ -181,7 +183,8 @@ class FleetHostResult(Value):
 
     `holder`: the controller that has it now. `offers`: how many more of each profile it has room for, less the desktops
     on their way there; those of plain VFs are `VF`, of whole GPUs `passthrough`. `running`: how many desktops still run
-    there; null unless its state is maintenance. `images`: what it has of each image of the fleet.
+    there; null unless its state is maintenance. `images`: what it has of each image of the fleet. `moves_live`: while
+    it is drained, desktops with users, and those of fixed pools, move to other hosts as they are.
     """
 
     name: str
@@ -201,6 +204,12 @@ class FleetHostResult(Value):
     offers: Mapping[str, int]
     generation: int
     images: Mapping[str, str] = EMPTY_MAPPING
+    moves_live: bool = False
+
+    @property
+    def shown_state(self) -> str:
+        """Its state, for people."""
+        return f"{self.state} live" if self.moves_live else self.state
 
 
 class FleetFitsHostResult(Value):
