@@ -324,8 +324,10 @@ def test_one_whose_host_is_lost_in_the_middle(
     """It goes on where it has come, if it has; where that is not certain, root says so on the other host."""
     there = kill_in_the_middle(own_store, agent, other, last)
     before = adas(own_store)
-    lose(own_store, HERE)
     service = FleetService(own_store, connect_host)
+    with pytest.raises(Refused, match=f"{HERE} answers"):
+        service.move_desktop(ADMIN, DESKTOP, EVIDENCE)
+    lose(own_store, HERE)
     if last == "sent":
         with pytest.raises(Refused, match=f"was moving to {THERE} when its host was lost") as refused:
             service.move_desktop(ADMIN, DESKTOP, EVIDENCE)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.controller.hosts.link import facts_of
 from vgpuctl.controller.model import Desktop, FleetCaller, FleetHost, FleetHostState
 from vgpuctl.controller.planning.driver_check import check_drivers
+from vgpuctl.controller.planning.phase import is_silent
 from vgpuctl.errors import InvalidInput, Refused
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.fleet import DesktopResult, FleetHostResult
@@ -86,8 +87,8 @@ class MaintenanceCalls:
                 hint="for instance: power off at its BMC, seen at 14:05",
             )
         before = self._store.desktops.find(name)
-        target = self._store.hosts.find_id(before.moving_to or "")
-        if target is not None and not self._has_come(before, target):
+        lost, target = (self._store.hosts.find_id(one or "") for one in (before.host_id, before.moving_to))
+        if target is not None and not (is_silent(lost, self._store.now()) and self._has_come(before, target)):
             target = None
         desktop = self._store.moves.move(name, fenced.strip(), caller.name, target)
         return Outcome(True, self._desktop_results((desktop,))[0])
