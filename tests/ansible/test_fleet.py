@@ -100,6 +100,18 @@ def test_each_module_changes_once_and_check_mode_says_what(
     assert fleet(controller) == after
 
 
+def test_a_host_is_drained_while_its_users_work(site: FleetSite, controller: Controller, agent: RunningAgent) -> None:
+    live = {"name": "live", HOST: {"name": "gpu01", "state": "draining", "live": True}}
+    plain = {"name": "plain", HOST: {"name": "gpu01", "state": "draining"}}
+    wrong = {"name": "wrong", HOST: {"name": "gpu01", "live": True}, "ignore_errors": True}
+    ran = site.play(tasks(agent)[0], live, {**live, "name": "again"}, plain, wrong)
+    assert ran.status == 0, ran.output
+    shown = {done.task: done.result for done in ran.tasks}
+    assert [shown[name]["changed"] for name in ("live", "again", "plain")] == [True, False, True]
+    assert [shown[name]["host"]["moves_live"] for name in ("live", "plain")] == [True, False]
+    assert "needs state: draining" in shown["wrong"]["msg"]
+
+
 def test_a_change_is_shown_before_it_is_made(site: FleetSite, controller: Controller, agent: RunningAgent) -> None:
     assert site.play(*tasks(agent)).status == 0
     changes: list[dict[str, Any]] = [

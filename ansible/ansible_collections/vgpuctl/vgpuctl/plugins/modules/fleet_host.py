@@ -42,6 +42,12 @@ options:
       - V(cordoned) makes no new desktops there. V(draining) also moves those without a user to other hosts.
         V(active) ends both.
       - V(absent) removes a host without desktops from the fleet.
+  live:
+    type: bool
+    default: false
+    description:
+      - With V(draining), desktops with a user, and those of fixed pools, also move to other hosts, while they run.
+      - Without it, a host that is drained so begins no more moves.
 author:
   - the vgpuctl project (!UNKNOWN)
 """
@@ -54,10 +60,11 @@ EXAMPLES = r"""
     host_key: ssh-ed25519 SHA256:EAxRSbVzWhJEbBy24/nVJCbY7bFpyXUOgUiDl2NoiCg
     labels: {site: berlin}
 
-- name: Empty it for work on it
+- name: Empty it for work on it, while users work
   vgpuctl.vgpuctl.fleet_host:
     name: gpu02
     state: draining
+    live: true
 """
 
 RETURN = r"""
@@ -78,6 +85,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.fleet import CONTROLLER, Fleet
 from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import flags
 
+COMPARED = ("address", "state", "moves_live", "labels")
 STATE_CALLS = {"active": "uncordon-host", "cordoned": "cordon-host", "draining": "drain-host"}
 
 
@@ -94,16 +102,19 @@ def main() -> None:
                 "default": "present",
                 "choices": ["present", "active", "cordoned", "draining", "absent"],
             },
+            "live": {"type": "bool", "default": False},
             **CONTROLLER,
         },
         supports_check_mode=True,
     )
+    if module.params["live"] and module.params["state"] != "draining":
+        module.fail_json(msg="live: it needs state: draining", code="invalid-input")
     fleet, params, name = Fleet(module), module.params, ["--", module.params["name"]]
     labels = None if params["labels"] is None else [f"{key}={value}" for key, value in params["labels"].items()]
     before = fleet.read("show-host", *name, absent={})
     if params["state"] == "absent":
         fleet.change("remove-host", *name, absent={})
-        fleet.end("host", before, {}, ("address", "state", "labels"))
+        fleet.end("host", before, {}, COMPARED)
     if before:
         refuse_another_host(module, before)
         after = before if labels is None else fleet.change("label-host", *name, *labels)
@@ -113,11 +124,12 @@ def main() -> None:
         given = flags({"host_key": params["host_key"], "label": labels}, "host_key", "label")
         after = fleet.change("add-host", *given, *name, params["address"])
     if params["state"] in STATE_CALLS and (before or not module.check_mode):
-        after = {**fleet.change(STATE_CALLS[params["state"]], *name), "labels": after["labels"]}
+        how = ["--live"] if params["live"] else []
+        after = {**fleet.change(STATE_CALLS[params["state"]], *how, *name), "labels": after["labels"]}
     elif params["state"] not in ("present", after["state"]):  # the host that the call would be about is not added
         fleet.note(STATE_CALLS[params["state"]])
         after = {**after, "state": params["state"]}
-    fleet.end("host", before, after, ("address", "state", "labels"))
+    fleet.end("host", before, after, COMPARED)
 
 
 def refuse_another_host(module: AnsibleModule, host: dict) -> None:
