@@ -91,7 +91,7 @@ def test_every_command_refuses_it_and_says_how_it_ends(left: tuple[str, Pair, Si
             act(host.ports)
         host.ports.operations.end()
         assert raised.value.status == 75, (state, command)
-        words = shlex.split(str(raised.value.hint).partition("or: ")[2])
+        words = shlex.split(str(raised.value.hint).partition("any more: ")[2])
         assert words[:4] == ["vgpuctl", "end-migration", "vm", "--with"], (state, command)
     assert invariants(pair) == []
 
