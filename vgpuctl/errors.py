@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
@@ -292,6 +293,16 @@ class Interrupted(VgpuctlError):
         self.signal_number = signal_number
         self.changed_nothing = False
         """Whether the step that it stopped knows that it had not begun."""
+
+    @property
+    def stopped_by(self) -> str:
+        """What stopped it, in the words of its user: Ctrl-C, or the signal's name."""
+        if self.signal_number == signal.SIGINT:
+            return "Ctrl-C"
+        try:
+            return signal.Signals(self.signal_number).name
+        except ValueError:
+            return f"signal {self.signal_number}"
 
 
 STATUSES_WORST_FIRST = (5, 1, 3, 6, 2, 4, 75, 7)

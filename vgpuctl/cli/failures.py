@@ -29,7 +29,7 @@ from vgpuctl.value import replace
 MULTILINE_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of complete sentences."""
 
-VERBOSE_FACTS = ("call", "cause", "check", "errno", "libvirt_code", "subject")
+VERBOSE_FACTS = ("call", "cause", "check", "errno", "libvirt_code", "role", "subject", "vm_host", "vm_state")
 """Facts for programs: people see them only with -v."""
 
 DOCTOR_FACT = "doctor"

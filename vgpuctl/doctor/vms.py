@@ -31,7 +31,14 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.gpu import Vgpu
-from vgpuctl.model.hint_commands import recreate_vgpu_command, run_command, start_command, stop_command
+from vgpuctl.model.hint_commands import (
+    end_migration_command,
+    moving_text,
+    recreate_vgpu_command,
+    run_command,
+    start_command,
+    stop_command,
+)
 from vgpuctl.model.numbers import count_text, format_mib, parse_meminfo_mib
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, RecordState, Vm, VmState
@@ -173,10 +180,12 @@ def _check_shared_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
 @_require_vms
 def _check_vm_states(context: CheckContext, snapshot: Snapshot) -> Finding:
     with_devices = [vm for vm in snapshot.vms if vm.record is not None or vm.hostdevs]
-    moving = [vm for vm in with_devices if vm.record is not None and vm.record.migration is not None]
-    if moving:  # a paused one must not run before its other host is asked
-        lines = [f"VM {vm.name} moves from or to another host, or that move was interrupted" for vm in moving]
-        return warn(*shorten(lines), fix=run_command(moving[0]))
+    moves = [(vm, vm.move) for vm in with_devices if vm.move is not None]
+    if moves:  # a paused one must not run before its other host is asked
+        lines = [f"VM {moving_text(vm.name, mark.peer, leaves=mark.leaves)}" for vm, mark in moves]
+        commands = [end_migration_command(vm, mark.peer) for vm, mark in moves[:3]]
+        commands += ["vgpuctl list-vms shows those of the others"] if len(moves) > len(commands) else []
+        return warn(*shorten(lines), fix=f"if no migrate-vm works on them any more: {'; '.join(commands)}")
     unresponsive = [vm for vm in with_devices if vm.state in UNRESPONSIVE_STATES]
     if unresponsive:
         first = unresponsive[0]

@@ -132,7 +132,14 @@ class Batch(Workers[str], Generic[WorkerT, Data]):
         self._confirm(self._local.name)(question, details)
 
     def _is_stopped(self) -> bool:
-        return self.interruption is not None
+        """Return False: the work goes on.
+
+        Raises:
+            Interrupted: a signal came, which the main thread received.
+        """
+        if self.interruption is not None:
+            raise Interrupted(self.interruption.message, signal_number=self.interruption.signal_number)
+        return False
 
     def _stop_wait(self) -> None:
         """End a wait once after the first signal and once after the second, as in the main thread."""

@@ -169,16 +169,25 @@ class MigrationCalls(VmCalls):
         from vgpuctl.operations.plans.migration_end import RUNS_HERE, RUNS_THERE
 
         if (peer is None) is (outcome is None) or outcome not in (None, RUNS_HERE, RUNS_THERE):
-            raise InvalidInput("specify one of: the other host, or where the VM runs")
+            raise InvalidInput("specify one of --with HOST, --runs-here and --runs-there", hint=self._end_hint(name))
         if peer is None:
             return move_between.settle_alone(self, name, str(outcome), confirm=self._confirm, dry_run=dry_run)
         guards.require_writable(self._ports, self._context(dry_run=dry_run))
         settings = self._settings
         other = open_peer(peer, cancelled=settings.cancelled, wait_seconds=settings.wait_seconds)
         try:
-            return move_between.settle_with(self, other.host, name, dry_run=dry_run)
+            return move_between.settle_with(self, other.host, name, confirm=self._confirm, dry_run=dry_run)
         finally:
             other.close()
+
+    def _end_hint(self, name: str) -> str | None:
+        """Return the command that ends a VM's move with the host that its record names; None: it is in no move."""
+        import shlex
+
+        from vgpuctl.model.hint_commands import address_of
+
+        peer = self.show_migration(name).data.peer
+        return None if peer is None else f"vgpuctl end-migration {shlex.quote(name)} --with {address_of(peer)}"
 
 
 def _moved(data: MigratedVmResult, *, dry_run: bool = False) -> Outcome[MigratedVmResult]:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, Failed, NotFound, PartlyApplied, Refused, VgpuctlError
-from vgpuctl.model.hint_commands import address_of
+from vgpuctl.errors import Busy, Failed, Interrupted, LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
+from vgpuctl.model.hint_commands import address_of, command_on
 from vgpuctl.model.migration import SOURCE_ROLES, MigrationRole
 from vgpuctl.model.outcome import Outcome, confirm_everything
 from vgpuctl.model.results.migration import (
@@ -28,7 +28,17 @@ from vgpuctl.model.results.migration import (
 )
 from vgpuctl.model.vm import VmState
 from vgpuctl.operations.arrive import refused_move
-from vgpuctl.operations.plans.migration_end import LETS_GO, RUNS_HERE, RUNS_THERE, MigrationEnd, decide_end
+from vgpuctl.operations.plans.migration_end import (
+    LETS_GO,
+    RUNS_HERE,
+    RUNS_THERE,
+    MigrationEnd,
+    decide_end,
+    has_sent_state,
+    loses_running_state,
+    lost_alone,
+    state_after,
+)
 from vgpuctl.operations.plans.migration_estimate import (
     choose_max_downtime,
     doubt_about_limit,
@@ -238,13 +248,15 @@ def _send(
     return sent, pause
 
 
-def _finish_here(host: MigrationCalls, uuid: str, migration_id: str, seen: str | None = None) -> bool:
+def _finish_here(
+    host: MigrationCalls, uuid: str, migration_id: str, seen: str | None = None, *, dry_run: bool = False
+) -> bool:
     """Have a VM run on a host from now on; return whether something changed.
 
     Raises:
         Busy: it is not there any more. Then nothing of it may be removed from the other host.
     """
-    done = host.finish_migration(uuid, migration_id=migration_id, outcome=RUNS_HERE, seen=seen)
+    done = host.finish_migration(uuid, migration_id=migration_id, outcome=RUNS_HERE, seen=seen, dry_run=dry_run)
     if done.data.outcome != RUNS_HERE:
         raise Busy(
             f"{done.data.host} has nothing any more of the move of {done.data.name}: another program ended it there",
@@ -279,14 +291,16 @@ def _end_after_failure(
     uuid, name, here = plan.offer.uuid, plan.offer.name, plan.offer.host.name
     source, target = source.uninterrupted(), target.uninterrupted()
     try:
-        end = settle(source, target, uuid).outcome
-        if end == MigrationEnd.NONE and not source.show_migration(uuid).data.exists:
-            there = target.show_migration(uuid).data  # it has come, and only what libvirt does not know is left here
-            end = MigrationEnd.TARGET if there.exists else end
-        if end == MigrationEnd.TARGET:
-            return (MigrationReasonResult(here, failure.message, "vgpuctl reconcile-host"),)
+        settled = settle(source, target, uuid)
+        if settled.outcome == MigrationEnd.TARGET:
+            return (_went_on(plan, failure, "nothing to do"),)
+        is_gone = settled.outcome == MigrationEnd.NONE and not source.show_migration(uuid).data.exists
+        if is_gone and target.show_migration(uuid).data.exists:  # only what libvirt does not know is left here
+            return (_went_on(plan, failure, f"{command_on(here, 'reconcile-host')} removes what may be left of it"),)
+        state = settled.state
         if request.offline and plan.is_running:
             source.start_vm(uuid)
+            state = VmState.RUNNING
     except VgpuctlError as error:
         failure.left.append(f"the move is not ended, and {name} may be paused or off: {error.message}")
         again = f"run the same command again, or vgpuctl end-migration {shlex.quote(name)} --with "
@@ -294,7 +308,34 @@ def _end_after_failure(
         raise failure from error
     undone = _undone(failure)
     undone.undone.append(f"{name} is on {here}, as before")
+    _tell_where(undone, plan, state)
     raise undone from failure
+
+
+def _went_on(plan: MovePlan, failure: VgpuctlError, rest: str) -> MigrationReasonResult:
+    """Return what to say of a failure after which the VM was found on the target. `rest`: what is still to be done."""
+    cause, name = _undone(failure), plan.offer.name
+    runs = f"{name} runs there" if plan.is_running else f"{name} is there, and off"
+    if isinstance(cause, Interrupted):
+        what = f"{cause.stopped_by} came too late"
+    else:
+        first, _, _ = cause.message.partition("\n")
+        what = f"the move broke off ({first}), and both hosts were asked since"
+    return MigrationReasonResult(plan.place.host.name, f"{what}: {runs}; {rest}")
+
+
+def _tell_where(error: VgpuctlError, plan: MovePlan, state: str | None) -> None:
+    """Add to the error of a move that has ended on its source where the VM is, and where there is more to read."""
+    name, here, there = plan.offer.name, plan.offer.host.name, plan.place.host.name
+    error.facts |= {"vm_host": here, "vm_state": state}
+    where = f"{name} still runs on {here}" if state == VmState.RUNNING else f"{name} is on {here}, {state}"
+    if isinstance(error, Interrupted):
+        error.message = f"the move was stopped by {error.stopped_by}: {where}"
+    elif "\n" not in error.message:  # lines of reasons say what they are about
+        error.message = f"{error.message}; {where}"
+    if isinstance(error, LibvirtFailed) and error.hint is None:
+        log = shlex.quote(f"/var/log/libvirt/qemu/{name}.log")
+        error.hint = f"on {here} and on {there}: tail -n 30 {log}; journalctl -n 30 -u libvirtd -u virtqemud"
 
 
 def _undone(failure: VgpuctlError) -> VgpuctlError:
@@ -308,36 +349,74 @@ def _undone(failure: VgpuctlError) -> VgpuctlError:
     return Failed(failure.message.removesuffix("; the undo is incomplete"), hint=failure.hint, **failure.facts)
 
 
-def settle(source: MigrationCalls, target: MigrationCalls, name: str) -> EndedMigrationResult:
+def settle(
+    source: MigrationCalls,
+    target: MigrationCalls,
+    name: str,
+    *,
+    confirm: Confirm | None = None,
+    dry_run: bool = False,
+) -> EndedMigrationResult:
     """End a move on both hosts, wherever it was interrupted; where there is none, nothing changes.
 
     The VM runs on the target before anything of it is removed from the source. Where that has it paused, it is off
-    there first, so that it never runs on both. A removal that was interrupted is finished.
+    there first, so that it never runs on both. A removal that was interrupted is finished. `confirm` is asked before
+    its running state, which waits on the target, is given up; without it that is refused.
 
     Raises:
-        Busy: libvirt is moving it now, or it is in a move with a third host. Failed: it runs on both, or on neither
-            and not all of it has come.
+        Busy: libvirt is moving it now, it is in a move with a third host, or nobody may be asked.
+        Failed: it runs on both, or on neither and not all of it has come.
         VgpuctlError: a host does not answer; nothing runs that did not run before.
     """
     here, there = _show_both(source, target, name)
     end = decide_end(here, there)
     uuid, changed = here.uuid or there.uuid, False
-    if end is MigrationEnd.TARGET and here.state == VmState.PAUSED and uuid is not None:
+    goes_on = there if end is MigrationEnd.TARGET or (end is MigrationEnd.NONE and not here.exists) else here
+    state, lost_on = state_after(goes_on), None
+    removed: tuple[str, ...] = ()
+    if loses_running_state(end, here, there):
+        lost_on = there.host
+        if not dry_run:
+            _ask_to_lose(here, there, confirm)
+    if end is MigrationEnd.TARGET and here.state == VmState.PAUSED and uuid is not None and not dry_run:
         done = source.finish_migration(uuid, migration_id=here.id or "", outcome=LETS_GO, seen=here.seen)
-        changed, here = done.changed, source.show_migration(uuid).data
+        changed, removed, here = done.changed, done.steps, source.show_migration(uuid).data
     ends = [(target, there, end is MigrationEnd.TARGET), (source, here, end is MigrationEnd.SOURCE)]
     if end is MigrationEnd.SOURCE:
         ends.reverse()
-    for host, state, stays in ends:
-        if end is MigrationEnd.NONE or uuid is None or (state.id is None and not state.is_removing):
+    for host, known, stays in ends:
+        if end is MigrationEnd.NONE or uuid is None or (known.id is None and not known.is_removing):
             continue
         if stays:
-            changed |= _finish_here(host, uuid, state.id or "", state.seen)
+            changed |= _finish_here(host, uuid, known.id or "", known.seen, dry_run=dry_run)
             continue
-        done = host.finish_migration(uuid, migration_id=state.id or "", outcome=RUNS_THERE, seen=state.seen)
-        changed |= done.changed
+        done = host.finish_migration(
+            uuid, migration_id=known.id or "", outcome=RUNS_THERE, seen=known.seen, dry_run=dry_run
+        )
+        changed, removed = changed or done.changed, (*removed, *done.steps)
     shown = here.name if here.exists else there.name
-    return EndedMigrationResult(shown, uuid, here.host, there.host, end.value, changed)
+    return EndedMigrationResult(
+        shown, uuid, here.host, there.host, end.value, changed, state=state, removed=removed, lost_on=lost_on
+    )
+
+
+def _ask_to_lose(here: MigrationStateResult, there: MigrationStateResult, confirm: Confirm | None) -> None:
+    """Ask before a VM's running state on the target is given up. `here`: its source, where it is off.
+
+    Raises:
+        Busy: nobody may be asked.
+    """
+    name = here.name
+    facts = f"{name} is off on {here.host}; what it had in its memory came to {there.host}, where it waits, paused"
+    if confirm is None:
+        raise Busy(
+            f"{facts}: to end the earlier move loses that",
+            hint=f"vgpuctl end-migration {shlex.quote(name)} --with {address_of(there.host)} asks about that",
+            vm=name,
+        )
+    confirm(
+        f"Give up what {name} has in its memory? {facts}. Then start-vm boots it from its disks on {here.host}.", ()
+    )
 
 
 def _show_both(
@@ -364,10 +443,11 @@ def _show_both(
     ):
         if one.role is None or (one.role in roles and one.peer_machine_id in (None, other.machine_id)):
             continue
-        way = "to" if one.role in SOURCE_ROLES else "from"
+        ends = (one.host, one.peer) if one.role in SOURCE_ROLES else (one.peer, one.host)
+        end = command_on(one.host, f"end-migration {shlex.quote(one.name)} --with {address_of(one.peer or '')}")
         raise Busy(
-            f"{one.name} on {one.host} moves {way} {one.peer}, or that move was interrupted",
-            hint=f"on {one.host}: vgpuctl end-migration {shlex.quote(one.name)} --with {address_of(one.peer or '')}; "
+            f"{one.name} moves from {ends[0]} to {ends[1]}, or that move was interrupted",
+            hint=f"if no migrate-vm works on it any more: {end}; "
             "where that host is gone for good, or was installed again: with --runs-here or --runs-there",
             vm=one.name,
             peer=one.peer,
@@ -376,9 +456,14 @@ def _show_both(
 
 
 def settle_with(
-    this: MigrationCalls, other: MigrationCalls, name: str, *, dry_run: bool = False
+    this: MigrationCalls,
+    other: MigrationCalls,
+    name: str,
+    *,
+    confirm: Confirm = confirm_everything,
+    dry_run: bool = False,
 ) -> Outcome[EndedMigrationResult]:
-    """End a move between this host and another one, whichever of the two is its source.
+    """End a move between this host and another one, whichever of the two is its source. `confirm`: as for `settle`.
 
     Raises:
         NotFound: neither host has such a VM, nor anything of its move.
@@ -390,21 +475,16 @@ def settle_with(
         raise NotFound(f"there is no VM {name} on {here.host} and {there.host}", hint="vgpuctl list-vms", vm=name)
     is_source = here.role in SOURCE_ROLES or (here.role is None and there.role not in SOURCE_ROLES)
     source, target = (this, other) if is_source else (other, this)
-    if not dry_run:
-        settled = settle(source, target, here.uuid or name)
-        return Outcome(settled.changed, settled)
-    states = _show_both(source, target, here.uuid or name)
-    end = decide_end(*states)
-    shown = here.name if here.exists else there.name
-    will_change = end is not MigrationEnd.NONE
-    data = EndedMigrationResult(shown, here.uuid or there.uuid, states[0].host, states[1].host, end.value, will_change)
-    return Outcome(will_change, data, dry_run=True)
+    settled = settle(source, target, here.uuid or name, confirm=confirm, dry_run=dry_run)
+    return Outcome(settled.changed, settled, dry_run=dry_run)
 
 
 def settle_alone(
     this: MigrationCalls, name: str, outcome: str, *, confirm: Confirm, dry_run: bool = False
 ) -> Outcome[EndedMigrationResult]:
     """End a move on this host alone, since its caller knows where the VM runs, and the other host is gone.
+
+    What is not possible here is refused before anybody is asked, and the question says what is lost.
 
     Raises:
         NotFound: there is no move of such a VM here.
@@ -413,18 +493,37 @@ def settle_alone(
     here = this.show_migration(name).data
     if here.id is None:
         raise NotFound(f"no move of {name} was interrupted on this host", hint="vgpuctl list-vms", vm=name)
-    peer = here.peer or "the other host"
-    removed = f"{here.name} is removed from this host{', with its disks' if here.copies_disks else ''}"
-    question = (
-        f"Is {here.name} certainly not running on {peer}? If it is, both write to its disks and destroy them."
-        if outcome == RUNS_HERE
-        else f"Does {peer} certainly have {here.name}? {removed}."
-    )
+    peer, uuid = here.peer or "the other host", here.uuid or name
+    done = this.finish_migration(uuid, migration_id=here.id, outcome=outcome, seen=here.seen, dry_run=True)
     if not dry_run:
-        confirm(question, ())
-    done = this.finish_migration(here.uuid or name, migration_id=here.id, outcome=outcome, dry_run=dry_run)
-    is_source = here.role in SOURCE_ROLES
+        confirm(_question_alone(here, peer, outcome), ())
+        done = this.finish_migration(uuid, migration_id=here.id, outcome=outcome, seen=here.seen)
+    is_source, runs_here = here.role in SOURCE_ROLES, outcome == RUNS_HERE
     hosts = (here.host, peer) if is_source else (peer, here.host)
-    end = MigrationEnd.SOURCE if is_source is (outcome == RUNS_HERE) else MigrationEnd.TARGET
-    data = EndedMigrationResult(here.name, here.uuid, *hosts, end.value, done.changed, asked_both=False, not_asked=peer)
+    data = EndedMigrationResult(
+        here.name,
+        here.uuid,
+        *hosts,
+        (MigrationEnd.SOURCE if is_source is runs_here else MigrationEnd.TARGET).value,
+        done.changed,
+        asked_both=False,
+        not_asked=peer,
+        state=state_after(here) if runs_here else None,
+        removed=() if runs_here else done.steps,
+        lost_on=lost_alone(here, outcome),
+    )
     return Outcome(done.changed, data, done.steps, done.warnings, done.notes, dry_run)
+
+
+def _question_alone(here: MigrationStateResult, peer: str, outcome: str) -> str:
+    """Return what a person has to be sure of who ends a move on one host alone, and what is lost by that."""
+    if outcome == RUNS_THERE:
+        removed = f"{here.name} is removed from this host{', with its disks' if here.copies_disks else ''}"
+        lost = f" It is paused here: what it has in its memory here is lost, unless {peer} has that, too."
+        return f"Does {peer} certainly have {here.name}? {removed}.{lost if here.state == VmState.PAUSED else ''}"
+    sure = f"Is {here.name} certainly not running on {peer}? If it is, both write to its disks and destroy them."
+    if lost_alone(here, outcome) is None:
+        return sure
+    sent = "was sent" if has_sent_state(here) else "may have been sent"
+    lost = f"What it had in its memory {sent} to {peer}, and is lost if you go on: start-vm boots it from its disks."
+    return f"{here.name} is off here. {lost} {sure}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 
-from vgpuctl.model.vm import HostVgpu, RecordState, Vm, VmState
+from vgpuctl.model.vm import HostVgpu, RecordState, Vm, VmRecord, VmState
 
 
 def start_command(vm: Vm) -> str:
@@ -55,6 +55,34 @@ def off_command(vm: Vm) -> str:
 def end_migration_command(vm: Vm, peer: str) -> str:
     """Return the command that ends an interrupted move of a VM between this host and another one."""
     return f"vgpuctl end-migration {_quote_name(vm)} --with {address_of(peer)}"
+
+
+def unfinished_text(name: str, record: VmRecord) -> tuple[str, str]:
+    """Return what is wrong with a VM whose creation or removal did not end, and what reconcile-host does with it."""
+    unless = "if no vgpuctl process works on it any more"
+    if record.state is not RecordState.REMOVING:
+        return f"{name} is unfinished: its record says {record.state}", f"vgpuctl reconcile-host, {unless}"
+    disks = ", disks too" if record.disks else ""
+    hint = f"vgpuctl reconcile-host finishes the deletion{disks}, {unless}"
+    return f"{name} is half deleted: its record says {record.state}", hint
+
+
+def moving_text(name: str, peer: str, *, leaves: bool) -> str:
+    """Return that a VM moves, and which way. One host alone cannot tell whether that still goes on."""
+    way = f"from this host to {peer}" if leaves else f"from {peer} to this host"
+    return f"{name} moves {way}, or that move was interrupted"
+
+
+def end_move_hint(vm: Vm, peer: str) -> str:
+    """Return what to do about a VM that moves."""
+    return f"wait for migrate-vm; if none works on it any more: {end_migration_command(vm, peer)}"
+
+
+def command_on(host: str, command: str) -> str:
+    """Return a command of vgpuctl for a host that is this one or another one."""
+    if host.startswith("sim:"):
+        return f"vgpuctl --host {shlex.quote(host)} {command}"
+    return f"on {host}: vgpuctl {command}"
 
 
 def address_of(host: str) -> str:

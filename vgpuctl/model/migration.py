@@ -44,6 +44,11 @@ class MigrationMark(Value):
     copies_disks: bool = False
     is_offline: bool = False
 
+    @property
+    def leaves(self) -> bool:
+        """Whether the VM moves from this host to the other one."""
+        return self.role in SOURCE_ROLES
+
 
 class MigrationRequest(Value):
     """What libvirt is asked for. The VM is paused on the target when all has come, and its source stays defined.

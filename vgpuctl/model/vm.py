@@ -326,6 +326,11 @@ class Vm(Value):
     render_node: str | None = None
 
     @property
+    def move(self) -> MigrationMark | None:
+        """Its move to or from another host, which goes on or was interrupted."""
+        return None if self.record is None else self.record.migration
+
+    @property
     def mac_addresses(self) -> tuple[str, ...]:
         """The MAC addresses of its network cards."""
         return tuple(nic.mac for nic in self.nics if nic.mac is not None)

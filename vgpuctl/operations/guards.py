@@ -24,7 +24,6 @@ from vgpuctl.errors import (
 from vgpuctl.model import hint_commands
 from vgpuctl.model.caller import Rights
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.migration import SOURCE_ROLES
 from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, RecordState, Vm, VmRecord, VmState
@@ -240,12 +239,8 @@ def refuse_unfinished(vm: Vm, record: VmRecord) -> None:
     """
     refuse_moving(vm, record)
     if record.state is not RecordState.READY:
-        raise Busy(
-            f"{vm.name} is unfinished: its record says {record.state}",
-            hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
-            vm=vm.name,
-            record=str(record.state),
-        )
+        text, hint = hint_commands.unfinished_text(vm.name, record)
+        raise Busy(text, hint=hint, vm=vm.name, record=str(record.state))
 
 
 def refuse_moving(vm: Vm, record: VmRecord) -> None:
@@ -256,10 +251,9 @@ def refuse_moving(vm: Vm, record: VmRecord) -> None:
     """
     if (mark := record.migration) is None:
         return
-    way = "to" if mark.role in SOURCE_ROLES else "from"
     raise Busy(
-        f"{vm.name} moves {way} {mark.peer}, or that move was interrupted",
-        hint=f"wait for it, or: {hint_commands.end_migration_command(vm, mark.peer)}",
+        hint_commands.moving_text(vm.name, mark.peer, leaves=mark.leaves),
+        hint=hint_commands.end_move_hint(vm, mark.peer),
         vm=vm.name,
         peer=mark.peer,
         role=str(mark.role),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import Busy, InUse, InvalidInput, NotFound
+from vgpuctl.model.hint_commands import end_migration_command
 from vgpuctl.model.migration import SOURCE_ROLES, MigrationMark, MigrationRole
 from vgpuctl.model.outcome import Context, Outcome, QueryResult
 from vgpuctl.model.results.migration import FinishedMigrationResult, MigrationStateResult
@@ -66,6 +67,7 @@ def show_migration(host: Host, context: Context, name: str) -> QueryResult[Migra
         is_migrating=domain.state not in STOPPED_STATES and host.hypervisor.is_migrating(domain.uuid),
         is_copy=vm.record is None,
         is_removing=is_removing,
+        is_offline=mark is not None and mark.is_offline,
     )
     return QueryResult(data, snapshot.warnings)
 
@@ -142,7 +144,12 @@ def _stay_plan(vm: Vm, record: VmRecord, mark: MigrationMark) -> Plan:
     """
     has_come = mark.role in (*SOURCE_ROLES, MigrationRole.ARRIVED) or mark.is_offline
     if not has_come and vm.state is not VmState.RUNNING:
-        raise Busy(f"{vm.name} cannot run here: not all of it has come from {mark.peer}", vm=vm.name, role=mark.role)
+        raise Busy(
+            f"{vm.name} cannot run here: not all of it has come from {mark.peer}",
+            hint=end_migration_command(vm, mark.peer),
+            vm=vm.name,
+            role=mark.role,
+        )
     ready = replace(record, state=RecordState.READY, migration=None)
     resume = (ResumeVm(vm.name, vm.uuid),) if vm.state is VmState.PAUSED else ()  # once recorded, nobody would do it
     write = WriteRecord(vm.name, vm.uuid, ready, record, f"record that {vm.name} is a VM of this host")
@@ -161,14 +168,17 @@ def leave_plan(
         Busy: it runs here.
     """
     if vm.state not in (*STOPPED_STATES, VmState.PAUSED):
-        raise Busy(f"{vm.name} is {vm.state} here: nothing of it is removed", vm=vm.name, state=str(vm.state))
+        hint = None if mark is None else f"where it runs, it stays: {end_migration_command(vm, mark.peer)}"
+        text = f"{vm.name} is {vm.state} here: nothing of it is removed"
+        raise Busy(text, hint=hint, vm=vm.name, state=str(vm.state))
     own_disks = record.disks if mark is None or mark.copies_disks else ()
     kept: dict[str, str] = {}
     if mark is not None and mark.role in SOURCE_ROLES and context is not None:
         kept = _disks_to_keep(host, snapshot, vm, replace(record, disks=own_disks))
         own_disks = tuple(d for d in own_disks if d.path not in kept)
         own_disks = tuple(with_bin_entry(host, context, vm, d) for d in own_disks)
-        prepare_bins(host, own_disks)
+        if not context.dry_run:
+            prepare_bins(host, own_disks)
     removed = replace(record, migration=None, disks=own_disks)
     held = replace(removed, vgpus=with_slot(snapshot, vm, removed))
     force_off, vm = _off_steps(vm, record, mark)

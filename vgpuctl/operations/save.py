@@ -17,7 +17,7 @@ from vgpuctl.backends import backend_for
 from vgpuctl.backends.save import find_save_switch, save_steps
 from vgpuctl.backends.versions import programs_too_old_to_move
 from vgpuctl.domain.move_facts import parse_move_facts
-from vgpuctl.errors import HostCannot, Refused
+from vgpuctl.errors import HostCannot, Interrupted, PartlyApplied, Refused, VgpuctlError
 from vgpuctl.makers import maker_of
 from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import Gpu
@@ -72,11 +72,31 @@ def save_vm(host: Host, context: Context, name: str) -> Outcome[VmReport]:
     steps = tuple(step.describe() for step in plan.steps)
     if context.dry_run:
         return Outcome(True, vm_result(snapshot, vm), steps, snapshot.warnings, plan.notes, dry_run=True)
-    with Transaction(host, context) as tx:
-        tx.hold_vm(snapshot, vm, record)
-        tx.carry_out(plan)
+    try:
+        with Transaction(host, context) as tx:
+            tx.hold_vm(snapshot, vm, record)
+            tx.carry_out(plan)
+    except VgpuctlError as error:
+        _explain_saved(host, vm, error)
+        raise
     host.claims.remove_drained_vm(vm.uuid)
     return report_vm(host, vm_result(snapshot, vm), steps, plan.notes)
+
+
+def _explain_saved(host: Host, vm: Vm, error: VgpuctlError) -> None:
+    """Change the error of a save that is complete all the same, so that it says this: nothing is to be undone then."""
+    try:
+        domain = host.hypervisor.find_domain(vm.uuid)
+        is_off = domain is not None and domain.state in STOPPED_STATES
+        if not is_off or not host.hypervisor.leftovers(vm.uuid).managed_save:
+            return
+    except VgpuctlError:
+        return
+    why = f"{error.stopped_by} came too late" if isinstance(error, Interrupted) else error.message
+    error.message = f"{vm.name} is saved, and off: {why.removesuffix('; the undo is incomplete')}"
+    error.hint = f"{hint_commands.start_command(vm)} goes on from its saved memory"
+    error.left = [f"the saved memory of {vm.name}"] if isinstance(error, PartlyApplied) else []
+    error.changed = True
 
 
 def _refuse_unless_running(vm: Vm) -> None:

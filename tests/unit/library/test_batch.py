@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
+from time import sleep
 
 import pytest
 
@@ -39,6 +41,25 @@ def test_a_cancelled_batch_tells_what_is_done_and_what_is_not() -> None:
     assert stopped.value.changed
     assert states().count("stopped") == sum(row.ok for row in rows)
     assert states().count("stopped") == 3 or rows[-1].error.code == "interrupted"
+
+
+def test_one_that_is_stopped_in_its_middle_says_what_stopped_it() -> None:
+    begun = Event()
+
+    def cancelled() -> bool:
+        if begun.is_set():
+            raise Interrupted("stopped by SIGTERM", signal_number=15)
+        return False
+
+    def work(host: vgpuctl.GpuHost, name: str) -> vgpuctl.Outcome[object]:
+        begun.set()
+        while not host._settings.cancelled():
+            sleep(0.01)
+        raise AssertionError("it was stopped by nobody")
+
+    with pytest.raises(Interrupted) as stopped:
+        vgpuctl.open_host("sim:a100-40", cancelled=cancelled).for_each("stop-vm", NAMES, work, parallel=1)
+    assert stopped.value.result.data.targets[0].error.message == "stopped by SIGTERM"
 
 
 def test_what_changed_since_the_confirmation_is_left_alone() -> None:

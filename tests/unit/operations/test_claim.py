@@ -134,7 +134,7 @@ def test_a_gpu_that_others_filled_says_no_room_with_the_numbers(tmp_path):
 
 
 def test_a_vm_that_is_half_made_is_left_to_reconcile(host, vm):
-    with pytest.raises(Busy, match="is unfinished"):
+    with pytest.raises(Busy, match="is half deleted"):
         make(host, replace(vm, record=replace(vm.record, state=RecordState.REMOVING)))
 
 

@@ -18,6 +18,7 @@ from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.errors import Busy, Failed, VgpuctlError
 from vgpuctl.hook.run import prepare
 from vgpuctl.library import GpuHost
+from vgpuctl.library.move_between import settle_alone
 from vgpuctl.model.migration import MigrationRole
 from vgpuctl.model.outcome import CallSettings
 from vgpuctl.model.vm import RecordState, VmState
@@ -91,7 +92,7 @@ def test_every_command_refuses_it_and_says_how_it_ends(left: tuple[str, Pair, Si
             act(host.ports)
         host.ports.operations.end()
         assert raised.value.status == 75, (state, command)
-        words = shlex.split(str(raised.value.hint).partition("or: ")[2])
+        words = shlex.split(str(raised.value.hint).partition("any more: ")[2])
         assert words[:4] == ["vgpuctl", "end-migration", "vm", "--with"], (state, command)
     assert invariants(pair) == []
 
@@ -180,6 +181,33 @@ def test_what_was_decided_is_not_done_when_the_move_has_gone_on(tmp_path: Path) 
         pytest.raises(Busy, match="was leaving running, and is leaving stopped"),
     ):
         library.finish_migration("vm", migration_id=mark, outcome="runs-here", seen="leaving running")
+
+
+@pytest.mark.parametrize("outcome", ["runs-here", "runs-there"])
+def test_what_one_host_alone_cannot_do_is_refused_before_anybody_is_asked(tmp_path: Path, outcome: str) -> None:
+    pair, host = interrupted(tmp_path, "arriving" if outcome == "runs-here" else "leaving, runs")
+
+    def ask(question: str, _: tuple[str, ...]) -> None:
+        raise AssertionError(question)
+
+    library = GpuHost(host.ports, CallSettings())
+    with unchanged(pair.source), unchanged(pair.target), pytest.raises(Busy) as raised:
+        settle_alone(library, "vm", outcome, confirm=ask)
+    peer = library.show_migration("vm").data.peer
+    assert f"vgpuctl end-migration vm --with ssh://{peer}" in str(raised.value.hint).replace(
+        "--with sim:", "--with ssh://sim:"
+    )
+
+
+def test_what_a_person_was_asked_about_is_all_that_is_done(tmp_path: Path) -> None:
+    pair, host = interrupted(tmp_path, "leaving, paused")
+
+    def resume(question: str, _: tuple[str, ...]) -> None:
+        host.sim.hypervisor.resume(pair.uuid)
+
+    with pytest.raises(Busy, match="it was leaving paused, and is leaving running"):
+        settle_alone(GpuHost(host.ports, CallSettings()), "vm", "runs-there", confirm=resume)
+    assert pair.running_on() == [host]
 
 
 def test_one_that_runs_while_the_other_host_has_it_too_is_for_a_person(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_a_delete_detects_a_start_in_progress(tmp_path: Path) -> None:
     with pytest.raises(Busy, match="process 1 works on"):
         delete(ports, "vm")
     assert record_of(host, "vm").state is RecordState.REMOVING, "who starts it reads this and gives up"
-    with pytest.raises(Busy, match="is unfinished"):
+    with pytest.raises(Busy, match="is half deleted"):
         start(host.ports, "vm")
     host.ports.claims.remove(started.carrier, started.vm_uuid)
     delete(host.ports, "vm")

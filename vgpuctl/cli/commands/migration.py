@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from vgpuctl.cli.command import make_command
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Block, Page
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows
+from vgpuctl.model.hint_commands import address_of, command_on
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ def _downtime_lines(data: MigratedVmResult, *, dry_run: bool) -> list[Block]:
         return [f"  it {verb} shut down, and started there"] if data.is_running else []
     if data.paused_ms is not None:
         return [f"  it stood still for {_time(data.paused_ms)}"]
+    if not dry_run:  # something came between, and nobody has measured it
+        return ["  how long it stood still is not known"]
     estimate, limit = data.estimate.downtime_ms, data.max_downtime_ms
     expected = "how long it stands still is not known" if estimate is None else f"stands still for {_time(estimate)}"
     allowed = "" if limit is None else f"; the move is given up if it needs more than {_time(limit)}"
@@ -167,13 +171,33 @@ def _offline_question(rows: Rows, _: Rows) -> str:
 
 
 def _settled(result: Outcome[EndedMigrationResult]) -> Page:
+    """Return where the VM goes on, in which state, what is lost by that, and what goes from the other host."""
     data = result.data
     if data.outcome == "none":
         return Page([f"{data.name}: no move between {data.source} and {data.target} was interrupted"])
-    runs, other = (data.source, data.target) if data.outcome == "source" else (data.target, data.source)
-    verb = "would be" if result.dry_run else "is"
-    rest = f"nothing of the move {verb} left on {other}" if data.asked_both else f"{data.not_asked} was not asked"
-    return Page([f"{data.name} {verb} a VM of {runs}; {rest}"])
+    here, other = (data.source, data.target) if data.outcome == "source" else (data.target, data.source)
+    would = result.dry_run
+    blocks: list[Block] = [_state_line(data, here, dry_run=would)]
+    if data.lost_on is not None:
+        had = "had" if data.asked_both else "may have"
+        blocks.append(f"  what it {had} in its memory on {data.lost_on} {'would be' if would else 'is'} lost")
+    blocks += [f"  on {other}: {step}" for step in data.removed]
+    if not data.asked_both:
+        again = f"vgpuctl end-migration {shlex.quote(data.name)} --with {address_of(data.not_asked or '')}"
+        rest = f"; once it answers, this removes what it has of {data.name}: {again}" if data.state is not None else ""
+        blocks.append(f"  {data.not_asked} was not asked{rest}")
+    elif not data.removed:
+        blocks.append(f"  nothing of the move {'would be' if would else 'is'} left on {other}")
+    return Page(blocks)
+
+
+def _state_line(data: EndedMigrationResult, here: str, *, dry_run: bool) -> str:
+    is_word = "would be" if dry_run else "is"
+    if data.state == "running":
+        return f"{data.name} {'would run' if dry_run else 'runs'} on {here}"
+    if data.state == "stopped":
+        return f"{data.name} {is_word} on {here}, and off: {command_on(here, f'start-vm {shlex.quote(data.name)}')}"
+    return f"{data.name} {is_word} a VM of {here}" + ("" if data.state is None else f", and {data.state}")
 
 
 @make_command(
@@ -204,7 +228,7 @@ def end_migration(
     Where the VM runs, it stays. If it runs on neither, both hosts together say where it goes on; until then it stays
     paused. With --runs-here or --runs-there you say it, because the other host is gone for good: be sure of it.
     """
-    if (peer is not None) + runs_here + runs_there != 1:
+    if (peer is not None) + runs_here + runs_there > 1:
         raise click.UsageError("specify one of --with HOST, --runs-here and --runs-there")
     outcome = "runs-here" if runs_here else "runs-there" if runs_there else None
     return run.call(

@@ -110,17 +110,22 @@ def _vms(data: tuple[VmRowResult, ...]) -> Page:
     adopt = shlex.join(["vgpuctl", "adopt", *names]) if len(names) <= MAX_NAMED else "vgpuctl adopt --all --dry-run"
     lines = [f"{count_text(len(names), 'VM')} could be adopted: {adopt}"] if names else []
     lines += [
-        f"the move of {vm.name} from or to {vm.moves_with} has not ended: {_end_move(vm.name, vm.moves_with)}"
+        f"the move of {vm.name} {_way(vm)} {vm.moves_with} has not ended; {_end_move(vm.name, vm.moves_with)}"
         for vm in data
         if vm.moves_with is not None
     ]
     return Page(stderr_lines=lines)
 
 
+def _way(vm: VmRowResult | VmResult) -> str:
+    return "to" if vm.moves_away else "from"
+
+
 def _end_move(name: str, peer: str) -> str:
     from vgpuctl.model.hint_commands import address_of
 
-    return f"vgpuctl end-migration {shlex.quote(name)} --with {address_of(peer)}"
+    command = f"vgpuctl end-migration {shlex.quote(name)} --with {address_of(peer)}"
+    return f"if no migrate-vm works on it any more: {command}"
 
 
 @make_command(
@@ -153,6 +158,7 @@ _IN_OWN_WORDS = frozenset({
     "network_config", "labels", "vgpus", "disks", "generation", "autostart", "autostart_storage", "start_order",
     "should_run", "planned", "libvirt_autostart", "guest_software", "guest_helper", "helper_report", "desktop",
     "prepared", "stop_reason", "off_after_setup", "render_gpu", "can_move", "why_not_movable", "moves_with",
+    "moves_away",
 })  # fmt: skip
 """The fields that a VM's page has in words of its own, and `generation`, which only programs use. Fields that are in
 neither list come after the first."""
@@ -193,7 +199,7 @@ def _vm(data: VmResult) -> Page:
     items += [("gpu", drawn_line(data.render_gpu))] if data.render_gpu else []
     items += [("movable", f"{_MOVABLE[data.can_move]}: {data.why_not_movable}")] if data.why_not_movable else []
     other = data.moves_with
-    items += [("move", f"from or to {other}, not ended: {_end_move(data.name, other)}")] if other else []
+    items += [("move", f"{_way(data)} {other}, not ended; {_end_move(data.name, other)}")] if other else []
     items += [("disk", disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
 

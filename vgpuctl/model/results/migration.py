@@ -139,7 +139,7 @@ class MigrationStateResult(Value):
 
     `stop_reason`: why it is off, as libvirt says. `id`, `role`, `peer`, `peer_machine_id`: of the move that its record
     names; null: none. `is_migrating`: libvirt sends it to another host now. `is_copy`: its record is that of another
-    host. `is_removing`: it is half removed.
+    host. `is_removing`: it is half removed. `is_offline`: it is off while it moves.
     """
 
     host: str
@@ -157,6 +157,7 @@ class MigrationStateResult(Value):
     is_copy: bool = False
     peer_machine_id: str | None = None
     is_removing: bool = False
+    is_offline: bool = False
 
     @property
     def seen(self) -> str | None:
@@ -190,6 +191,8 @@ class EndedMigrationResult(Value):
     """Where a VM goes on whose move was interrupted: on its `source`, on the `target`, or `none`: there was no move.
 
     `changed`: something was done for that. `asked_both` false: the caller knew it, and `not_asked` is the other host.
+    `state`: of the VM where it goes on, null: that host was not asked. `removed`: what is removed from the other host,
+    step by step. `lost_on`: the host that has its running state, or may have it, which is lost by this; null: none.
     """
 
     name: str
@@ -200,6 +203,9 @@ class EndedMigrationResult(Value):
     changed: bool
     asked_both: bool = True
     not_asked: str | None = None
+    state: str | None = None
+    removed: tuple[str, ...] = ()
+    lost_on: str | None = None
 
 
 class EstimateResult(Value):

@@ -222,7 +222,7 @@ class VmRowResult(Value):
     which QEMU draws for the guest (mode virtio-gpu), or its device node where no GPU has that now; null for other VMs.
     `can_move`: whether it can move to another host while it runs, or be saved, by what is known without asking QEMU;
     `why_not_movable`: why not, or why that is not known. `moves_with`: the other host of a move that goes on or was
-    interrupted; null without one.
+    interrupted; `moves_away`: whether it moves from here to that one, or else from there to here; null without a move.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -253,6 +253,7 @@ class VmRowResult(Value):
     can_move: bool | None
     why_not_movable: str | None
     moves_with: str | None
+    moves_away: bool | None
     vgpus: tuple[VgpuResult, ...]
 
 
@@ -263,7 +264,8 @@ class VmResult(Value):
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
     console. `owner`, `account`, `generation`, `ownership`, `image`, `desktop`, `prepared`, `stop_reason`, `render_gpu`,
-    `can_move`, `why_not_movable`, `moves_with`: as in `VmRowResult`. `off_after_setup`: it shuts down after setup.
+    `can_move`, `why_not_movable`, `moves_with`, `moves_away`: as in `VmRowResult`. `off_after_setup`: it shuts down
+    after setup.
     `cloud_init`, `network_config`: the files that its seed for cloud-init was made from, null without one.
     `guest_sharing`: how the programs of its guest share its GPU, "none" where nothing is set up for that, null without
     a record. `license`: the name of the license that its guest is given, or "none"; whether NVIDIA's driver there has
@@ -322,6 +324,7 @@ class VmResult(Value):
     can_move: bool | None
     why_not_movable: str | None
     moves_with: str | None
+    moves_away: bool | None
     vgpus: tuple[VgpuResult, ...]
     disks: tuple[DiskResult, ...]
 

@@ -30,6 +30,7 @@ from vgpuctl.model.vm import VmState
 RUNS_HERE, RUNS_THERE = "runs-here", "runs-there"
 LETS_GO = "lets-go"
 """It is off here before it runs there, and all of it is still here until that is done."""
+_OFF = (VmState.STOPPED, VmState.CRASHED)
 MIGRATED = "migrated"
 """libvirt's reason for a domain that is off since it was moved (VIR_DOMAIN_SHUTOFF_MIGRATED)."""
 
@@ -71,6 +72,29 @@ def decide_end(source: MigrationStateResult, target: MigrationStateResult) -> Mi
             )
         return MigrationEnd.SOURCE if runs_here else MigrationEnd.TARGET
     return _decide_stopped(name, source, target)
+
+
+def loses_running_state(end: MigrationEnd, source: MigrationStateResult, target: MigrationStateResult) -> bool:
+    """Return whether the target has the VM's running state, paused, and the source, where it goes on, has none."""
+    is_kept = target.exists and target.role == MigrationRole.ARRIVED and target.state == VmState.PAUSED
+    return end is MigrationEnd.SOURCE and is_kept and source.state in _OFF
+
+
+def lost_alone(here: MigrationStateResult, outcome: str) -> str | None:
+    """Return the host whose running state of a VM is lost, or may be, if one host's caller says where it goes on."""
+    if outcome == RUNS_THERE:  # on the source, its caller says that the other host has all of it
+        return here.host if here.state == VmState.PAUSED and here.role == MigrationRole.ARRIVED else None
+    return here.peer if here.state in _OFF and not here.is_offline else None
+
+
+def has_sent_state(here: MigrationStateResult) -> bool:
+    """Return whether it is certain that the other host has got the running state of a VM that is off here."""
+    return here.role == MigrationRole.LEFT or here.stop_reason == MIGRATED
+
+
+def state_after(stays: MigrationStateResult) -> str | None:
+    """Return the state of a VM on the host where it goes on, once its move has ended: what waited, paused, runs."""
+    return VmState.RUNNING.value if stays.id is not None and stays.state == VmState.PAUSED else stays.state
 
 
 def _decide_stopped(name: str, source: MigrationStateResult, target: MigrationStateResult) -> MigrationEnd:
@@ -117,4 +141,4 @@ def _is_half_left(source: MigrationStateResult, target: MigrationStateResult) ->
 
 
 def _runs(state: MigrationStateResult) -> bool:
-    return state.exists and state.state not in (VmState.STOPPED, VmState.PAUSED, VmState.CRASHED)
+    return state.exists and state.state not in (*_OFF, VmState.PAUSED)

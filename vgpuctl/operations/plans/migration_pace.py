@@ -65,7 +65,7 @@ class Pace:
         writing = "" if not writes else f"; its guest writes {format_bytes(writes)} a second"
         seconds = 2 * max(expected or 0, limit_ms or LAST_PASS_MS) / 1000
         return Failed(
-            f"{self._name} was not moved: {why}; {limit} are allowed{writing}; it runs on where it was",
+            f"{self._name} was not moved: {why}; {limit} are allowed{writing}",
             hint=f"run it again with --max-downtime {seconds:.1f}, or when the guest is less busy",
             vm=self._name,
             remaining_bytes=left,

@@ -50,7 +50,9 @@ def find_source_reasons(facts: SourceFacts, *, offline: bool) -> tuple[Migration
     """Return every reason why the VM cannot leave now."""
     texts = list(_record_reasons(facts.vm))
     if facts.vm.record is not None:  # what else a VM has that vgpuctl does not manage is its manager's
-        texts += [*facts.work, *_state_reasons(facts, offline=offline), *_kept_reasons(facts, offline=offline)]
+        is_ready = facts.vm.record.state is RecordState.READY  # else nobody may start it, whatever its state is
+        texts += [*facts.work, *(_state_reasons(facts, offline=offline) if is_ready else ())]
+        texts += _kept_reasons(facts, offline=offline)
         texts += _offline_reasons(facts) if offline else _live_reasons(facts)
     return tuple(MigrationReasonResult(facts.host, what, hint) for what, hint in dict.fromkeys(texts))
 
@@ -89,10 +91,7 @@ def _record_reasons(vm: Vm) -> Texts:
             hint_commands.end_migration_command(vm, record.migration.peer),
         )
     elif record.state is not RecordState.READY:
-        yield (
-            f"{vm.name} is unfinished: its record says {record.state}",
-            "vgpuctl reconcile-host, if no vgpuctl process works on it any more",
-        )
+        yield hint_commands.unfinished_text(vm.name, record)
 
 
 def _state_reasons(facts: SourceFacts, *, offline: bool) -> Texts:

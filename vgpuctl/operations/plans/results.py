@@ -145,7 +145,8 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         render_gpu=snapshot.render_gpu(vm),
         can_move=movability.can,
         why_not_movable=movability.why_not,
-        moves_with=_moves_with(vm),
+        moves_with=None if vm.move is None else vm.move.peer,
+        moves_away=None if vm.move is None else vm.move.leaves,
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -239,10 +240,6 @@ def _should_run(vm: Vm) -> bool | None:
     return vm.record.should_run if vm.record and keeps_last_state(vm.record) else None
 
 
-def _moves_with(vm: Vm) -> str | None:
-    return None if vm.record is None or vm.record.migration is None else vm.record.migration.peer
-
-
 def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmRowResult:
     """Return one VM's result for list-vms. `report`: of the helper in its guest."""
     users = None if report is None else report.users
@@ -273,7 +270,8 @@ def vm_row(snapshot: Snapshot, vm: Vm, report: GuestReport | None = None) -> VmR
         render_gpu=snapshot.render_gpu(vm),
         can_move=movability.can,
         why_not_movable=movability.why_not,
-        moves_with=_moves_with(vm),
+        moves_with=None if vm.move is None else vm.move.peer,
+        moves_away=None if vm.move is None else vm.move.leaves,
         vgpus=_vgpus_of(snapshot, vm),
     )
 

@@ -9,7 +9,15 @@ import pytest
 
 from vgpuctl.errors import Busy, Failed, VgpuctlError
 from vgpuctl.model.results.migration import MigrationStateResult
-from vgpuctl.operations.plans.migration_end import MigrationEnd, decide_end
+from vgpuctl.operations.plans.migration_end import (
+    RUNS_HERE,
+    RUNS_THERE,
+    MigrationEnd,
+    decide_end,
+    loses_running_state,
+    lost_alone,
+    state_after,
+)
 from vgpuctl.value import replace
 
 SOURCE = MigrationStateResult("gpu01", "a" * 32, "vdi-1", "u-1", exists=True)
@@ -114,3 +122,42 @@ def test_a_copy_of_the_record_on_the_target_is_another_vm() -> None:
     assert decide_end(SOURCES["runs"], copy) is MigrationEnd.SOURCE
     with pytest.raises(VgpuctlError, match="not all of it has come"):
         decide_end(SOURCES["gone"], replace(TARGETS["ready"], is_copy=True))
+
+
+def test_a_running_state_is_lost_only_where_the_source_goes_on_from_its_disks() -> None:
+    lost = set()
+    for (here, source), (there, target) in product(SOURCES.items(), TARGETS.items()):
+        try:
+            end = decide_end(source, target)
+        except VgpuctlError:
+            continue
+        if loses_running_state(end, source, target):
+            lost.add((here, there))
+    assert lost == {("off", "arrived"), ("off after a boot", "arrived"), ("off unmarked", "arrived")}
+
+
+@pytest.mark.parametrize(
+    ("here", "outcome", "lost_on"),
+    [
+        (SOURCES["migrated"], RUNS_HERE, "other"),
+        (SOURCES["off"], RUNS_HERE, "other"),
+        (replace(SOURCES["off"], is_offline=True), RUNS_HERE, None),
+        (SOURCES["paused"], RUNS_HERE, None),
+        (SOURCES["migrated"], RUNS_THERE, None),
+        (SOURCES["paused"], RUNS_THERE, None),
+        (TARGETS["arrived"], RUNS_HERE, None),
+        (TARGETS["arrived"], RUNS_THERE, "gpu02"),
+        (TARGETS["coming"], RUNS_THERE, None),
+        (TARGETS["arrived and off"], RUNS_HERE, "other"),
+    ],
+)
+def test_what_is_lost_by_a_decision_of_one_host_alone(
+    here: MigrationStateResult, outcome: str, lost_on: str | None
+) -> None:
+    assert lost_alone(replace(here, peer="other"), outcome) == lost_on
+
+
+def test_only_what_waits_for_the_end_of_a_move_runs_after_it() -> None:
+    assert state_after(TARGETS["arrived"]) == "running"
+    assert state_after(SOURCES["off"]) == "stopped"
+    assert state_after(replace(SOURCE, state="paused")) == "paused", "somebody else paused it"

@@ -13,7 +13,7 @@ from vgpuctl.domain.move_facts import MoveFacts, MovingDisk
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.migration import MigrationMark, MigrationRole
 from vgpuctl.model.port_values import DomainLeftovers
-from vgpuctl.model.vm import HostdevRef, RecordState, Vm, VmState
+from vgpuctl.model.vm import HostdevRef, ManagedDisk, RecordState, Vm, VmState
 from vgpuctl.observe.vgpu_migration import VgpuMigrationFacts
 from vgpuctl.operations.plans.migration_reasons import SourceFacts, find_source_reasons, find_source_warnings
 from vgpuctl.value import replace
@@ -62,7 +62,8 @@ BOTH: dict[str, tuple[Change, str]] = {
     "unreadable": (with_vm(record=None, has_unreadable_record=True), "a record that this vgpuctl cannot read"),
     "attached": (with_record(created_vm=False), "which only attached vGPUs"),
     "adopted": (with_record(created_vm=False, vgpus=(replace(VGPU, adopted=True),)), "which only adopted it"),
-    "unfinished": (with_record(state=RecordState.REMOVING), "is unfinished: its record says removing"),
+    "half created": (with_record(state=RecordState.CREATING), "is unfinished: its record says making"),
+    "half deleted": (with_record(state=RecordState.REMOVING), "is half deleted: its record says removing"),
     "moving": (with_record(state=RecordState.MOVING, migration=MARK), "vdi-001 is already moving to beta"),
     "transient": (with_vm(persistent=False), "vdi-001 is transient: it was undefined while running"),
     "managed save": (leaving(managed_save=True), "vdi-001 is saved (save-vm): only this host can restore it"),
@@ -123,6 +124,24 @@ def test_what_prevents_any_move_is_named_once(name: str, offline: bool) -> None:
     change, text = BOTH[name]
     (named,) = reasons(change, offline=offline)
     assert text in named
+
+
+@pytest.mark.parametrize("state", [VmState.STOPPED, VmState.PAUSED])
+@pytest.mark.parametrize("record", [RecordState.CREATING, RecordState.REMOVING, RecordState.MOVING])
+def test_one_that_nobody_may_start_is_not_called_off(record: RecordState, state: VmState) -> None:
+    mark = MARK if record is RecordState.MOVING else None
+    facts = with_record(state=record, migration=mark)(with_vm(state=state)(FACTS))
+    (reason,) = find_source_reasons(facts, offline=False)
+    assert "start-vm" not in str(reason.hint)
+
+
+def test_whoever_completes_a_deletion_is_told_that_the_disks_go() -> None:
+    disk = ManagedDisk("default", "a.qcow2", "/a.qcow2", 0)
+    cases = [with_record(state=RecordState.REMOVING, disks=disks)(FACTS) for disks in ((disk,), ())]
+    hints = [find_source_reasons(facts, offline=False)[0].hint for facts in cases]
+    rest = ", if no vgpuctl process works on it any more"
+    assert hints[0] == f"vgpuctl reconcile-host finishes the deletion, disks too{rest}"
+    assert hints[1] == f"vgpuctl reconcile-host finishes the deletion{rest}"
 
 
 @pytest.mark.parametrize("name", LIVE)
