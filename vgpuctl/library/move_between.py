@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, Failed, NotFound, PartlyApplied, Refused, VgpuctlError
+from vgpuctl.errors import Busy, Failed, HostCannot, LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
 from vgpuctl.model.hint_commands import address_of
 from vgpuctl.model.migration import SOURCE_ROLES, MigrationRole
 from vgpuctl.model.outcome import Outcome, confirm_everything
@@ -61,6 +61,18 @@ class MoveRequest(Value):
     parallel: int | None = None
     address: str | None = None
     peer: str | None = None
+
+    @property
+    def live_options(self) -> tuple[str, ...]:
+        """The options of it that are for a live move alone."""
+        values = {
+            "--max-downtime": self.max_downtime_ms,
+            "--bandwidth": self.bandwidth_mib_s,
+            "--connections": self.parallel,
+            "--address": self.address,
+            "--insecure-network": self.insecure or None,
+        }
+        return tuple(option for option, value in values.items() if value is not None)
 
 
 class MovePlan(Value):
@@ -120,7 +132,7 @@ def check_move(source: MigrationCalls, target: MigrationCalls, name: str, reques
         Refused: it cannot move, with every reason of both hosts.
         VgpuctlError: as `plan_move`.
     """
-    here, there = _show_both(source, target, name)
+    here, there = _show_both(source, target, name, request.peer)
     if here.role is not None or there.role is not None:
         raise Busy(
             f"an earlier move of {name} from {here.host} to {there.host} has not ended",
@@ -130,11 +142,23 @@ def check_move(source: MigrationCalls, target: MigrationCalls, name: str, reques
         )
     plan = plan_move(source, target, name, request)
     if plan.reasons:
-        raise refused_move(plan.offer.name, plan.reasons)
+        raise _refused(plan, request)
     doubt = doubt_about_limit(plan.estimate, plan.limits_ms[-1]) if plan.limits_ms else None
     cautions = () if doubt is None else (MigrationReasonResult(plan.offer.host.name, doubt),)
     result = plan.result(request)
     return replace(result, cautions=(*result.cautions, *cautions))
+
+
+def _refused(plan: MovePlan, request: MoveRequest) -> Refused:
+    """Return the error with every reason; --offline does not go together with options of a live move."""
+    live, reasons = request.live_options, plan.reasons
+    if live:
+        words = f"use --offline instead of {', '.join(live)}"
+        reasons = tuple(
+            reason if reason.hint is None else replace(reason, hint=reason.hint.replace("add --offline", words))
+            for reason in reasons
+        )
+    return refused_move(plan.offer.name, reasons)
 
 
 def _prepare(
@@ -166,12 +190,12 @@ def move_vm(
         VgpuctlError: why not; it is where it was.
     """
     begin = monotonic()
-    settled = settle(source, target, name)
+    settled = settle(source, target, name, request.peer)
     if settled.outcome == MigrationEnd.TARGET:
         return _already_there(target, settled, round(monotonic() - begin, 1))
     plan = plan_move(source, target, name, request)
     if plan.reasons:
-        raise refused_move(plan.offer.name, plan.reasons)
+        raise _refused(plan, request)
     shuts_down = request.offline and plan.is_running
     confirm(f"Shut down VM {name}, move it to {plan.place.host.name}, and start it there?" if shuts_down else "", ())
     paused_ms: int | None = None
@@ -279,7 +303,7 @@ def _end_after_failure(
     uuid, name, here = plan.offer.uuid, plan.offer.name, plan.offer.host.name
     source, target = source.uninterrupted(), target.uninterrupted()
     try:
-        end = settle(source, target, uuid).outcome
+        end = settle(source, target, uuid, request.peer).outcome
         if end == MigrationEnd.NONE and not source.show_migration(uuid).data.exists:
             there = target.show_migration(uuid).data  # it has come, and only what libvirt does not know is left here
             end = MigrationEnd.TARGET if there.exists else end
@@ -308,18 +332,19 @@ def _undone(failure: VgpuctlError) -> VgpuctlError:
     return Failed(failure.message.removesuffix("; the undo is incomplete"), hint=failure.hint, **failure.facts)
 
 
-def settle(source: MigrationCalls, target: MigrationCalls, name: str) -> EndedMigrationResult:
+def settle(source: MigrationCalls, target: MigrationCalls, name: str, peer: str | None = None) -> EndedMigrationResult:
     """End a move on both hosts, wherever it was interrupted; where there is none, nothing changes.
 
     The VM runs on the target before anything of it is removed from the source. Where that has it paused, it is off
-    there first, so that it never runs on both. A removal that was interrupted is finished.
+    there first, so that it never runs on both. A removal that was interrupted is finished. `peer`: the target's name
+    for errors.
 
     Raises:
         Busy: libvirt is moving it now, or it is in a move with a third host. Failed: it runs on both, or on neither
             and not all of it has come.
         VgpuctlError: a host does not answer; nothing runs that did not run before.
     """
-    here, there = _show_both(source, target, name)
+    here, there = _show_both(source, target, name, peer)
     end = decide_end(here, there)
     uuid, changed = here.uuid or there.uuid, False
     if end is MigrationEnd.TARGET and here.state == VmState.PAUSED and uuid is not None:
@@ -341,7 +366,7 @@ def settle(source: MigrationCalls, target: MigrationCalls, name: str) -> EndedMi
 
 
 def _show_both(
-    source: MigrationCalls, target: MigrationCalls, name: str
+    source: MigrationCalls, target: MigrationCalls, name: str, peer: str | None = None
 ) -> tuple[MigrationStateResult, MigrationStateResult]:
     """Return what both hosts have of a VM.
 
@@ -350,7 +375,13 @@ def _show_both(
         Busy: it is in a move with a third host, or in one the other way: its end is not for these two to decide so.
     """
     here = source.show_migration(name).data
-    there = target.show_migration(here.uuid or name).data
+    try:
+        there = target.show_migration(here.uuid or name).data
+    except (HostCannot, LibvirtFailed) as error:
+        if peer is not None:
+            error.message = f"on {peer}: {error.message}"
+            error.hint = None if error.hint is None else f"on {peer}: {error.hint}"
+        raise
     if here.machine_id == there.machine_id:
         raise Refused(
             f"both hosts have the machine id {here.machine_id}: they are one host, or copies of one image",
