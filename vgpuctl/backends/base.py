@@ -60,11 +60,12 @@ OTHER_LIVE_MOVE = LiveMoveVersions(10_000_000, 8_002_002, (6, 8))
 class Movability(Value):
     """Whether a vGPU's driver reads its state while its VM runs: so it can be saved, or moved to another host alive.
 
-    `can` None: not known. `why_not`: the reason, as a clause; also why it is not known.
+    `can` None: not known. `why_not`: the reason, as a clause; also why it is not known. `fix`: what makes it movable.
     """
 
     can: bool | None = None
     why_not: str | None = None
+    fix: str | None = None
 
 
 class GpuBackend:

@@ -35,7 +35,7 @@ class SriovVfBackend(GpuBackend):
             return Movability(True)
         if driver == "vfio-pci" or not able:
             names = f"; with {' or '.join(able)} it could" if able else ""
-            return Movability(False, f"vfio-pci cannot read the state of a VF{names}")
+            return Movability(False, f"vfio-pci cannot read the state of a VF{names}", maker_of(gpu).movable_vf_hint)
         return Movability(None, f"its VFIO driver is known only while its VM runs; {' or '.join(able)} can")
 
     def assign(

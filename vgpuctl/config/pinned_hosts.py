@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from vgpuctl.config import rules
@@ -48,6 +49,10 @@ def libvirt_uri(value: object) -> str:
     text = rules.as_text(value)
     if not re.fullmatch(LIBVIRT_PATTERN, text, re.ASCII):
         raise ValueError(f"'{text}' is not a URI of libvirt, such as qemu+ssh://HOST/system")
+    if text.startswith(("qemu:///", "qemu+unix:///system")) and "socket=" not in text:
+        raise ValueError(f"'{text}' is this host's own libvirt: name the other host, as in qemu+ssh://HOST/system")
+    if re.fullmatch(r"qemu[^?]*/session(\?.*)?", text):
+        raise ValueError(f"'{text}' is a user's own libvirt: use /system")
     if "no_verify" in text:
         raise ValueError(f"'{text}' does not check who answers: leave no_verify out")
     return text
@@ -56,9 +61,31 @@ def libvirt_uri(value: object) -> str:
 def transfer_address(value: object) -> str:
     """Return the address, perhaps with a port, to which memory and disks are sent."""
     text = rules.as_text(value)
-    if not re.fullmatch(ADDRESS_PATTERN, text, re.ASCII):
+    if _is_ipv6(text):
+        raise ValueError(f"an IPv6 address needs brackets: [{text}]")
+    match = re.fullmatch(ADDRESS_PATTERN, text, re.ASCII)
+    host = "" if match is None else match[1]
+    if match is None or not _is_whole(host):
         raise ValueError(f"'{text}' is not a host's name or address")
     return text
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return isinstance(ip_address(text), IPv6Address)
+    except ValueError:
+        return False
+
+
+def _is_whole(host: str) -> bool:
+    """Return whether a host's name is none, or all of an address: 10.0.0 would be read as 10.0.0.0."""
+    if not re.fullmatch(r"[0-9.]+|\[.*\]", host):
+        return True
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def read_pinned_hosts(given: Mapping[str, Mapping[str, Any]]) -> dict[str, PinnedHost]:

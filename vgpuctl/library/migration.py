@@ -135,8 +135,7 @@ class MigrationCalls(VmCalls):
 
         guards.require_writable(self._ports, self._context(dry_run=dry_run))
         check_address(address, libvirt_uri)
-        settings = self._settings
-        peer = open_peer(to, cancelled=settings.cancelled, wait_seconds=settings.wait_seconds, libvirt_uri=libvirt_uri)
+        peer = open_peer(to, "--to", self._settings, libvirt_uri=libvirt_uri)
         request = move_between.MoveRequest(
             peer.libvirt_uri,
             offline=offline,
@@ -173,8 +172,7 @@ class MigrationCalls(VmCalls):
         if peer is None:
             return move_between.settle_alone(self, name, str(outcome), confirm=self._confirm, dry_run=dry_run)
         guards.require_writable(self._ports, self._context(dry_run=dry_run))
-        settings = self._settings
-        other = open_peer(peer, cancelled=settings.cancelled, wait_seconds=settings.wait_seconds)
+        other = open_peer(peer, "--with", self._settings)
         try:
             return move_between.settle_with(self, other.host, name, confirm=self._confirm, dry_run=dry_run)
         finally:

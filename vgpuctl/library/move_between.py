@@ -14,7 +14,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, Failed, Interrupted, LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
+from vgpuctl.errors import (
+    Busy,
+    Failed,
+    HostCannot,
+    Interrupted,
+    LibvirtFailed,
+    NotFound,
+    PartlyApplied,
+    Refused,
+    VgpuctlError,
+)
 from vgpuctl.model.hint_commands import address_of, command_on
 from vgpuctl.model.migration import SOURCE_ROLES, MigrationRole
 from vgpuctl.model.outcome import Outcome, confirm_everything
@@ -71,6 +81,18 @@ class MoveRequest(Value):
     parallel: int | None = None
     address: str | None = None
     peer: str | None = None
+
+    @property
+    def live_options(self) -> tuple[str, ...]:
+        """The options of it that are for a live move alone."""
+        values = {
+            "--max-downtime": self.max_downtime_ms,
+            "--bandwidth": self.bandwidth_mib_s,
+            "--connections": self.parallel,
+            "--address": self.address,
+            "--insecure-network": self.insecure or None,
+        }
+        return tuple(option for option, value in values.items() if value is not None)
 
 
 class MovePlan(Value):
@@ -130,7 +152,7 @@ def check_move(source: MigrationCalls, target: MigrationCalls, name: str, reques
         Refused: it cannot move, with every reason of both hosts.
         VgpuctlError: as `plan_move`.
     """
-    here, there = _show_both(source, target, name)
+    here, there = _show_both(source, target, name, request.peer)
     if here.role is not None or there.role is not None:
         raise Busy(
             f"an earlier move of {name} from {here.host} to {there.host} has not ended",
@@ -140,11 +162,23 @@ def check_move(source: MigrationCalls, target: MigrationCalls, name: str, reques
         )
     plan = plan_move(source, target, name, request)
     if plan.reasons:
-        raise refused_move(plan.offer.name, plan.reasons)
+        raise _refused(plan, request)
     doubt = doubt_about_limit(plan.estimate, plan.limits_ms[-1]) if plan.limits_ms else None
     cautions = () if doubt is None else (MigrationReasonResult(plan.offer.host.name, doubt),)
     result = plan.result(request)
     return replace(result, cautions=(*result.cautions, *cautions))
+
+
+def _refused(plan: MovePlan, request: MoveRequest) -> Refused:
+    """Return the error with every reason; --offline does not go together with options of a live move."""
+    live, reasons = request.live_options, plan.reasons
+    if live:
+        words = f"use --offline instead of {', '.join(live)}"
+        reasons = tuple(
+            reason if reason.hint is None else replace(reason, hint=reason.hint.replace("add --offline", words))
+            for reason in reasons
+        )
+    return refused_move(plan.offer.name, reasons)
 
 
 def _prepare(
@@ -176,12 +210,12 @@ def move_vm(
         VgpuctlError: why not; it is where it was.
     """
     begin = monotonic()
-    settled = settle(source, target, name)
+    settled = settle(source, target, name, peer=request.peer)
     if settled.outcome == MigrationEnd.TARGET:
         return _already_there(target, settled, round(monotonic() - begin, 1))
     plan = plan_move(source, target, name, request)
     if plan.reasons:
-        raise refused_move(plan.offer.name, plan.reasons)
+        raise _refused(plan, request)
     shuts_down = request.offline and plan.is_running
     confirm(f"Shut down VM {name}, move it to {plan.place.host.name}, and start it there?" if shuts_down else "", ())
     paused_ms: int | None = None
@@ -291,7 +325,7 @@ def _end_after_failure(
     uuid, name, here = plan.offer.uuid, plan.offer.name, plan.offer.host.name
     source, target = source.uninterrupted(), target.uninterrupted()
     try:
-        settled = settle(source, target, uuid)
+        settled = settle(source, target, uuid, peer=request.peer)
         if settled.outcome == MigrationEnd.TARGET:
             return (_went_on(plan, failure, "nothing to do"),)
         is_gone = settled.outcome == MigrationEnd.NONE and not source.show_migration(uuid).data.exists
@@ -354,21 +388,23 @@ def settle(
     target: MigrationCalls,
     name: str,
     *,
+    peer: str | None = None,
     confirm: Confirm | None = None,
     dry_run: bool = False,
 ) -> EndedMigrationResult:
     """End a move on both hosts, wherever it was interrupted; where there is none, nothing changes.
 
     The VM runs on the target before anything of it is removed from the source. Where that has it paused, it is off
-    there first, so that it never runs on both. A removal that was interrupted is finished. `confirm` is asked before
-    its running state, which waits on the target, is given up; without it that is refused.
+    there first, so that it never runs on both. A removal that was interrupted is finished. `peer`: the target's name
+    for errors. `confirm` is asked before its running state, which waits on the target, is given up; without it that is
+    refused.
 
     Raises:
         Busy: libvirt is moving it now, it is in a move with a third host, or nobody may be asked.
         Failed: it runs on both, or on neither and not all of it has come.
         VgpuctlError: a host does not answer; nothing runs that did not run before.
     """
-    here, there = _show_both(source, target, name)
+    here, there = _show_both(source, target, name, peer)
     end = decide_end(here, there)
     uuid, changed = here.uuid or there.uuid, False
     goes_on = there if end is MigrationEnd.TARGET or (end is MigrationEnd.NONE and not here.exists) else here
@@ -420,7 +456,7 @@ def _ask_to_lose(here: MigrationStateResult, there: MigrationStateResult, confir
 
 
 def _show_both(
-    source: MigrationCalls, target: MigrationCalls, name: str
+    source: MigrationCalls, target: MigrationCalls, name: str, peer: str | None = None
 ) -> tuple[MigrationStateResult, MigrationStateResult]:
     """Return what both hosts have of a VM.
 
@@ -429,7 +465,13 @@ def _show_both(
         Busy: it is in a move with a third host, or in one the other way: its end is not for these two to decide so.
     """
     here = source.show_migration(name).data
-    there = target.show_migration(here.uuid or name).data
+    try:
+        there = target.show_migration(here.uuid or name).data
+    except (HostCannot, LibvirtFailed) as error:
+        if peer is not None:
+            error.message = f"on {peer}: {error.message}"
+            error.hint = None if error.hint is None else f"on {peer}: {error.hint}"
+        raise
     if here.machine_id == there.machine_id:
         raise Refused(
             f"both hosts have the machine id {here.machine_id}: they are one host, or copies of one image",

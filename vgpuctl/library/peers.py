@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from typing import Any, Literal, Self
 
-from vgpuctl.config.pinned_hosts import ADDRESS_PATTERN, transfer_address
 from vgpuctl.config.pinned_hosts import libvirt_uri as checked_uri
+from vgpuctl.config.pinned_hosts import transfer_address
 from vgpuctl.errors import InvalidInput, Unreachable, VgpuctlError
 from vgpuctl.library.call import Data, Result, arguments_of
 from vgpuctl.library.migration import MigrationCalls
@@ -21,11 +20,13 @@ from vgpuctl.model import documents
 from vgpuctl.model.outcome import CallSettings, Outcome
 from vgpuctl.model.result_reader import Mismatch, read_result
 from vgpuctl.remote import reply as replies
-from vgpuctl.remote.session import SCHEME, RemoteCommand, RunControl, Session, Target, parse_url
+from vgpuctl.remote.session import SCHEME, RemoteCommand, RunControl, Session, Target, is_range, parse_url
 from vgpuctl.value import Value
 from vgpuctl.version import __version__
 
 SIMULATED = "sim:"
+LOCAL = "local"
+"""This host, for --host."""
 CALL_SECONDS = 600.0
 COMMAND = "migration-call"
 """The command of the other vgpuctl; standard input is a JSON object with the arguments of one call."""
@@ -62,12 +63,10 @@ def check_address(address: str | None, libvirt_uri: str | None) -> None:
             raise InvalidInput(f"{option}: {error}") from error
 
 
-def open_peer(
-    address: str, *, cancelled: Callable[[], bool], wait_seconds: float, libvirt_uri: str | None = None
-) -> Peer:
+def open_peer(address: str, option: str, settings: CallSettings, *, libvirt_uri: str | None = None) -> Peer:
     """Open the other host of a move: `ssh://[user@]HOST[:port]`, or `sim:NAME`.
 
-    `cancelled`: asked while a call is waited for; it returns True, or raises, when the call is to stop.
+    `option`: by which it was given. Of `settings` its calls get how long to wait, and when to stop.
 
     Raises:
         InvalidInput: it is no such address.
@@ -76,20 +75,30 @@ def open_peer(
     if address.startswith(SIMULATED):
         from vgpuctl.library import open_host
 
-        simulated = open_host(address, wait_seconds=wait_seconds, cancelled=cancelled)
+        simulated = open_host(address, wait_seconds=settings.wait_seconds, cancelled=settings.cancelled)
         return Peer(simulated, libvirt_uri or address, simulated.close)
     if not address.startswith(SCHEME):
-        from vgpuctl.sim import SCENARIOS
-
-        meant = f"{SIMULATED}{address}" if address in SCENARIOS else f"{SCHEME}{address}"
-        guess = f"; did you mean {meant}?" if re.fullmatch(ADDRESS_PATTERN, address, re.ASCII) else ""
         raise InvalidInput(
-            f"'{address}' is not the address of a host",
-            hint=f"use ssh://[user@]HOST[:port], or sim:NAME for a simulated one{guess}",
+            f"{option}: '{address}' is not the address of {'another' if address == LOCAL else 'a'} host",
+            hint=f"use ssh://[user@]HOST[:port], or sim:NAME for a simulated one{_guess(address)}",
         )
-    target = parse_url(address)
-    remote = RemoteHost(target, CallSettings(cancelled=cancelled, wait_seconds=wait_seconds))
+    if is_range(address):
+        raise InvalidInput(f"{option} takes one host, and {address} may be several", hint="name one of them")
+    target = parse_url(address, option)
+    remote = RemoteHost(target, CallSettings(cancelled=settings.cancelled, wait_seconds=settings.wait_seconds))
     return Peer(remote, libvirt_uri or f"qemu+ssh://{address.removeprefix(SCHEME).rstrip('/')}/system", remote.close)
+
+
+def _guess(address: str) -> str:
+    """Return a question about an address without its scheme; none about this host, or what is no host's name."""
+    from vgpuctl.sim import SCENARIOS
+
+    meant = f"{SIMULATED}{address}" if address in SCENARIOS else f"{SCHEME}{address.removeprefix('ssh:')}"
+    try:
+        parse_url(meant) if meant.startswith(SCHEME) else None
+    except InvalidInput:
+        return ""
+    return "" if address == LOCAL else f"; did you mean {meant}?"
 
 
 class RemoteHost(MigrationCalls):

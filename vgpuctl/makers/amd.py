@@ -26,7 +26,7 @@ class Amd(Maker):
     max_plain_vfs = gim.MAX_VFS
     usage_tool = "amd-smi"
     movable_vf_drivers = ("amd-vfio-pci",)
-    movable_vf_hint = "modprobe amd-vfio-pci, which AMD ships with newer gim; vgpuctl doctor amd-vfio-pci"
+    movable_vf_hint = "modprobe amd-vfio-pci, which AMD ships with newer gim; then stop and start the VMs"
     breaks_at_reset = ("74a1", "75a3")
 
     def partition_choices(self, device_id: str | None) -> Mapping[int, tuple[tuple[str, str], ...]]:

@@ -69,6 +69,14 @@ def format_bytes(size: int) -> str:
     return format_mib(size >> 20) if size >> 20 or not size else f"{-(-size // 1024)} KiB"
 
 
+def format_milliseconds(milliseconds: int) -> str:
+    """Return a duration for people: 0.6 s, 17 min."""
+    seconds = milliseconds / 1000
+    if seconds < 0.1:
+        return f"{seconds:g} s"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
 def format_utc(seconds: int) -> str:
     """Return a time, in seconds since 1970, as results show it."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

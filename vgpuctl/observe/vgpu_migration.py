@@ -37,7 +37,8 @@ class VgpuMigrationFacts(Value):
 
     `can_migrate`: its driver can stop it, read its state and write that on another host. `why_not`: why it cannot.
     `state_bytes`: how much its device has to send now. `read_bytes_per_second`: how fast its driver reads that.
-    `metadata`: NVML's description of the vGPU, base64, which that of the other host compares with its GPUs.
+    `metadata`: NVML's description of the vGPU, base64, which that of the other host compares with its GPUs. `fix`: what
+    on this host makes it movable.
     """
 
     can_migrate: bool | None = None
@@ -45,6 +46,7 @@ class VgpuMigrationFacts(Value):
     state_bytes: int | None = None
     read_bytes_per_second: int | None = None
     metadata: str | None = None
+    fix: str | None = None
 
 
 def read_vgpu_migration(host: Host, snapshot: Snapshot, vm: Vm) -> Mapping[str, VgpuMigrationFacts]:
@@ -59,10 +61,11 @@ def read_vgpu_migration(host: Host, snapshot: Snapshot, vm: Vm) -> Mapping[str, 
             by_gpu[vgpu.gpu] = host.nvml.migration(vgpu.gpu) or NvmlMigration()
         of_gpu = by_gpu[vgpu.gpu]
         movable = _pick(of_gpu, vgpu, vm, taken)
-        can, why_not = _find_movability(host, snapshot.gpu(vgpu.gpu), vgpu, vm)
+        known = _find_movability(host, snapshot.gpu(vgpu.gpu), vgpu, vm)
         facts[vgpu.carrier] = VgpuMigrationFacts(
-            can_migrate=can,
-            why_not=why_not,
+            can_migrate=known.can,
+            why_not=known.why_not,
+            fix=known.fix,
             state_bytes=None if movable is None else movable.state_bytes,
             read_bytes_per_second=None if movable is None else _bytes_per_second(of_gpu.read_mb_per_second),
             metadata=None if movable is None else movable.metadata,
@@ -82,15 +85,16 @@ def params_of(vm: Vm, carrier: str) -> str:
     return next((v.params for v in vgpus if v.carrier == carrier), "")
 
 
-def _find_movability(host: Host, gpu: Gpu | None, vgpu: Vgpu, vm: Vm) -> tuple[bool | None, str | None]:
+def _find_movability(host: Host, gpu: Gpu | None, vgpu: Vgpu, vm: Vm) -> Movability:
     params = params_of(vm, vgpu.carrier)
     known = Movability() if gpu is None else backend_for(vgpu.backend).movability(gpu, vgpu.function, params)
     features = _read_features(host, vgpu.carrier)
     if features is None or (known.can is False and params):
-        return known.can, known.why_not
+        return known
     if _STOP_COPY in features:
-        return True, None
-    return False, known.why_not or f"its driver cannot be asked for its state ({VFIO_DEBUG}/{vgpu.carrier})"
+        return Movability(True)
+    why_not = known.why_not or f"its driver cannot be asked for its state ({VFIO_DEBUG}/{vgpu.carrier})"
+    return Movability(False, why_not, known.fix)
 
 
 def _read_features(host: Host, carrier: str) -> frozenset[str] | None:

@@ -8,14 +8,14 @@ no command and no hook starts or changes such a VM. Whether it came is for `fini
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.record import record_to_xml
-from vgpuctl.errors import Busy, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
+from vgpuctl.errors import Busy, HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
 from vgpuctl.model.hint_commands import end_migration_command
 from vgpuctl.model.migration import MigrationMark, MigrationRole
 from vgpuctl.model.outcome import Context, Outcome
@@ -40,13 +40,13 @@ from vgpuctl.operations.plans.choose import choose_vgpus, make_steps
 from vgpuctl.operations.plans.facts import DEFAULT_POOL, DEFAULT_POOL_PATH
 from vgpuctl.operations.plans.migration_checks import find_target_reasons
 from vgpuctl.operations.plans.migration_disk_checks import is_made_with_pool
-from vgpuctl.operations.plans.migration_vgpu_checks import find_fit_gpus, lacks_gpu
+from vgpuctl.operations.plans.migration_vgpu_checks import find_fit_gpus, gpu_refusals, lacks_gpu, no_place_reason
 from vgpuctl.operations.plans.reserve import request_from_record, with_identity
 from vgpuctl.operations.steps.migration import CopySeed, DefineArriving
 from vgpuctl.operations.steps.storage import CreatePool, CreateVolume
 from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.ports.step import Plan, Step
-from vgpuctl.value import Value, replace
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -89,7 +89,8 @@ class ArrivingVm(Value):
     """A VM that comes here, planned; it can be made by a transaction.
 
     `host`: the name of this host. `fit_gpus`: those that take its vGPUs; `lacks_gpu`: one of them has none, which
-    `reasons` says. `reasons`, `warnings`: what this host has against it.
+    `reasons` says; `refusals`: why GPUs with their profiles do not take them, by address. `reasons`, `warnings`: what
+    this host has against it.
     """
 
     seen: Snapshot
@@ -100,6 +101,7 @@ class ArrivingVm(Value):
     host: str = "this host"
     fit_gpus: frozenset[str] = frozenset()
     lacks_gpu: bool = False
+    refusals: Mapping[str, str] = EMPTY_MAPPING
     reasons: Reasons = ()
     warnings: Reasons = ()
 
@@ -254,6 +256,7 @@ def _with_checks(host: Host, arriving: ArrivingVm) -> ArrivingVm:
         host=facts.host.name,
         fit_gpus=find_fit_gpus(arrival.offer, facts, offline=arrival.offline),
         lacks_gpu=lacks_gpu(arrival.offer, facts, offline=arrival.offline),
+        refusals=gpu_refusals(arrival.offer, facts, offline=arrival.offline),
         reasons=reasons,
         warnings=warnings,
     )
@@ -264,18 +267,24 @@ def _no_place(
 ) -> MigrationPlaceResult:
     """Return what a dry run says of a VM for which there is no place: that, beside every other reason."""
     place = _place(host, seen, arrival, None, ())
-    reasons = checked[0].reasons if checked else ()
-    is_named = bool(checked) and checked[0].lacks_gpu and isinstance(error, (NotFound, NoCapacity, Refused))
-    hint = None if error.hint is None else f"on {place.host.name}: {error.hint}"
-    own = () if is_named else (MigrationReasonResult(place.host.name, error.message, hint),)
-    return replace(place, reasons=(*reasons, *own), warnings=checked[0].warnings if checked else ())
+    if not checked:
+        return replace(place, reasons=(no_place_reason(arrival.offer, place.host.name, error),))
+    arriving = checked[0]
+    place = replace(place, reasons=arriving.reasons, warnings=arriving.warnings)
+    is_named = arriving.lacks_gpu and isinstance(error, (NotFound, NoCapacity, Refused, HostCannot))
+    if is_named or any(reason.what == error.message for reason in arriving.reasons):
+        return place
+    hidden = {gpu.address for gpu in arriving.seen.gpus} - arriving.fit_gpus
+    own = no_place_reason(arrival.offer, place.host.name, error, arriving.refusals, hidden)
+    return replace(place, reasons=(*arriving.reasons, own))
 
 
 def refused_move(name: str, reasons: Sequence[MigrationReasonResult]) -> Refused:
     """Return the error for a VM that cannot move: a line for every reason, and one for what helps against it."""
     lines = [f"{name} cannot move:"]
     for reason in dict.fromkeys(reasons):
-        lines += [f"{reason.host}: {reason.what}", *(() if reason.hint is None else (f"  fix: {reason.hint}",))]
+        what = reason.what.replace("\n", "\n  ")
+        lines += [f"{reason.host}: {what}", *(() if reason.hint is None else (f"  fix: {reason.hint}",))]
     facts = [{"host": one.host, "what": one.what, "hint": one.hint} for one in reasons]
     return Refused("\n".join(lines), vm=name, against=facts)
 

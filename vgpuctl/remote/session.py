@@ -62,20 +62,20 @@ def expand_range(text: str) -> tuple[str, ...]:
         raise InvalidInput(f"--host {exc.message}", hint=hint) from exc
 
 
-def parse_url(text: str) -> Target:
-    """Return the host of an address.
+def parse_url(text: str, option: str = "--host") -> Target:
+    """Return the host of an address. `option`: where it was given.
 
     Raises:
         InvalidInput: it is not such an address.
     """
     match = _URL.fullmatch(text)
     if match is None:
-        raise InvalidInput(f"--host {text} is not the address of a host", hint="use ssh://[user@]HOST[:port]")
+        raise InvalidInput(f"{option} {text} is not the address of a host", hint="use ssh://[user@]HOST[:port]")
     port = None if match["port"] is None else int(match["port"])
     target = Target(text.removeprefix(SCHEME).rstrip("/"), match["v6"] or match["host"], port, match["user"])
     problem = find_invalid_part(target)
     if problem:
-        raise InvalidInput(f"--host {text}: {problem}", hint="use ssh://[user@]HOST[:port]")
+        raise InvalidInput(f"{option} {text}: {problem}", hint="use ssh://[user@]HOST[:port]")
     return target
 
 

@@ -72,10 +72,40 @@ def test_a_dry_run_says_where_it_goes_and_how_long_it_stands_still(sim: Run, tar
     assert (ran.status, ran.out.splitlines()[0]) == (0, "vdi-1 would move from sim:a100-40 to sim:mixed alive")
     assert "; the move is given up if it needs more than " in ran.out
     assert "--max-downtime allows" not in ran.err
+    assert "\n    A100-4C on 0000:3b:00.4 of sim:a100-40: " in ran.out
     short = sim(f"migrate-vm {vm} --to sim:mixed {SEND} --max-downtime 0.01 --dry-run").err
-    assert "and --max-downtime allows 0.01 s: the move may be given up after minutes" in short
+    assert "about 0.6 s, and --max-downtime allows 0.01 s: use --max-downtime 1.2, or the move may be given up" in short
     assert state(sim(f"show-vm {vm} --json")) == ("running", "ready")
     assert target(f"show-vm {vm}").status == 2
+
+
+def test_a_whole_gpu_and_its_audio_are_one_line_and_one_reason(sim: Run, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text((SCENARIO_DIRECTORY / "mixed.yaml").read_text())
+    source = partial(sim, host="mixed")
+    assert source(f"create-vm pt-1 --mode passthrough --gpu 0000:d8:00.0 --image {IMAGE}").status == 0
+    ran = source(f"migrate-vm pt-1 --to sim:{other} --offline --copy-storage --dry-run")
+    assert (
+        "\n  GPU 0000:d8:00.0 with 0000:d8:00.1 -> GPU 0000:d8:00.0 with 0000:d8:00.1 there\n  copied: vda\n" in ran.out
+    ), ran.err
+    refused = source(f"migrate-vm pt-1 --to sim:{other} {SEND} --max-downtime 3 --dry-run").err.splitlines()
+    assert refused[1:] == [
+        "  sim:mixed: the GPU on 0000:d8:00.0 with 0000:d8:00.1 cannot move while the VM runs: no driver can read the "
+        "state of a whole GPU",
+        "    fix: use --offline instead of --max-downtime, --insecure-network",
+    ]
+
+
+@pytest.mark.parametrize("dry", ["", "--dry-run"])
+def test_a_libvirt_that_does_not_answer_on_the_other_host_is_named_with_it(
+    sim: Run, vm: str, tmp_path: Path, dry: str
+) -> None:
+    other = tmp_path / "other.yaml"
+    text = (SCENARIO_DIRECTORY / "a100-40.yaml").read_text()
+    other.write_text(text.replace('qemu: "8.2.2"', 'qemu: "8.2.2", running: false'))
+    first, *_, hint = sim(f"migrate-vm {vm} --to sim:{other} {SEND} {dry}").err.splitlines()
+    assert first.startswith(f"vgpuctl: on sim:{other}: libvirt does not answer at qemu:///system: ")
+    assert hint.startswith(f"  hint: on sim:{other}: systemctl start libvirtd")
 
 
 def test_offline_asks_before_it_shuts_down_and_moves_one_that_is_off_without_a_question(
@@ -121,8 +151,22 @@ def test_the_other_libvirt_and_the_address_can_be_named(sim: Run, target: Run, v
     [
         ("migrate-vm vdi-1 --to gpu02", "'gpu02' is not the address of a host"),
         ("migrate-vm vdi-1 --to gpu02", "did you mean ssh://gpu02?"),
-        ("migrate-vm vdi-1 --to sim:mixed --offline --insecure-network", "--offline sends no memory"),
-        ("migrate-vm vdi-1 --to ssh://gpu02:0", "0 is not a port"),
+        ("migrate-vm vdi-1 --to root@gpu02", "did you mean ssh://root@gpu02?"),
+        ("migrate-vm vdi-1 --to ssh:gpu02", "did you mean ssh://gpu02?"),
+        ("migrate-vm vdi-1 --to local", "--to: 'local' is not the address of another host"),
+        ("migrate-vm vdi-1 --to sim:mixed --offline --insecure-network", "by SSH: omit --insecure-network   [usage]"),
+        (
+            "migrate-vm vdi-1 --to sim:mixed --offline --bandwidth 9 --address a",
+            "omit --bandwidth, --address   [usage]",
+        ),
+        ("migrate-vm vdi-1 --to ssh://gpu02:0", "--to ssh://gpu02:0: 0 is not a port"),
+        ("migrate-vm vdi-1 --to ssh://gpu02:abc", "--to ssh://gpu02:abc is not the address of a host"),
+        ("migrate-vm vdi-1 --to 'ssh://gpu{01..03}'", "--to takes one host, and ssh://gpu{01..03} may be several"),
+        ("end-migration vdi-1 --with ssh://gpu02:0", "--with ssh://gpu02:0: 0 is not a port"),
+        ("migrate-vm vdi-1 --to sim:mixed --address fe80::1", "an IPv6 address needs brackets: [fe80::1]"),
+        ("migrate-vm vdi-1 --to sim:mixed --address 10.0.0", "'10.0.0' is not a host's name or address"),
+        ("migrate-vm vdi-1 --to sim:mixed --libvirt-uri qemu:///system", "this host's own libvirt: name the other"),
+        ("migrate-vm vdi-1 --to sim:mixed --libvirt-uri qemu+ssh://h/session", "is a user's own libvirt: use /system"),
         ("migrate-vm vdi-1", "--to is missing"),
         ("migrate-vm vdi-1 --to sim:mixed --max-downtime 0", "0.001<=x<=86400"),
         ("migrate-vm vdi-1 --to sim:a100-40", "they are one host"),

@@ -132,6 +132,14 @@ def test_every_value_has_the_path_of_its_key() -> None:
             "does not check who answers: leave no_verify out",
         ),
         (
+            f"allow: {{migrate_to: {{g: {{host_key: '{KEY}', address: '2001:db8::2'}}}}}}",
+            "an IPv6 address needs brackets: [2001:db8::2]",
+        ),
+        (
+            f"allow: {{migrate_to: {{g: {{host_key: '{KEY}', libvirt: 'qemu:///system'}}}}}}",
+            "'qemu:///system' is this host's own libvirt",
+        ),
+        (
             f"allow: {{migrate_to: {{g: {{host_key: '{KEY}', address: 'a b'}}}}}}",
             "'a b' is not a host's name or address",
         ),

@@ -17,6 +17,7 @@ from vgpuctl.model.numbers import (
     count_text,
     format_bytes,
     format_mib,
+    format_milliseconds,
     format_size,
     parse_disk_size,
     parse_integer,
@@ -52,6 +53,14 @@ def test_a_number_is_one_or_it_is_unknown(text, number):
 )  # fmt: skip
 def test_bytes(size, text):
     assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(1, "0.001 s"), (99, "0.099 s"), (100, "0.1 s"), (569, "0.6 s"), (119_000, "119.0 s"), (1_024_000, "17 min")],
+)
+def test_durations(milliseconds, text):
+    assert format_milliseconds(milliseconds) == text
 
 
 @given(st.integers(0, 1 << 40))

@@ -110,6 +110,7 @@ def test_a_vf_moves_with_the_drivers_own_vfio_driver(tmp_path, can):
         False,
         "vfio-pci cannot read the state of a VF; with xe-vfio-pci it could",
     )
+    assert str(fact.fix).startswith("modprobe xe-vfio-pci")
     (fact,) = facts(host, debugfs(host, {"state": "RUNNING\n"} if can else {}))
     assert fact.can_migrate is can
 

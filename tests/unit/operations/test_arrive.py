@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import SimulatedHost, context, create, open_sim_host, request
+from tests.meanwhile import with_calls
 from vgpuctl.errors import InvalidInput, Refused
 from vgpuctl.library import GpuHost
 from vgpuctl.library.move_between import MoveRequest, check_move, move_vm
 from vgpuctl.model.outcome import CallSettings
+from vgpuctl.model.port_values import EccState
 from vgpuctl.model.results.migration import MigrationOfferResult
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.migration_offer import offer_vm
@@ -38,13 +40,21 @@ def reasons(source: SimulatedHost, target: SimulatedHost, *, offline: bool = Tru
     return [(one["host"], one["what"]) for one in raised.value.facts["against"]]
 
 
-@pytest.mark.parametrize("scenario", ["mixed", "empty", "a100-40"])
+MIXED = (
+    ", but 1 × NVIDIA A16, 1 × NVIDIA A100-PCIE-40GB, 1 × Tesla T4, 1 × Intel Data Center GPU Flex 170, "
+    "1 × AMD Radeon PRO V710, 1 × NVIDIA GeForce RTX 4090, 1 × mtty"
+)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "instead"), [("mixed", MIXED), ("empty", ""), ("a100-40", ", but 1 × NVIDIA A100-PCIE-40GB")]
+)
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_a_whole_gpu_never_becomes_one_of_another_model(tmp_path: Path, scenario: str, gpus: int) -> None:
+def test_a_whole_gpu_never_becomes_one_of_another_model(tmp_path: Path, scenario: str, instead: str, gpus: int) -> None:
     source = whole_gpu_vm(tmp_path / "a", gpus=gpus)
     target = open_sim_host(tmp_path / "b", scenario)
     model = observe(source.ports, ReadScope(models=True)).gpus[0].model
-    assert reasons(source, target) == [(f"sim:{scenario}", f"it has no {model} to pass through")]
+    assert reasons(source, target) == [(f"sim:{scenario}", f"it has no {model} to pass through{instead}")]
 
 
 def test_a_whole_gpu_becomes_one_of_its_model_in_whatever_mode(tmp_path: Path) -> None:
@@ -78,6 +88,139 @@ def test_a_plain_vf_goes_to_a_gpu_of_its_model_alone(tmp_path: Path) -> None:
     assert vm is not None
     assert vm.record is not None
     assert {v.gpu for v in vm.record.vgpus} == {"0000:af:00.0"}
+
+
+def why_no_room(source: SimulatedHost, target: SimulatedHost) -> tuple[str, str | None]:
+    """Return the only reason why the VM does not come, without its common beginning, and what helps."""
+    with pytest.raises(Refused) as raised:
+        check_move(calls(source), calls(target), "vm", to(target, offline=False))
+    (reason,) = raised.value.facts["against"]
+    assert reason["host"] == target.ports.name
+    return reason["what"].removeprefix("no room for A100-4C on 0000:3b:00.0: "), reason["hint"]
+
+
+def write_host_file(host: SimulatedHost, gpu: str) -> None:
+    path = host.directory / "state/etc/vgpuctl/host.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"version: 1\ngpus: {{'0000:3b:00.0': {{{gpu}}}}}\n")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "why", "has_command"),
+    [
+        ("cordoned: true", "it is cordoned; vgpuctl uncordon 0000:3b:00.0 allows new vGPUs", True),
+        ("reserved_for: [cad-*]", "host.yaml reserves it for VMs named cad-*", False),
+        ("profiles: [A100-8C]", "host.yaml allows only A100-8C on it (gpus: profiles:)", False),
+        ("mode: unmanaged", "host.yaml excludes it from vgpuctl (mode: unmanaged)", False),
+        (
+            "mode: passthrough",
+            "host.yaml reserves it for mode passthrough; vgpuctl set-mode 0000:3b:00.0 vgpu changes that",
+            True,
+        ),
+    ],
+)
+def test_why_a_gpu_takes_no_vgpu_is_said_as_for_a_new_vm(tmp_path: Path, gpu: str, why: str, has_command: bool) -> None:
+    source, target = open_sim_host(tmp_path / "a", "a100-40"), open_sim_host(tmp_path / "b", "a100-40")
+    create(source.ports, request("A100-4C", name="vm"))
+    write_host_file(target, gpu)
+    hint = None if has_command else "on sim:a100-40: vgpuctl explain A100-4C"
+    assert why_no_room(source, target) == (why, hint)
+
+
+@pytest.mark.parametrize(
+    ("profile", "count", "why"),
+    [
+        ("A100-4C", 10, "10 of 10 in use (the maximum for this type): vm-0, vm-1 … vm-9 (10)"),
+        ("A100-8C", 1, "it has 1 of another size: A100-8C (8 GiB), held by vm-0"),
+    ],
+)
+def test_who_has_the_room_is_said(tmp_path: Path, profile: str, count: int, why: str) -> None:
+    source, target = open_sim_host(tmp_path / "a", "a100-40"), open_sim_host(tmp_path / "b", "a100-40")
+    create(source.ports, request("A100-4C", name="vm"))
+    for number in range(count):
+        create(target.ports, request(profile, name=f"vm-{number}"), start=False)
+    assert why_no_room(source, target) == (why, "on sim:a100-40: vgpuctl explain A100-4C")
+
+
+def test_an_option_of_its_creation_is_named_as_that(tmp_path: Path) -> None:
+    source, target = open_sim_host(tmp_path / "a", "a100-40"), open_sim_host(tmp_path / "b", "a100-40")
+    create(source.ports, request("A100-4C", name="vm", spread_group="g"))
+    create(target.ports, request("A100-4C", name="other", spread_group="g"))
+    assert why_no_room(source, target) == (
+        "vm was created with --spread-group g: it has other of the group; room for 9",
+        "on sim:a100-40: vgpuctl show-gpu 0000:3b:00.0",
+    )
+    create(source.ports, request("A100-4C", name="vm2", scheduler="best_effort"))
+    calls(target).delete_vm("other")
+    calls(target).set_scheduler("0000:3b:00.0", "fixed_share")
+    with pytest.raises(Refused) as raised:
+        check_move(calls(source), calls(target), "vm2", to(target, offline=False))
+    assert str(raised.value).endswith(
+        "0000:3b:00.0: vm2 was created with --scheduler best_effort: its scheduler is fixed_share; room for 10\n"
+        "  fix: on sim:a100-40: vgpuctl set-scheduler 0000:3b:00.0 --policy best_effort"
+    )
+
+
+def test_each_of_several_gpus_has_its_reason_in_a_line(tmp_path: Path) -> None:
+    source, target = open_sim_host(tmp_path / "a", "h100-mig"), open_sim_host(tmp_path / "b", "h100-mig")
+    create(source.ports, request("H100-1-10C", name="vm"))
+    for number in range(2):
+        create(target.ports, request("H100-1-10C", name=f"vm-{number}"))
+    with pytest.raises(Refused) as raised:
+        check_move(calls(source), calls(target), "vm", to(target, offline=False))
+    assert str(raised.value) == (
+        "vm cannot move:\n"
+        "sim:h100-mig: no room for H100-1-10C:\n"
+        "  0000:3b:00.0: all 2 GPU instances 1g.10gb are in use: vm-0, vm-1\n"
+        "  0000:3f:00.0: MIG is off, and H100-1-10C needs a GPU instance: "
+        "vgpuctl set-mig 0000:3f:00.0 --for H100-1-10C:1"
+    )
+
+
+def test_a_gpu_with_room_that_does_not_take_it_is_named_beside_a_full_one(tmp_path: Path) -> None:
+    source, target = open_sim_host(tmp_path / "a", "l40s-x4"), open_sim_host(tmp_path / "b", "l40s-x4")
+    create(source.ports, request("L40S-48Q", name="vm"))
+    first, *others = [gpu.address for gpu in observe(target.ports, ReadScope()).gpus]
+    for number, gpu in enumerate(others):
+        create(target.ports, request("L40S-48Q", name=f"vm-{number}", gpu=(gpu,)))
+    ecc = with_calls(target.ports, "nvml", ecc=lambda gpu: EccState(gpu != first, gpu != first))
+    here = with_calls(source.ports, "nvml", ecc=lambda gpu: EccState(True, True))
+    with pytest.raises(Refused, match=f"\n  {first}: its ECC is off, and on on sim:l40s-x4"):
+        check_move(GpuHost(here, CallSettings()), GpuHost(ecc, CallSettings()), "vm", to(target, offline=False))
+
+
+def test_a_file_with_problems_is_named_once_with_its_lines_indented(tmp_path: Path) -> None:
+    source, target = open_sim_host(tmp_path / "a", "a100-40"), open_sim_host(tmp_path / "b", "a100-40")
+    create(source.ports, request("A100-4C", name="vm"))
+    write_host_file(target, "mode: foo, x: 1")
+    with pytest.raises(Refused) as raised:
+        check_move(calls(source), calls(target), "vm", to(target, offline=False))
+    _, first, *more, fix = str(raised.value).splitlines()
+    assert first.startswith("sim:a100-40: /etc/vgpuctl/host.yaml cannot be used: ")
+    assert [line[:25] for line in more] == ["  /etc/vgpuctl/host.yaml:"] * 2
+    assert fix == "  fix: on sim:a100-40: correct or remove /etc/vgpuctl/host.yaml"
+
+
+def test_vfs_that_are_off_are_the_only_reason(tmp_path: Path) -> None:
+    source, target = open_sim_host(tmp_path / "a", "a16"), open_sim_host(tmp_path / "b", "mixed")
+    create(source.ports, request("A16-4Q", name="vm"))
+    with pytest.raises(Refused) as raised:
+        check_move(calls(source), calls(target), "vm", to(target, offline=False))
+    assert [(one["what"], one["hint"]) for one in raised.value.facts["against"]] == [
+        (
+            "the VFs of 0000:17:00.0 (NVIDIA A16) are off: 0 of 16 enabled, and it may offer A16-4Q once they are on",
+            "on sim:mixed: vgpuctl set-mode 0000:17:00.0 vgpu",
+        )
+    ]
+
+
+def test_a_host_without_vgpus_has_one_reason(tmp_path: Path) -> None:
+    source, target = open_sim_host(tmp_path / "a", "a100-40"), open_sim_host(tmp_path / "b", "mi300x")
+    create(source.ports, request("A100-4C", name="vm"))
+    assert why_no_room(source, target) == (
+        "no GPU offers A100-4C: the host has 2 × AMD Instinct MI300X",
+        "choose a host with this GPU: NVIDIA A100-PCIE-40GB",
+    )
 
 
 def foreign_offer(host: SimulatedHost) -> MigrationOfferResult:

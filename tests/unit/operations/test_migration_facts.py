@@ -67,7 +67,7 @@ def test_an_empty_host_says_all_that_it_lacks(host: SimulatedHost, tmp_path: Pat
         "no interface or bridge 'br0'",
         f"clone of {BASE}",
         f"the file {ISO}",
-        "no GPU has the profile A100-4C",
+        "no GPU offers A100-4C: the host has no GPU",
     ):
         assert text in named
 

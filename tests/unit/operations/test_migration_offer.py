@@ -134,7 +134,11 @@ def test_a_whole_gpu_moves_only_offline(tmp_path: Path) -> None:
     create(host.ports, request(None, name="vm", mode="passthrough", gpu="0000:d8:00.0"), start=False)
     start(host.ports, "vm")
     live = offer(with_blockers(host), offline=False)
-    assert [text for text in whats(live) if "the GPU on 0000:d8:00.0 cannot move while the VM runs" in text]
+    assert [
+        text
+        for text in whats(live)
+        if "the GPU on 0000:d8:00.0 with 0000:d8:00.1 cannot move while the VM runs" in text
+    ]
     assert not offer(host.ports).reasons
 
 

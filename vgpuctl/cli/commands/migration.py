@@ -14,9 +14,12 @@ from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Block, Page
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows
 from vgpuctl.model.hint_commands import address_of, command_on
+from vgpuctl.model.numbers import format_milliseconds
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vgpuctl.library import GpuHost
     from vgpuctl.model.outcome import Outcome
     from vgpuctl.model.results.migration import EndedMigrationResult, MigratedVmResult, PlacedVgpuResult
@@ -30,27 +33,32 @@ def _migrated(result: Outcome[MigratedVmResult]) -> Page:
     verb = "would move" if result.dry_run else "moved"
     took = "" if data.seconds is None else f", in {data.seconds:g} s"
     blocks: list[Block] = [f"{data.name} {verb} {way} {how}{took}"]
-    blocks += [f"  {_vgpu_text(vgpu)}" for vgpu in data.vgpus]
+    blocks += _vgpu_lines(data.vgpus)
     blocks += [f"  copied: {', '.join(data.copied_disks)}"] if data.copied_disks else []
     blocks += _downtime_lines(data, dry_run=result.dry_run)
     return Page(blocks)
 
 
-def _vgpu_text(vgpu: PlacedVgpuResult) -> str:
+def _vgpu_lines(vgpus: Sequence[PlacedVgpuResult]) -> list[Block]:
+    """Return a line for each vGPU; functions of one whole GPU, such as its audio, are in one line."""
+    whole = {vgpu.gpu for vgpu in vgpus if vgpu.profile is None and vgpu.function == vgpu.gpu}
+    lines: dict[str, list[PlacedVgpuResult]] = {}
+    for vgpu in vgpus:
+        lines.setdefault(vgpu.gpu if vgpu.gpu in whole else vgpu.from_carrier, []).append(vgpu)
+    return [f"  {_vgpu_text(*functions)}" for functions in lines.values()]
+
+
+def _vgpu_text(vgpu: PlacedVgpuResult, *others: PlacedVgpuResult) -> str:
     if vgpu.profile is None:
-        return f"GPU {vgpu.from_carrier} -> GPU {vgpu.gpu} there"
+        word = "GPU" if vgpu.function == vgpu.gpu else "VF"
+        here = _with_others(vgpu.from_carrier, [other.from_carrier for other in others])
+        there = _with_others(vgpu.function, [other.function for other in others])
+        return f"{word} {here} -> {word} {there} there"
     return f"{vgpu.profile} on GPU {vgpu.gpu} there" + ("" if vgpu.function == vgpu.gpu else f" ({vgpu.function})")
 
 
-def _time(milliseconds: int) -> str:
-    seconds = milliseconds / 1000
-    return (
-        f"{seconds:.1f} s"
-        if 0.1 <= seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds >= 120
-        else f"{seconds:g} s"
-    )
+def _with_others(function: str, others: Sequence[str]) -> str:
+    return f"{function} with {', '.join(others)}" if others else function
 
 
 def _downtime_lines(data: MigratedVmResult, *, dry_run: bool) -> list[Block]:
@@ -58,12 +66,16 @@ def _downtime_lines(data: MigratedVmResult, *, dry_run: bool) -> list[Block]:
         verb = "would be" if dry_run else "was"
         return [f"  it {verb} shut down, and started there"] if data.is_running else []
     if data.paused_ms is not None:
-        return [f"  it stood still for {_time(data.paused_ms)}"]
+        return [f"  it stood still for {format_milliseconds(data.paused_ms)}"]
     if not dry_run:  # something came between, and nobody has measured it
         return ["  how long it stood still is not known"]
     estimate, limit = data.estimate.downtime_ms, data.max_downtime_ms
-    expected = "how long it stands still is not known" if estimate is None else f"stands still for {_time(estimate)}"
-    allowed = "" if limit is None else f"; the move is given up if it needs more than {_time(limit)}"
+    expected = (
+        "how long it stands still is not known"
+        if estimate is None
+        else f"stands still for {format_milliseconds(estimate)}"
+    )
+    allowed = "" if limit is None else f"; the move is given up if it needs more than {format_milliseconds(limit)}"
     return [f"  {expected}{allowed}", *(f"    {part}" for part in data.estimate.parts)]
 
 
@@ -136,9 +148,8 @@ def migrate_vm(
     Memory and disks are encrypted by TLS (certificates in /etc/pki/qemu on both hosts), with --offline by SSH. A VM
     with a whole GPU or a plain VF can only move --offline.
     """
-    if offline and (insecure_network or (max_downtime, bandwidth, connections, address) != (None, None, None, None)):
-        live = "--max-downtime, --bandwidth, --connections, --address, --insecure-network"
-        raise click.UsageError(f"--offline sends no memory, and disks by SSH: omit {live}")
+    if offline:
+        _refuse_live_options(max_downtime, bandwidth, connections, address, insecure_network or None)
     return change(
         settings,
         "migrate-vm",
@@ -162,6 +173,14 @@ def migrate_vm(
         ),
         dry_run=dry_run,
     )
+
+
+def _refuse_live_options(*values: object) -> None:
+    """Refuse options that are for a live move alone. `values`: theirs, None for one that was not given."""
+    options = ("--max-downtime", "--bandwidth", "--connections", "--address", "--insecure-network")
+    given = [option for option, value in zip(options, values, strict=True) if value is not None]
+    if given:
+        raise click.UsageError(f"--offline sends no memory, and disks by SSH: omit {', '.join(given)}")
 
 
 def _offline_question(rows: Rows, _: Rows) -> str:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.model.hint_commands import end_migration_command
+from vgpuctl.model import hint_commands
 from vgpuctl.model.numbers import format_mib, format_ranges, parse_version
 from vgpuctl.model.results.migration import MigrationHostResult, MigrationOfferResult, MigrationReasonResult
 from vgpuctl.model.vm import RecordState, Vm, VmState
@@ -16,7 +16,7 @@ from vgpuctl.operations.plans.guest_devices import GuestHost, check_hugepages, c
 from vgpuctl.operations.plans.migration_disk_checks import disk_reasons, disk_warnings
 from vgpuctl.operations.plans.migration_target import Pair, pair_of
 from vgpuctl.operations.plans.migration_target import TargetFacts as TargetFacts
-from vgpuctl.operations.plans.migration_vgpu_checks import vgpu_reasons, vgpu_warnings
+from vgpuctl.operations.plans.migration_vgpu_checks import least_qemu, vgpu_reasons, vgpu_warnings
 from vgpuctl.value import replace
 
 Reasons = Iterator[MigrationReasonResult]
@@ -36,7 +36,7 @@ def find_target_reasons(
         LibvirtFailed: the definition that the source sent cannot be read.
     """
     pair = pair_of(offer, facts, copies_disks=copies_disks, offline=offline, needs_tls=needs_tls)
-    reasons = [*_identity_reasons(pair), *_version_reasons(pair), *_machine_reasons(pair), *_network_reasons(pair)]
+    reasons = [*_identity_reasons(pair), *_qemu_reasons(pair), *_machine_reasons(pair), *_network_reasons(pair)]
     reasons += [*_memory_reasons(pair), *_cpu_reasons(pair), *disk_reasons(pair), *vgpu_reasons(pair)]
     reasons += _tls_reasons(pair)
     warnings = [
@@ -68,15 +68,20 @@ def _identity_reasons(pair: Pair) -> Reasons:
         elif other.name == offer.name:
             yield pair.there(
                 f"it has another VM with the name {offer.name} ({other.uuid})",
-                pair.on_target(f"while it is off: virsh domrename {name} NEW-NAME"),
+                pair.on_target(_rename_hint(other)),
             )
     macs = {mac: other.name for other in facts.snapshot.vms if other.uuid != offer.uuid for mac in other.mac_addresses}
     for mac in pair.vm.mac_addresses:
         if mac in macs:
             yield pair.there(
                 f"the MAC address {mac} of the VM's network card belongs to its VM {macs[mac]}",
-                f"virsh edit {name}: give the card another MAC address",
+                pair.on_source(f"virsh edit {name}: give the card another MAC address"),
             )
+
+
+def _rename_hint(other: Vm) -> str:
+    rename = f"virsh domrename {shlex.quote(other.name)} NEW-NAME"
+    return rename if other.state is VmState.STOPPED else f"{hint_commands.off_command(other)}, then {rename}"
 
 
 def _same_vm_reason(pair: Pair, other: Vm) -> MigrationReasonResult:
@@ -85,7 +90,7 @@ def _same_vm_reason(pair: Pair, other: Vm) -> MigrationReasonResult:
     what = f"a VM of this uuid ({pair.offer.uuid}) exists already: {other.name}"
     if record is not None and record.state is RecordState.MOVING:
         mark = record.migration
-        hint = "vgpuctl reconcile-host" if mark is None else end_migration_command(other, mark.peer)
+        hint = "vgpuctl reconcile-host" if mark is None else hint_commands.end_migration_command(other, mark.peer)
         return pair.there(f"{what}, left by a move that did not end", pair.on_target(hint))
     if other.state is not VmState.STOPPED:
         hint = f"virsh dominfo {quoted}; one VM must not run on two hosts: find out which of the two is to stay"
@@ -98,15 +103,21 @@ def _same_vm_reason(pair: Pair, other: Vm) -> MigrationReasonResult:
     return pair.there(f"{what}, which is off", pair.on_target(hint))
 
 
-def _version_reasons(pair: Pair) -> Reasons:
-    source, target = pair.offer.host, pair.facts.host
-    old, new = parse_version(source.qemu_version), parse_version(target.qemu_version)
-    if not pair.offline and old is not None and new is not None and new[:2] < old[:2]:
-        yield pair.there(
-            f"QEMU {target.qemu_version} is older than QEMU {source.qemu_version} of {source.name}: a VM moves alive "
-            "only to the same or a newer QEMU",
-            pair.on_target(f"upgrade QEMU to {source.qemu_version} or newer; or add --offline"),
-        )
+def _qemu_reasons(pair: Pair) -> Reasons:
+    source, target, domain = pair.offer.host, pair.facts.host, pair.domain
+    if not pair.has_older_qemu and not pair.lacks_machine:
+        return
+    is_older = f"is older than QEMU {source.qemu_version} of {source.name}"
+    lacks = f"does not have the VM's machine type {domain.machine}"
+    least = source.qemu_version if pair.has_older_qemu else domain.machine_version
+    least = max(filter(None, (least, least_qemu(pair))), key=lambda version: parse_version(version) or ())
+    what, otherwise = f"{is_older}: a VM moves alive only to the same or a newer QEMU", "; or add --offline"
+    if pair.lacks_machine:
+        what = f"{is_older}, and {lacks}" if pair.has_older_qemu else lacks
+        otherwise = "" if pair.offline else "; --offline does not help"
+    yield pair.there(
+        f"QEMU {target.qemu_version} {what}", pair.on_target(f"upgrade QEMU to {least} or newer{otherwise}")
+    )
 
 
 def _version_warnings(pair: Pair) -> Reasons:
@@ -126,18 +137,12 @@ def _machine_reasons(pair: Pair) -> Reasons:
         return
     if domain.needs_kvm and not offered.kvm:
         yield pair.there("KVM is missing (/dev/kvm)", pair.on_target("vgpuctl doctor kvm"))
-    needed, qemu = parse_version(domain.machine_version), parse_version(target.qemu_version)
-    if needed is not None and qemu is not None and qemu[:2] < needed:
-        yield pair.there(
-            f"QEMU {target.qemu_version} does not have the VM's machine type {domain.machine}",
-            pair.on_target(f"upgrade QEMU to {domain.machine_version} or newer"),
-        )
     if _has_other_kin(pair):
         yield pair.there(
             f"the VM's machine type {domain.machine} exists only in the QEMU of {pair.offer.host.distribution} and "
             f"related distributions, and this host has {target.distribution}",
-            f"stop the VM, then virsh edit {shlex.quote(pair.offer.name)}: choose a machine type without their name, "
-            "such as pc-q35-8.2",
+            f"on {pair.source}: stop the VM, then virsh edit {shlex.quote(pair.offer.name)}: choose a machine type "
+            "without their name, such as pc-q35-8.2",
         )
     missing = (
         (domain.has_uefi and not offered.uefi, "UEFI firmware", "apt install ovmf, or dnf install edk2-ovmf"),
@@ -177,9 +182,7 @@ def _network_reasons(pair: Pair) -> Reasons:
     for name in pair.domain.networks:
         network = pair.facts.networks.get(name)
         if network is None:
-            dump = f"on {pair.source}: virsh net-dumpxml {shlex.quote(name)} > FILE"
-            hint = f"{dump}; {pair.on_target('virsh net-define FILE')}"
-            yield pair.there(f"libvirt has no network '{name}', which the VM is on", hint)
+            yield pair.there(f"libvirt has no network '{name}', which the VM is on", _network_hint(pair, name))
         elif not network.active:
             hint = pair.on_target(f"virsh net-start {shlex.quote(name)}")
             yield pair.there(f"the network '{name}', which the VM is on, is not active", hint)
@@ -187,7 +190,7 @@ def _network_reasons(pair: Pair) -> Reasons:
         if pair.facts.interfaces is not None and name not in pair.facts.interfaces:
             yield pair.there(
                 f"it has no interface or bridge '{name}', which the VM's network card is on",
-                pair.on_target("ip link shows the interfaces; ip link show type bridge the bridges"),
+                f"create it on {pair.target} (ip link shows what it has); or {_network_edit(pair)}",
             )
     for nic in pair.vm.nics:
         bridge = pair.facts.bridges.get(nic.bridge or "")
@@ -196,6 +199,17 @@ def _network_reasons(pair: Pair) -> Reasons:
                 check_nics(pair.facts.snapshot, [replace(nic, mac=None)], GuestHost(bridges=pair.facts.bridges))
             except VgpuctlError as error:
                 yield _by_error(pair, error)
+
+
+def _network_hint(pair: Pair, name: str) -> str:
+    network, file = shlex.quote(name), shlex.quote(f"{name}.xml")
+    copy = pair.on_source(f"virsh net-dumpxml {network} > {file}; scp {file} root@{pair.target}:{file}")
+    make = pair.on_target(f"virsh net-define {file}; virsh net-start {network}; virsh net-autostart {network}")
+    return f"{copy}; {make}"
+
+
+def _network_edit(pair: Pair) -> str:
+    return pair.on_source(f"virsh edit {shlex.quote(pair.offer.name)}: give the VM's card another network")
 
 
 def _by_error(pair: Pair, error: VgpuctlError) -> MigrationReasonResult:
@@ -211,7 +225,7 @@ def _memory_reasons(pair: Pair) -> Reasons:
     if facts.memory_mib is not None and needed > facts.memory_mib:
         yield pair.there(
             f"the VM has {format_mib(needed)} of memory, and the host has {format_mib(facts.memory_mib)} in all",
-            f"vgpuctl set-vm {shlex.quote(offer.name)} --memory SIZE, while it is off",
+            pair.on_source(f"vgpuctl set-vm {shlex.quote(offer.name)} --memory SIZE --drain"),
         )
     elif _uses_hugepages(pair):
         try:
@@ -243,10 +257,8 @@ def _memory_warnings(pair: Pair) -> Reasons:
 
 
 def _cpu_reasons(pair: Pair) -> Reasons:
-    topology, set_vm = (
-        pair.facts.topology,
-        f"vgpuctl set-vm {shlex.quote(pair.offer.name)} --cpu-pin none, while it is off",
-    )
+    topology = pair.facts.topology
+    set_vm = pair.on_source(f"vgpuctl set-vm {shlex.quote(pair.offer.name)} --cpu-pin none --drain")
     lost = pair.vm.pinned_cpus - topology.online_cpus
     if lost and topology.online_cpus:
         yield pair.there(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from vgpuctl.model.numbers import format_bytes
 from vgpuctl.model.results.migration import MigratingDiskResult, MigrationReasonResult
+from vgpuctl.model.vm import VmState
 from vgpuctl.operations.plans.facts import DEFAULT_POOL, DEFAULT_POOL_PATH, DIRECTORY_POOLS, MIN_POOL_FREE_BYTES
 from vgpuctl.operations.plans.migration_target import Pair, copied_file
 
@@ -20,9 +21,25 @@ def is_copied(disk: MigratingDiskResult) -> bool:
     return not disk.is_shared and (disk.made or disk.kind == "disk")
 
 
+def _is_block_device(pair: Pair, disk: MigratingDiskResult) -> bool:
+    kind = next((known.kind for known in pair.domain.disks if known.target == disk.device), None)
+    return kind == "block" or (kind == "volume" and disk.path.startswith("/dev/"))
+
+
+def _block_device_reasons(pair: Pair) -> Reasons:
+    for disk in pair.offer.disks:
+        if is_copied(disk) and _is_block_device(pair, disk):
+            yield pair.here(
+                f"disk {disk.device} ({disk.path}) is a logical volume or another block device, and --copy-storage "
+                "copies only files",
+                "move it to storage that both hosts mount at the same path",
+            )
+
+
 def disk_reasons(pair: Pair) -> Reasons:
     """Yield why a disk would be missing there, or cannot be copied."""
-    copied = [disk for disk in pair.offer.disks if is_copied(disk)]
+    copied = [disk for disk in pair.offer.disks if is_copied(disk) and not _is_block_device(pair, disk)]
+    yield from _block_device_reasons(pair)
     if copied and not pair.copies_disks:
         files = " and ".join(f"{disk.device} ({disk.path or 'a file'})" for disk in copied)
         noun, verb, them = ("disks", "are", "them") if len(copied) > 1 else ("disk", "is", "it")
@@ -69,14 +86,18 @@ def _missing_text(pair: Pair, disk: MigratingDiskResult) -> tuple[str, str]:
     if disk.kind in ("cdrom", "floppy"):
         return (
             f"the file {disk.path} of the VM's {disk.kind} {disk.device} is missing",
-            f"copy it to {pair.target}, or take it out: virsh change-media {shlex.quote(pair.offer.name)} "
-            f"{disk.device} --eject",
+            f"copy it to {pair.target}, or take it out on {pair.source}: virsh change-media "
+            f"{shlex.quote(pair.offer.name)} {disk.device} --eject {_scope(pair)}",
         )
     return (
         f"the VM's disk {disk.device} is shared ({disk.path}), and this host has no such file",
         f"{pair.on_target('mount its file system at the same path')}; on {pair.source}, findmnt -T "
         f"{shlex.quote(disk.path)} shows it",
     )
+
+
+def _scope(pair: Pair) -> str:
+    return "--config" if pair.offer.state == VmState.STOPPED else "--live --config"
 
 
 def is_made_with_pool(disk: MigratingDiskResult) -> bool:
@@ -101,7 +122,8 @@ def _copy_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
         yield pair.there(
             f"it has no storage pool '{disk.pool}' for the copy of {name}",
             pair.on_target(
-                f"virsh pool-define-as {quoted} dir --target DIRECTORY, then pool-build and pool-start {quoted}"
+                f"virsh pool-define-as {quoted} dir --target {shlex.quote(posixpath.dirname(disk.path))}; "
+                f"virsh pool-build {quoted}; virsh pool-start {quoted}; virsh pool-autostart {quoted}"
             ),
         )
     elif not pool.active:
@@ -117,13 +139,15 @@ def _copy_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
         if path != disk.path:
             yield pair.there(
                 f"the storage pool '{disk.pool}' is at {pool.path}, but {name} at {disk.path}",
-                pair.on_target(f"virsh pool-dumpxml {quoted}; both hosts need it at the same path"),
+                f"{pair.target} needs the pool '{disk.pool}' at {posixpath.dirname(disk.path)}: "
+                + pair.on_target(f"virsh pool-edit {quoted}"),
             )
         else:
             yield from _file_reasons(pair, disk)
         if pool.available_bytes is not None and pool.available_bytes < MIN_POOL_FREE_BYTES:
             yield pair.there(
-                f"the storage pool '{disk.pool}' is full: {format_bytes(pool.available_bytes)} are free",
+                f"the storage pool '{disk.pool}' is full: {format_bytes(pool.available_bytes)} are free"
+                + (f", and {disk.device} has up to {format_bytes(disk.size_bytes)}" if disk.size_bytes else ""),
                 pair.on_target(f"df -h {shlex.quote(pool.path or '')}"),
             )
 

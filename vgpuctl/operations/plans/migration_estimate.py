@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vgpuctl.model.numbers import format_bytes
+from vgpuctl.model.numbers import format_bytes, format_milliseconds
 from vgpuctl.model.results.migration import (
     EstimateResult,
     MigratingVgpuResult,
@@ -39,19 +39,19 @@ def estimate_downtime(
     times: list[int | None] = []
     parts: list[str] = []
     for vgpu in offer.vgpus:
-        time, text = _vgpu_time(vgpu, placed.get(vgpu.carrier), network_bytes_per_second)
+        what = f"{vgpu.profile or 'device'} on {vgpu.carrier} of {offer.host.name}"
+        time, text = _vgpu_time(what, vgpu, placed.get(vgpu.carrier), network_bytes_per_second)
         times.append(time)
         parts.append(text)
-    parts.append(f"last pass over the memory: up to {LAST_PASS_MS} ms, as QEMU allows")
+    parts.append(f"last pass over the memory: up to {format_milliseconds(LAST_PASS_MS)}, as QEMU allows")
     known = [time for time in times if time is not None]
     return EstimateResult(LAST_PASS_MS + sum(known) if len(known) == len(times) else None, tuple(parts))
 
 
 def _vgpu_time(
-    vgpu: MigratingVgpuResult, placed: PlacedVgpuResult | None, network: int | None
+    what: str, vgpu: MigratingVgpuResult, placed: PlacedVgpuResult | None, network: int | None
 ) -> tuple[int | None, str]:
     """Return the milliseconds for one vGPU, and how they were reckoned."""
-    what = f"{vgpu.profile or 'device'} on {vgpu.carrier}"
     speeds = dict(_speeds(vgpu, placed, network))
     if vgpu.state_bytes is None:
         return None, f"{what}: the size of its state is not known"
@@ -60,7 +60,10 @@ def _vgpu_time(
         return None, f"{what}: {size} of state, and no speed is known"
     slowest = min(speeds, key=lambda name: speeds[name])
     time = max(1, -(-vgpu.state_bytes * 1000 // speeds[slowest]))
-    return time, f"{what}: {size} of state at {format_bytes(speeds[slowest])}/s ({slowest}): {time} ms"
+    return (
+        time,
+        f"{what}: {size} of state at {format_bytes(speeds[slowest])}/s ({slowest}): {format_milliseconds(time)}",
+    )
 
 
 def _speeds(
@@ -86,8 +89,9 @@ def doubt_about_limit(estimate: EstimateResult, limit_ms: int) -> str | None:
     if estimate.downtime_ms is None or limit_ms >= estimate.downtime_ms:
         return None
     return (
-        f"the VM may have to stand still for {estimate.downtime_ms / 1000:.1f} s, and --max-downtime allows "
-        f"{limit_ms / 1000:g} s: the move may be given up after minutes"
+        f"the VM has to stand still for about {estimate.downtime_ms / 1000:.1f} s, and --max-downtime allows "
+        f"{limit_ms / 1000:g} s: use --max-downtime {choose_max_downtime(estimate) / 1000:g}, or the move may be given "
+        "up"
     )
 
 

@@ -145,8 +145,12 @@ def _live_reasons(facts: SourceFacts) -> Texts:
 def _device_reasons(facts: SourceFacts) -> Texts:
     record, name = facts.vm.record, _name(facts)
     assigned = {v.carrier: v for v in (() if record is None else record.vgpus)}
-    for vgpu in assigned.values():
-        yield from _vgpu_reasons(facts, vgpu)
+    by_device: dict[str, list[AssignedVgpu]] = {}
+    for vgpu in assigned.values():  # a whole GPU is one device, with its audio and other functions
+        device = vgpu.gpu if backend_for(vgpu.backend).takes_whole_gpu else vgpu.carrier
+        by_device.setdefault(device, []).append(vgpu)
+    for functions in by_device.values():
+        yield from _vgpu_reasons(facts, *functions)
     for hostdev in facts.vm.hostdevs:
         if hostdev.carrier in assigned:
             continue
@@ -161,14 +165,16 @@ def _device_reasons(facts: SourceFacts) -> Texts:
         yield f"it has a device of this host: {device}", f"add --offline; or remove it: virsh edit {name}"
 
 
-def _vgpu_reasons(facts: SourceFacts, vgpu: AssignedVgpu) -> Texts:
+def _vgpu_reasons(facts: SourceFacts, vgpu: AssignedVgpu, *others: AssignedVgpu) -> Texts:
     known = facts.vgpus.get(vgpu.carrier, VgpuMigrationFacts())
-    what = vgpu.profile or f"the {'GPU' if backend_for(vgpu.backend).takes_whole_gpu else 'VF'}"
+    backend = backend_for(vgpu.backend)
+    carriers = " with ".join(filter(None, (vgpu.carrier, ", ".join(other.carrier for other in others))))
+    what = f"{vgpu.profile or ('the GPU' if backend.takes_whole_gpu else 'the VF')} on {carriers}"
+    hint = f"add --offline; or {known.fix}" if known.fix else "add --offline"
     if known.can_migrate is False:
-        reason = known.why_not or DETACHED_WITHOUT_STATE
-        yield f"{what} on {vgpu.carrier} cannot move while the VM runs: {reason}", "add --offline"
-    elif backend_for(vgpu.backend).live_move is None and not known.can_migrate:
-        yield f"{what} on {vgpu.carrier} cannot move while the VM runs: {DETACHED_WITHOUT_STATE}", "add --offline"
+        yield f"{what} cannot move while the VM runs: {known.why_not or DETACHED_WITHOUT_STATE}", hint
+    elif backend.live_move is None and not known.can_migrate:
+        yield f"{what} cannot move while the VM runs: {DETACHED_WITHOUT_STATE}", hint
 
 
 def _definition_reasons(facts: SourceFacts) -> Texts:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.move_facts import MoveFacts, parse_move_facts
+from vgpuctl.model.numbers import parse_version
 from vgpuctl.model.port_values import HypervisorCapabilities, NetworkInfo, PoolInfo
 from vgpuctl.model.results.migration import MigrationHostResult, MigrationOfferResult, MigrationReasonResult
 from vgpuctl.model.snapshot import Snapshot
@@ -62,6 +63,18 @@ class Pair(Value):
         """The name of the target."""
         return self.facts.host.name
 
+    @property
+    def has_older_qemu(self) -> bool:
+        """Whether the target's QEMU is older than the one in which the VM runs."""
+        old, new = parse_version(self.offer.host.qemu_version), parse_version(self.facts.host.qemu_version)
+        return not self.offline and old is not None and new is not None and new[:2] < old[:2]
+
+    @property
+    def lacks_machine(self) -> bool:
+        """Whether the target's QEMU is older than the VM's machine type."""
+        needed, qemu = parse_version(self.domain.machine_version), parse_version(self.facts.host.qemu_version)
+        return needed is not None and qemu is not None and qemu[:2] < needed
+
     def here(self, what: str, hint: str | None) -> MigrationReasonResult:
         """Return what the source has to do with."""
         return MigrationReasonResult(self.source, what, hint)
@@ -69,6 +82,10 @@ class Pair(Value):
     def there(self, what: str, hint: str | None) -> MigrationReasonResult:
         """Return what the target has to do with."""
         return MigrationReasonResult(self.target, what, hint)
+
+    def on_source(self, hint: str) -> str:
+        """Return a hint of a reason of the target that says that it is to be done on the source."""
+        return f"on {self.source}: {hint}"
 
     def on_target(self, hint: str) -> str:
         """Return a hint that says that it is to be done on the target: its reader is mostly at the source."""

@@ -6,17 +6,24 @@ Whether a slot is free is decided where one is chosen; here is which GPUs come i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.base import GpuBackend
 from vgpuctl.backends.versions import old_programs
-from vgpuctl.makers import maker_of
+from vgpuctl.errors import HostCannot, NoCapacity, VgpuctlError
+from vgpuctl.gpu.profiles import find_types
+from vgpuctl.gpu.room import why_profile_unknown
+from vgpuctl.makers import enable_vfs_hint, maker_of, vgpu_driver_hint
 from vgpuctl.makers.maker import Maker
 from vgpuctl.model.gpu import Backend, Gpu
+from vgpuctl.model.numbers import format_version
 from vgpuctl.model.results.migration import MigratingVgpuResult, MigrationOfferResult, MigrationReasonResult
 from vgpuctl.operations.plans.migration_target import Pair, TargetFacts
-from vgpuctl.value import Value, replace
+from vgpuctl.operations.plans.selection import shorten
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 Reasons = Iterator[MigrationReasonResult]
 _HOST_DRIVER = "host-driver"
@@ -49,6 +56,12 @@ def find_fit_gpus(offer: MigrationOfferResult, facts: TargetFacts, *, offline: b
     by_vgpu = [find_gpus(vgpu, offer, facts, offline=offline) for vgpu in offer.vgpus]
     fit = {gpu for gpus in by_vgpu for gpu, problem in gpus.items() if problem is None}
     return frozenset(fit - {gpu for gpus in by_vgpu for gpu, problem in gpus.items() if problem is not None})
+
+
+def gpu_refusals(offer: MigrationOfferResult, facts: TargetFacts, *, offline: bool) -> Mapping[str, str]:
+    """Return why GPUs of the target that offer what a vGPU needs do not take it, by address."""
+    problems = (find_gpus(vgpu, offer, facts, offline=offline) for vgpu in offer.vgpus)
+    return {gpu: problem.what for gpus in problems for gpu, problem in gpus.items() if problem is not None}
 
 
 def lacks_gpu(offer: MigrationOfferResult, facts: TargetFacts, *, offline: bool) -> bool:
@@ -125,12 +138,8 @@ def vgpu_reasons(pair: Pair) -> Reasons:
 
 def _gpu_reasons(pair: Pair, vgpu: MigratingVgpuResult) -> Reasons:
     gpus = find_gpus(vgpu, pair.offer, pair.facts, offline=pair.offline)
-    if not gpus and vgpu.profile is not None:
-        yield pair.there(f"no GPU has the profile {vgpu.profile}", pair.on_target("vgpuctl list-profiles"))
-    elif not gpus:
-        what = vgpu.gpu_model or vgpu.pci_id or "GPU of the same model"
-        use = "to pass through" if _backend(vgpu).takes_whole_gpu else "with virtual functions"
-        yield pair.there(f"it has no {what} {use}", pair.on_target("vgpuctl list-gpus --all"))
+    if not gpus:
+        yield _no_gpu_reason(pair, vgpu)
     elif all(gpus.values()):
         addresses: dict[str, list[str]] = {}
         for address, problem in gpus.items():
@@ -138,6 +147,80 @@ def _gpu_reasons(pair: Pair, vgpu: MigratingVgpuResult) -> Reasons:
         texts = "; ".join(f"to {', '.join(names)}: {what}" for what, names in addresses.items())
         hint = next((problem.hint for problem in gpus.values() if problem is not None), None)
         yield pair.there(f"{vgpu.profile or vgpu.carrier} cannot go {texts}", hint)
+
+
+def _no_gpu_reason(pair: Pair, vgpu: MigratingVgpuResult) -> MigrationReasonResult:
+    """Return why no GPU offers what a vGPU needs, as for a new VM, and what the host has instead."""
+    snapshot = pair.facts.snapshot
+    gpus = [gpu for gpu in snapshot.gpus if gpu.is_display_class]
+    if vgpu.profile is not None:
+        try:
+            find_types(snapshot, gpus, vgpu.profile)
+        except (HostCannot, NoCapacity) as error:  # VFs are off, or a GPU in use lists only what still fits
+            return pair.there(error.message, None if error.hint is None else pair.on_target(error.hint))
+        except VgpuctlError:
+            pass
+    model = vgpu.gpu_model or vgpu.pci_id or "of the same model"
+    models = Counter(gpu.model for gpu in gpus)
+    others = shorten([f"{number} × {name}" for name, number in models.items()]) or "no GPU"
+    if vgpu.profile is None:
+        use = "to pass through" if _backend(vgpu).takes_whole_gpu else "with virtual functions"
+        instead = f", but {others}" if gpus else ""
+        return pair.there(f"it has no {model} {use}{instead}", f"choose a host with this GPU: {model}")
+    same = next((gpu for gpu in gpus if _is_same_model(gpu, vgpu)), None)
+    if same is None:
+        what = f"no GPU offers {vgpu.profile}: the host has {others}"
+        return pair.there(what, f"choose a host with this GPU: {model}")
+    return pair.there(
+        f"no GPU offers {vgpu.profile}: the host has {others}; {same.address}: {why_profile_unknown(same)}",
+        pair.on_target(_offering_hint(same)),
+    )
+
+
+def _offering_hint(gpu: Gpu) -> str:
+    """Return what makes a GPU offer more profiles."""
+    if gpu.backend is None:
+        return enable_vfs_hint(gpu)
+    return "vgpuctl list-profiles" if backend_for(gpu.backend).creates_devices else vgpu_driver_hint(gpu)
+
+
+def no_place_reason(
+    offer: MigrationOfferResult,
+    target: str,
+    error: VgpuctlError,
+    refusals: Mapping[str, str] = EMPTY_MAPPING,
+    hidden: Set[str] = frozenset(),
+) -> MigrationReasonResult:
+    """Return why a VM has no place on a host: the error for a new VM, with its reason for each GPU.
+
+    `refusals`: why GPUs with the profile do not take the vGPU, whatever is free. `hidden`: GPUs of no interest.
+    """
+    excluded, details = error.facts.get("excluded"), error.facts.get("details")
+    gpus_by_option: Mapping[str, Sequence[str]] = excluded if isinstance(excluded, dict) else {}
+    lines = [str(line) for line in details] if isinstance(details, list) else []
+    lines = [line for line in lines if line.partition(": ")[0] not in hidden]
+    lines += [f"{gpu}: {why}" for gpu, why in refusals.items() if isinstance(error, NoCapacity)]
+    message = error.message
+    if gpus_by_option:
+        message = message.partition("; ")[0]
+        for option in gpus_by_option:
+            lines = [line.replace(f"excluded by {option}", f"{offer.name} was created with {option}") for line in lines]
+    hint = next((_constraint_hint(option, gpus) for option, gpus in gpus_by_option.items()), error.hint)
+    if len(lines) == 1:
+        gpu, _, why = lines[0].partition(": ")
+        message = f"{message}: {why if gpu in message else lines[0]}"
+    elif lines:
+        message = "\n".join([f"{message}:", *lines])
+    if any(re.search(r"[;:] vgpuctl [a-z]", line) for line in lines):
+        hint = None  # a GPU's own reason has the command
+    return MigrationReasonResult(target, message, None if hint is None else f"on {target}: {hint}")
+
+
+def _constraint_hint(option: str, gpus: Sequence[str]) -> str:
+    """Return what lets a VM have a GPU that an option of its creation excludes, or shows who is on it."""
+    name, _, value = option.partition(" ")
+    is_scheduler = name == "--scheduler"
+    return f"vgpuctl set-scheduler {gpus[0]} --policy {value}" if is_scheduler else f"vgpuctl show-gpu {gpus[0]}"
 
 
 def _maker_reasons(pair: Pair) -> Reasons:
@@ -159,10 +242,18 @@ def _backend(vgpu: MigratingVgpuResult) -> GpuBackend:
     return backend_for(known)
 
 
+def least_qemu(pair: Pair) -> str | None:
+    """Return the QEMU that the VM's vGPUs need in order to move while it runs; None: any."""
+    needs = (_backend(vgpu).live_move for vgpu in pair.offer.vgpus if not pair.offline)
+    least = max((needed.qemu for needed in needs if needed is not None), default=None)
+    return None if least is None else format_version(least)
+
+
 def _software_reasons(pair: Pair, vgpu: MigratingVgpuResult) -> Reasons:
     needed = _backend(vgpu).live_move
     if needed is None:
         return  # the source says whether its driver can
+    is_named = pair.has_older_qemu or pair.lacks_machine
     move, versions = f"move {vgpu.profile or vgpu.carrier}", needed
     if _changes_kind(pair, vgpu):
         kinds = ("an mdev vGPU", "a VF vGPU")
@@ -171,6 +262,8 @@ def _software_reasons(pair: Pair, vgpu: MigratingVgpuResult) -> Reasons:
         versions = replace(needed, libvirt=needed.between_kinds_libvirt)
     for host in (pair.offer.host, pair.facts.host):
         for old in old_programs(versions, host.libvirt_version, host.qemu_version, host.kernel):
+            if old.program == "QEMU" and host is pair.facts.host and is_named:
+                continue
             hint = f"upgrade {old.program} to {old.least} or newer; or add --offline"
             yield MigrationReasonResult(
                 host.name,

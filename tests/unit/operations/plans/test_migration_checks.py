@@ -235,7 +235,11 @@ REASONS: dict[str, tuple[Change, str, str]] = {
         "beta",
         "is of kind logical",
     ),
-    "pool is full": (with_facts(pools={"default": replace(POOL, available_bytes=1 << 20)}), "beta", "is full: 1 MiB"),
+    "pool is full": (
+        with_facts(pools={"default": replace(POOL, available_bytes=1 << 20)}),
+        "beta",
+        "is full: 1 MiB are free, and vda has up to 20 GiB",
+    ),
     "another path": (
         with_facts(pools={"default": replace(POOL, path="/other")}),
         "beta",
@@ -267,7 +271,21 @@ REASONS: dict[str, tuple[Change, str, str]] = {
         "beta",
         "/boot/k is missing",
     ),
-    "profile": (with_gpus(a100(types=())), "beta", "no GPU has the profile A100-4C"),
+    "profile": (
+        with_gpus(t4(), t4("0000:5e:00.0")),
+        "beta",
+        "no GPU offers A100-4C: the host has 2 × Tesla T4",
+    ),
+    "driver without the profile": (
+        with_gpus(a100(types=())),
+        "beta",
+        "no GPU offers A100-4C: the host has 1 × NVIDIA A100-PCIE-40GB; 0000:3b:00.0: its driver does not offer this",
+    ),
+    "vfs off": (
+        with_gpus(a100(types=(), backend=None, vfs_total=16)),
+        "beta",
+        f"the VFs of {GPU} (NVIDIA A100-PCIE-40GB) are off: 0 of 16 enabled, and it may offer A100-4C once they are on",
+    ),
     "ecc": (with_facts(has_ecc={GPU: False}), "beta", f"A100-4C cannot go to {GPU}: its ECC is off, and on on alpha"),
     "pair": (
         with_facts(pair_limits={(VGPU.carrier, GPU): ("gpu",)}),
@@ -299,6 +317,84 @@ def test_each_reason_is_named_once_with_its_host_and_what_helps(name: str) -> No
     assert [reason.what for reason in reasons if text not in reason.what] == []
     assert [reason.host for reason in reasons] == (["alpha", "beta"] if where == "both" else [where])
     assert all(reason.hint for reason in reasons) or name in ("arch", "host.yaml")
+
+
+HINTS = {
+    "no network": "on alpha: virsh net-dumpxml lan > lan.xml; scp lan.xml root@beta:lan.xml; "
+    "on beta: virsh net-define lan.xml; virsh net-start lan; virsh net-autostart lan",
+    "bridge": "create it on beta (ip link shows what it has); or on alpha: virsh edit vm: give the VM's card another "
+    "network",
+    "the name": "on beta: vgpuctl stop-vm vm, then virsh domrename vm NEW-NAME",
+    "the mac": "on alpha: virsh edit vm: give the card another MAC address",
+    "memory": "on alpha: vgpuctl set-vm vm --memory SIZE --drain",
+    "cpus": "on alpha: vgpuctl set-vm vm --cpu-pin none --drain",
+    "numa": "on alpha: vgpuctl set-vm vm --cpu-pin none --drain",
+    "iso": "copy it to beta, or take it out on alpha: virsh change-media vm sda --eject --live --config",
+    "no pool": "on beta: virsh pool-define-as default dir --target /pool; virsh pool-build default; virsh pool-start "
+    "default; virsh pool-autostart default",
+    "another path": "beta needs the pool 'default' at /pool: on beta: virsh pool-edit default",
+    "profile": "choose a host with this GPU: NVIDIA A100-PCIE-40GB",
+    "driver without the profile": "on beta: vgpuctl list-profiles",
+    "vfs off": f"on beta: vgpuctl set-mode {GPU} vgpu",
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_a_hint_names_its_host_and_has_what_to_type_there(name: str) -> None:
+    (reason,) = check(*REASONS[name][0](OFFER, FACTS))[0]
+    assert reason.hint == HINTS[name]
+
+
+def test_another_vm_of_the_name_that_is_off_can_be_renamed_at_once() -> None:
+    (reason,) = check(*with_vms(vm(7, name="vm", state=VmState.STOPPED))(OFFER, FACTS))[0]
+    assert reason.hint == "on beta: virsh domrename vm NEW-NAME"
+
+
+def test_a_disc_of_a_vm_that_is_off_is_taken_out_of_its_definition() -> None:
+    change = both(with_offer(state="stopped"), without({ISO: False}))
+    (reason,) = check(*change(OFFER, FACTS), offline=True)[0]
+    assert str(reason.hint).endswith("virsh change-media vm sda --eject --config")
+
+
+def test_a_qemu_that_is_too_old_for_several_reasons_is_named_once() -> None:
+    old = on_target(qemu_version="6.2.0")
+    (reason,) = check(*old(OFFER, FACTS))[0]
+    assert (
+        reason.what
+        == "QEMU 6.2.0 is older than QEMU 8.2.2 of alpha, and does not have the VM's machine type pc-q35-8.2"
+    )
+    assert reason.hint == "on beta: upgrade QEMU to 8.2.2 or newer; --offline does not help"
+    (reason,) = check(*old(OFFER, FACTS), offline=True)[0]
+    assert reason.what == "QEMU 6.2.0 does not have the VM's machine type pc-q35-8.2"
+    assert reason.hint == "on beta: upgrade QEMU to 8.2 or newer"
+
+
+def test_the_qemu_to_upgrade_to_is_enough_for_the_vgpu() -> None:
+    change = both(
+        on_source(qemu_version="8.1.0"),
+        on_target(qemu_version="8.0.0"),
+        with_xml(xml().replace("pc-q35-8.2", "pc-q35-7.0")),
+    )
+    here, there = sorted(check(*change(OFFER, FACTS))[0], key=lambda reason: reason.host)
+    assert here.what == "QEMU 8.1.0 is too old to move A100-4C while its VM runs: 8.2.2 is needed"
+    assert there.what.startswith("QEMU 8.0.0 is older than QEMU 8.1.0 of alpha: a VM moves alive only to")
+    assert there.hint == "on beta: upgrade QEMU to 8.2.2 or newer; or add --offline"
+
+
+@pytest.mark.parametrize("copies_disks", [True, False])
+def test_a_logical_volume_cannot_be_copied(copies_disks: bool) -> None:
+    path = "/dev/vg0/vm"
+    block = xml().replace(
+        "<disk type='file' device='disk'><source file=", "<disk type='block' device='disk'><source dev="
+    )
+    disk = replace(VDA, path=path, volume="vm", pool="vg0", base=None)
+    change = with_xml(block.replace(DISK, path), both(with_offer(disks=(disk, SDA)), with_facts(pools={"vg0": None})))
+    (reason,) = check(*change(OFFER, FACTS), copies_disks=copies_disks)[0]
+    assert (reason.host, reason.what, reason.hint) == (
+        "alpha",
+        "disk vda (/dev/vg0/vm) is a logical volume or another block device, and --copy-storage copies only files",
+        "move it to storage that both hosts mount at the same path",
+    )
 
 
 INDEPENDENT = (
@@ -429,7 +525,7 @@ def test_an_mdev_needs_older_software_than_a_vf() -> None:
 def test_a_whole_gpu_needs_one_of_its_model() -> None:
     whole = replace(VGPU, backend="passthrough", profile=None, gpu_model="Tesla T4", metadata=None)
     (reason,) = check(*with_offer(vgpus=(whole,))(OFFER, FACTS), offline=True)[0]
-    assert reason.what == "it has no Tesla T4 to pass through"
+    assert reason.what == "it has no Tesla T4 to pass through, but 1 × NVIDIA A100-PCIE-40GB"
 
 
 def test_a_model_that_was_not_read_is_recognised_by_its_pci_id_alone() -> None:
@@ -438,10 +534,10 @@ def test_a_model_that_was_not_read_is_recognised_by_its_pci_id_alone() -> None:
     assert check(*both(with_offer(vgpus=(whole,)), with_gpus(unread))(OFFER, FACTS), offline=True)[0] == ()
     unknown = both(with_offer(vgpus=(replace(whole, pci_id=None),)), with_gpus(unread))
     (reason,) = check(*unknown(OFFER, FACTS), offline=True)[0]
-    assert reason.what == "it has no NVIDIA A100-PCIE-40GB to pass through"
+    assert reason.what == "it has no NVIDIA A100-PCIE-40GB to pass through, but 1 × 10de:20f1"
     plain = both(with_offer(vgpus=(replace(whole, backend="sriov-vf", pci_id="10de:1eb8"),)), with_gpus(unread))
     (reason,) = check(*plain(OFFER, FACTS), offline=True)[0]
-    assert reason.what == "it has no NVIDIA A100-PCIE-40GB with virtual functions"
+    assert reason.what == "it has no NVIDIA A100-PCIE-40GB with virtual functions, but 1 × 10de:20f1"
 
 
 def test_a_gpus_audio_function_is_no_gpu() -> None:

@@ -72,7 +72,7 @@ def test_the_slowest_part_of_each_vgpu_counts(
 
 def test_the_parts_say_what_was_reckoned() -> None:
     assert estimate((4 * GIB, 2 * GIB, None), placed=False).parts[0] == (
-        "A100-4C on c0: 4 GiB of state at 2 GiB/s (the driver reads): 2000 ms"
+        "A100-4C on c0 of a: 4 GiB of state at 2 GiB/s (the driver reads): 2.0 s"
     )
 
 
@@ -98,7 +98,7 @@ def test_steps_rise_to_the_limit(limit: int, steps: tuple[int, ...]) -> None:
 def test_a_limit_below_the_estimate_is_doubted(downtime: int | None, limit: int, says: bool) -> None:
     doubt = doubt_about_limit(EstimateResult(downtime), limit)
     assert (doubt is not None) is says
-    assert doubt is None or "0.8 s, and --max-downtime allows 0.837 s" in doubt
+    assert doubt is None or "0.8 s, and --max-downtime allows 0.837 s: use --max-downtime 1.7" in doubt
 
 
 @given(st.integers(1, 10**9))

@@ -169,6 +169,22 @@ def test_a_vf_whose_driver_can_send_its_state_may_move() -> None:
     assert find_source_reasons(facts, offline=False) == ()
 
 
+def test_a_whole_gpu_is_named_once_with_its_other_functions() -> None:
+    whole = tuple(
+        replace(VGPU, index=n, backend=Backend.PASSTHROUGH, profile=None, gpu="0000:d8:00.0", carrier=f"0000:d8:00.{n}")
+        for n in range(3)
+    )
+    alone = with_vm(hostdevs=())(replace(FACTS, vgpus={}))
+    (what,) = reasons(lambda _: with_record(vgpus=whole)(alone), offline=False)
+    assert what.startswith("the GPU on 0000:d8:00.0 with 0000:d8:00.1, 0000:d8:00.2 cannot move while the VM runs: ")
+
+
+def test_what_makes_a_device_movable_is_named_beside_offline() -> None:
+    facts = replace(FACTS, vgpus={VGPU.carrier: VgpuMigrationFacts(False, "no", fix="modprobe x")})
+    (reason,) = find_source_reasons(facts, offline=False)
+    assert reason.hint == "add --offline; or modprobe x"
+
+
 def test_the_state_of_a_tpm_does_not_move_without_qemu() -> None:
     (what,) = reasons(leaving(tpm=True), offline=True)
     assert "BitLocker" in what
