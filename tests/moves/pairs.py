@@ -30,7 +30,8 @@ from tests.meanwhile import with_calls
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.library import GpuHost
-from vgpuctl.library.move_between import MoveRequest, move_vm, settle
+from vgpuctl.library.move_between import MoveRequest, move_vm
+from vgpuctl.library.move_end import settle
 from vgpuctl.model.outcome import CallSettings
 from vgpuctl.model.request import CloudInit, CloudInitFile, NewDisk
 from vgpuctl.model.results.migration import EndedMigrationResult

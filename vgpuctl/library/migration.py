@@ -162,7 +162,7 @@ class MigrationCalls(VmCalls):
 
         `outcome`: without the other host, `runs-here` or `runs-there`: the caller knows that it is so.
         """
-        from vgpuctl.library import move_between
+        from vgpuctl.library import move_end
         from vgpuctl.library.peers import open_peer
         from vgpuctl.operations import guards
         from vgpuctl.operations.plans.migration_end import RUNS_HERE, RUNS_THERE
@@ -170,11 +170,11 @@ class MigrationCalls(VmCalls):
         if (peer is None) is (outcome is None) or outcome not in (None, RUNS_HERE, RUNS_THERE):
             raise InvalidInput("specify one of --with HOST, --runs-here and --runs-there", hint=self._end_hint(name))
         if peer is None:
-            return move_between.settle_alone(self, name, str(outcome), confirm=self._confirm, dry_run=dry_run)
+            return move_end.settle_alone(self, name, str(outcome), confirm=self._confirm, dry_run=dry_run)
         guards.require_writable(self._ports, self._context(dry_run=dry_run))
         other = open_peer(peer, "--with", self._settings)
         try:
-            return move_between.settle_with(self, other.host, name, confirm=self._confirm, dry_run=dry_run)
+            return move_end.settle_with(self, other.host, name, confirm=self._confirm, dry_run=dry_run)
         finally:
             other.close()
 

@@ -18,7 +18,7 @@ from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.errors import Busy, Failed, VgpuctlError
 from vgpuctl.hook.run import prepare
 from vgpuctl.library import GpuHost
-from vgpuctl.library.move_between import settle_alone
+from vgpuctl.library.move_end import settle_alone
 from vgpuctl.model.migration import MigrationRole
 from vgpuctl.model.outcome import CallSettings
 from vgpuctl.model.vm import RecordState, VmState

@@ -17,7 +17,8 @@ from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.model import Desktop, FleetHost
 from vgpuctl.controller.planning.host_plan import MoveVm
 from vgpuctl.errors import Busy, NotFound, ResultUnknown, Temporary, VgpuctlError
-from vgpuctl.library.move_between import MoveRequest, move_vm, settle
+from vgpuctl.library.move_between import MoveRequest, move_vm
+from vgpuctl.library.move_end import settle
 from vgpuctl.model.desktop import Fence, FleetRequest
 from vgpuctl.model.results.migration import MigratedVmResult
 from vgpuctl.operations.plans.migration_end import MigrationEnd
