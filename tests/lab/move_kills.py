@@ -46,6 +46,8 @@ where the move began. In the end the VM runs on one host, what its guest wrote t
 nothing of it is on the other host, and `reconcile-host` finds nothing on either one; the next trial moves it on from
 there.
 
+`migrate-vm` ends with 255 where it was killed itself, and with 0 where all had come before.
+
 Made by `.venv/bin/python -m tests.lab moves --count {count}` on {date}, {machine}. Seed: {seed}. Instants are
 counted from the moment at which memory is sent first. A move that nothing interrupted took {longest:.0f} s from there;
 all go at {bandwidth} MiB/s.

@@ -42,7 +42,8 @@ that it ran. `vgpuctl start-vm` starts it.
 Before one call of a port of the move another program or person acts on one of the hosts: with virsh (start, destroy,
 undefine, resume), with another vgpuctl (start-vm, stop-vm, delete-vm, set-vm, reconcile-host, migrate-vm to the same host or
 to a third one, end-migration, also with a host that has no part in the move), by a boot of the host, or since libvirt does
-not answer for the rest of the move. Afterwards `end-migration` and `reconcile-host` run in either order. The rules are the same.
+not answer for the rest of the move. Afterwards `end-migration` and `reconcile-host` run in either order. Where `end-migration`
+says that no host can know where the VM goes on, a person says it, who has looked at both. The rules are the same.
 
 | what | trials | was carried out | exit status 0 | others | on the source, runs | off | on the target, runs | off | gone | runs on both | broke a rule |
 |---|---|---|---|---|---|---|---|---|---|---|---|

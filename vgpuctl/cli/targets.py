@@ -61,9 +61,9 @@ def vms(*, parallel: bool = True, selectors: str = "--", everything: str | None 
     """Return a decorator that adds VM... and the options that select VMs; the command gets them as `targets`.
 
     `selectors`: how these options begin, for a command in which --label and --owner mean something else. `everything`:
-    the help of --all where it does not mean the VMs that vgpuctl manages.
+    the help of --all where it does not mean the VMs that vgpuctl manages; without `parallel` it means every VM.
     """
-    every_managed = everything or "Every VM that vgpuctl manages."
+    every = everything or ("Every VM that vgpuctl manages." if parallel else "Every VM.")
 
     def decorate(function: Command) -> Command:
         @wraps(function)
@@ -95,7 +95,6 @@ def vms(*, parallel: bool = True, selectors: str = "--", everything: str | None 
             multiple=True,
             help="Only VMs with this label; repeat it for VMs with all of several.",
         )(decorated)
-        every = every_managed if parallel else "Every VM."  # without --parallel: it changes nothing
         decorated = click.option("--all", "everything", is_flag=True, help=every)(decorated)
         return click.argument("names", nargs=-1, metavar="[VM]...", shell_complete=complete.vms)(decorated)
 

@@ -74,35 +74,56 @@ def settle(
         VgpuctlError: a host does not answer; nothing runs that did not run before.
     """
     here, there = show_both(source, target, name, peer)
-    end = decide_end(here, there)
-    uuid, changed = here.uuid or there.uuid, False
+    end, uuid = decide_end(here, there), here.uuid or there.uuid
     goes_on = there if end is MigrationEnd.TARGET or (end is MigrationEnd.NONE and not here.exists) else here
-    state, lost_on = state_after(goes_on), None
+    lost_on = there.host if loses_running_state(end, here, there) else None
+    if lost_on is not None and not dry_run:
+        _ask_to_lose(here, there, confirm)
+    changed = False
     removed: tuple[str, ...] = ()
-    if loses_running_state(end, here, there):
-        lost_on = there.host
-        if not dry_run:
-            _ask_to_lose(here, there, confirm)
-    if end is MigrationEnd.TARGET and here.state == VmState.PAUSED and uuid is not None and not dry_run:
-        done = source.finish_migration(uuid, migration_id=here.id or "", outcome=LETS_GO, seen=here.seen)
-        changed, removed, here = done.changed, done.steps, source.show_migration(uuid).data
-    ends = [(target, there, end is MigrationEnd.TARGET), (source, here, end is MigrationEnd.SOURCE)]
-    if end is MigrationEnd.SOURCE:
-        ends.reverse()
-    for host, known, stays in ends:
-        if end is MigrationEnd.NONE or uuid is None or (known.id is None and not known.is_removing):
-            continue
-        if stays:
-            changed |= finish_here(host, uuid, known.id or "", known.seen, dry_run=dry_run)
-            continue
-        done = host.finish_migration(
-            uuid, migration_id=known.id or "", outcome=RUNS_THERE, seen=known.seen, dry_run=dry_run
+    if end is not MigrationEnd.NONE and uuid is not None:
+        changed, removed = _end_on_both((source, here), (target, there), uuid, end, dry_run=dry_run)
+    return EndedMigrationResult(
+        here.name if here.exists else there.name,
+        uuid,
+        here.host,
+        there.host,
+        end.value,
+        changed,
+        state=state_after(goes_on),
+        removed=removed,
+        lost_on=lost_on,
+    )
+
+
+def _end_on_both(
+    source: tuple[MigrationCalls, MigrationStateResult],
+    target: tuple[MigrationCalls, MigrationStateResult],
+    uuid: str,
+    end: MigrationEnd,
+    *,
+    dry_run: bool,
+) -> tuple[bool, tuple[str, ...]]:
+    """End a move as it was decided, first where the VM goes on; return whether something changed, and what was removed.
+
+    `source`, `target`: each host with what it has of the VM.
+    """
+    changed = False
+    removed: tuple[str, ...] = ()
+    from_host, here = source
+    if end is MigrationEnd.TARGET and here.state == VmState.PAUSED and not dry_run:
+        done = from_host.finish_migration(uuid, migration_id=here.id or "", outcome=LETS_GO, seen=here.seen)
+        changed, removed = done.changed, done.steps
+        source = (from_host, from_host.show_migration(uuid).data)
+    (host, known), (other, left) = (target, source) if end is MigrationEnd.TARGET else (source, target)
+    if known.id is not None or known.is_removing:
+        changed |= finish_here(host, uuid, known.id or "", known.seen, dry_run=dry_run)
+    if left.id is not None or left.is_removing:
+        done = other.finish_migration(
+            uuid, migration_id=left.id or "", outcome=RUNS_THERE, seen=left.seen, dry_run=dry_run
         )
         changed, removed = changed or done.changed, (*removed, *done.steps)
-    shown = here.name if here.exists else there.name
-    return EndedMigrationResult(
-        shown, uuid, here.host, there.host, end.value, changed, state=state, removed=removed, lost_on=lost_on
-    )
+    return changed, removed
 
 
 def _ask_to_lose(here: MigrationStateResult, there: MigrationStateResult, confirm: Confirm | None) -> None:

@@ -93,7 +93,7 @@ def _downtime_lines(data: MigratedVmResult, *, dry_run: bool) -> list[Block]:
         ("vgpuctl migrate-vm cad-1 --to ssh://gpu02 --offline --yes", "shut down, moved and started again"),
     ),
 )
-@targets.vms(parallel=False, everything="Every VM that vgpuctl manages.")
+@targets.vms(parallel=False, everything="Every VM that vgpuctl manages; others stay.")
 @click.option(
     "--to",
     required=True,
