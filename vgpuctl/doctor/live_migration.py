@@ -63,7 +63,7 @@ def _check(context: CheckContext, snapshot: Snapshot) -> Finding:
         _certificate_line(context),
     ]
     names = ", ".join(gpu.address for gpu in movable)
-    unsafe = f" (not all certificates for TLS: {_WITHOUT_TLS})" if _WITHOUT_TLS in lines[-1] else ""
+    unsafe = f" (certificates for TLS are missing: {_WITHOUT_TLS})" if "VMs move from" in lines[-1] else ""
     if old:
         return warn(
             f"VMs with vGPUs of {names} can neither move while they run nor be saved: {'; '.join(old)}",
@@ -134,8 +134,8 @@ def _certificate_line(context: CheckContext) -> str:
     missing = dict.fromkeys(file for files in lacking.values() for file in files)
     if not missing:
         return f"{directory} has the certificates for TLS: migrate-vm sends memory encrypted"
-    way = " or ".join(way for way, files in lacking.items() if files)
-    return f"not in {directory}: {', '.join(missing)}; no VM moves {way} this host encrypted, and {_WITHOUT_TLS}"
+    way = " and ".join(way for way, files in lacking.items() if files)
+    return f"not in {directory}: {', '.join(missing)}; VMs move {way} this host only with --insecure-network"
 
 
 def _paths(snapshot: Snapshot) -> PathsToRead:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 QEMU_CONF = "/etc/libvirt/qemu.conf"
 CERTIFICATES = "/etc/pki/qemu"
-_MIGRATION_CERTIFICATES = "/etc/pki/libvirt-migrate"
+MIGRATION_CERTIFICATES = "/etc/pki/libvirt-migrate"
 AUTHORITY = "ca-cert.pem"
 CLIENT_FILES = (AUTHORITY, "client-cert.pem", "client-key.pem")
 SERVER_FILES = (AUTHORITY, "server-cert.pem", "server-key.pem")
@@ -72,7 +72,7 @@ def certificate_directory(settings: str | None, *, has_migration_directory: bool
     if "migrate_tls_x509_cert_dir" in values:
         return values["migrate_tls_x509_cert_dir"]
     if has_migration_directory:
-        return _MIGRATION_CERTIFICATES
+        return MIGRATION_CERTIFICATES
     return values.get("default_tls_x509_cert_dir", CERTIFICATES)
 
 
@@ -80,7 +80,7 @@ def _read_certificates(host: Host, needed: tuple[str, ...]) -> tuple[str | None,
     """Return where certificates are taken from, and those that are needed and not there; None: that is not known."""
     try:
         directory = certificate_directory(
-            _read(host, QEMU_CONF), has_migration_directory=_list(host, _MIGRATION_CERTIFICATES) is not None
+            _read(host, QEMU_CONF), has_migration_directory=_list(host, MIGRATION_CERTIFICATES) is not None
         )
         names = _list(host, directory)
     except OSError:

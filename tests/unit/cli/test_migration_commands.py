@@ -267,7 +267,7 @@ def test_nobody_gives_up_a_running_state_without_a_question(sim: Run, target: Ru
     assert (ran.status, "what it had in its memory came to sim:mixed, where it waits, paused" in ran.err) == (75, True)
     dry = target(f"end-migration {arrived} --with sim:a100-40 --dry-run").out
     assert "  what it had in its memory on sim:mixed would be lost\n" in dry
-    assert f"  on sim:mixed: force off VM {arrived}, which is paused\n" in dry
+    assert f"  on sim:mixed: force off VM {arrived} here, where it is paused for its move\n" in dry
     ran = target(f"end-migration {arrived} --with sim:a100-40")
     assert (ran.status, f"Give up what {arrived} has in its memory?" in ran.err) == (2, True)
     assert target("list-vms --json").out == before

@@ -108,13 +108,14 @@ def write_host_file(host: SimulatedHost, gpu: str) -> None:
 @pytest.mark.parametrize(
     ("gpu", "why", "has_command"),
     [
-        ("cordoned: true", "it is cordoned; vgpuctl uncordon 0000:3b:00.0 allows new vGPUs", True),
+        ("cordoned: true", "it is cordoned; on sim:a100-40: vgpuctl uncordon 0000:3b:00.0 allows new vGPUs", True),
         ("reserved_for: [cad-*]", "host.yaml reserves it for VMs named cad-*", False),
         ("profiles: [A100-8C]", "host.yaml allows only A100-8C on it (gpus: profiles:)", False),
         ("mode: unmanaged", "host.yaml excludes it from vgpuctl (mode: unmanaged)", False),
         (
             "mode: passthrough",
-            "host.yaml reserves it for mode passthrough; vgpuctl set-mode 0000:3b:00.0 vgpu changes that",
+            "host.yaml reserves it for mode passthrough; on sim:a100-40: "
+            "vgpuctl set-mode 0000:3b:00.0 vgpu changes that",
             True,
         ),
     ],
@@ -173,7 +174,7 @@ def test_each_of_several_gpus_has_its_reason_in_a_line(tmp_path: Path) -> None:
         "sim:h100-mig: no room for H100-1-10C:\n"
         "  0000:3b:00.0: all 2 GPU instances 1g.10gb are in use: vm-0, vm-1\n"
         "  0000:3f:00.0: MIG is off, and H100-1-10C needs a GPU instance: "
-        "vgpuctl set-mig 0000:3f:00.0 --for H100-1-10C:1"
+        "on sim:h100-mig: vgpuctl set-mig 0000:3f:00.0 --for H100-1-10C:1"
     )
 
 

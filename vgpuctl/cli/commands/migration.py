@@ -205,6 +205,10 @@ def _settled(result: Outcome[EndedMigrationResult]) -> Page:
         again = f"vgpuctl end-migration {shlex.quote(data.name)} --with {address_of(data.not_asked or '')}"
         rest = f"; once it answers, this removes what it has of {data.name}: {again}" if data.state is not None else ""
         blocks.append(f"  {data.not_asked} was not asked{rest}")
+        if data.state is not None and would:
+            blocks.append(
+                f"  if it runs on {data.not_asked}, both would write to its disks and destroy them: ask first"
+            )
     elif not data.removed:
         blocks.append(f"  nothing of the move {'would be' if would else 'is'} left on {other}")
     return Page(blocks)

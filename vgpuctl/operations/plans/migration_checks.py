@@ -11,7 +11,7 @@ from vgpuctl.model import hint_commands
 from vgpuctl.model.numbers import format_mib, format_ranges, parse_version
 from vgpuctl.model.results.migration import MigrationHostResult, MigrationOfferResult, MigrationReasonResult
 from vgpuctl.model.vm import RecordState, Vm, VmState
-from vgpuctl.observe.migration_host import AUTHORITY, CERTIFICATES, QEMU_CONF
+from vgpuctl.observe.migration_host import AUTHORITY, CERTIFICATES, MIGRATION_CERTIFICATES, QEMU_CONF
 from vgpuctl.operations.plans.guest_devices import GuestHost, check_hugepages, check_nics
 from vgpuctl.operations.plans.migration_disk_checks import disk_reasons, disk_warnings
 from vgpuctl.operations.plans.migration_target import Pair, pair_of
@@ -339,10 +339,11 @@ def _tls_warnings(pair: Pair) -> Reasons:
 def _tls_hint(host: MigrationHostResult) -> str:
     return (
         f"on {host.name}: put them into {host.tls_directory} (libvirt.org/kbase/tlscerts.html); or, on a private "
-        "network, add --insecure-network: memory then goes unencrypted"
+        "network, add --insecure-network: memory and disks then go unencrypted"
     )
 
 
 def _are_missing(host: MigrationHostResult) -> str:
     files = host.missing_certificates
-    return f"{', '.join(files)} {'are' if len(files) > 1 else 'is'} missing in {host.tls_directory}"
+    why = ", which libvirt uses because it exists" if host.tls_directory == MIGRATION_CERTIFICATES else ""
+    return f"{', '.join(files)} {'are' if len(files) > 1 else 'is'} missing in {host.tls_directory}{why}"

@@ -81,7 +81,7 @@ def _record_reasons(vm: Vm) -> Texts:
         give_up = f"vgpuctl adopt {name} --release" if action == "adopted it" else f"vgpuctl detach-vgpu {name}"
         yield (
             f"{vm.name} was not created by vgpuctl, which only {action}: vgpuctl moves only VMs that it created",
-            f"{give_up}, then {virsh_command(vm, 'move')}",
+            f"{give_up}; make its vGPU on the other host, then {virsh_command(vm, 'move')}",
         )
         return
     if record.state is RecordState.MOVING and record.migration is not None:

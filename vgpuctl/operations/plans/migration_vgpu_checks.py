@@ -27,6 +27,7 @@ from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 Reasons = Iterator[MigrationReasonResult]
 _HOST_DRIVER = "host-driver"
+_COMMAND = re.compile(r"([;:] )(vgpuctl [a-z])")
 
 
 class GpuProblem(Value):
@@ -206,13 +207,13 @@ def no_place_reason(
         for option in gpus_by_option:
             lines = [line.replace(f"excluded by {option}", f"{offer.name} was created with {option}") for line in lines]
     hint = next((_constraint_hint(option, gpus) for option, gpus in gpus_by_option.items()), error.hint)
+    placed = [_COMMAND.sub(rf"\1on {target}: \2", line) for line in lines]  # a GPU's own reason has the command
+    lines, hint = placed, hint if placed == lines else None
     if len(lines) == 1:
         gpu, _, why = lines[0].partition(": ")
         message = f"{message}: {why if gpu in message else lines[0]}"
     elif lines:
         message = "\n".join([f"{message}:", *lines])
-    if any(re.search(r"[;:] vgpuctl [a-z]", line) for line in lines):
-        hint = None  # a GPU's own reason has the command
     return MigrationReasonResult(target, message, None if hint is None else f"on {target}: {hint}")
 
 

@@ -212,7 +212,7 @@ class StopPausedDomain(Removal):
     write: WriteRecord | None = None
 
     def describe(self) -> str:
-        return f"force off VM {self.name}, which is paused"
+        return f"force off VM {self.name} here, where it is paused for its move"
 
     def perform(self, host: Host) -> None:
         """Force it off.
