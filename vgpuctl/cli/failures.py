@@ -59,12 +59,13 @@ def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) 
 
 
 def _print_partial_result(settings: Settings, failure: Failure) -> None:
-    """Print the page of what succeeded; a failure to write it is reported with the failure itself."""
+    """Print the page of what succeeded, with its notes; a failure to write it is reported with the failure itself."""
     if failure.result is not None:
         try:
             output.print_page(settings, failure.result)
         except OSError as unwritable:
             streams.write_err(f"vgpuctl: the result could not be written: {unwritable.strerror}   [output]")
+        run.print_notes(failure.result)
 
 
 def print_failure(settings: Settings, failure: Failure, document: str | None) -> None:

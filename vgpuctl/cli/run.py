@@ -207,13 +207,19 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
 
     if not output.write_result(settings.kind, write, {output.LOCAL: result} if result.changed else {}):
         return 1
-    if settings.json:
-        return command_output.status
+    if not settings.json:
+        print_notes(result)
+    return command_output.status
+
+
+def print_notes(result: AnyResult) -> None:
+    """Print a result's warnings and notes on stderr."""
+    from vgpuctl.cli import streams
+
     for warning in result.warnings:
         streams.write_err(f"warning: {streams.sanitize(warning)}")
     for note in result.notes:
         streams.write_err(f"note: {streams.sanitize(note)}")
-    return command_output.status
 
 
 def write_raw(text: str) -> None:

@@ -129,6 +129,8 @@ def test_a_pattern_changes_no_unmanaged_vm_and_says_so(sim: Run) -> None:
     assert (ran.status, "vgpuctl manages no VM that matches; unmanaged: old-desktop" in ran.err) == (2, True)
     assert sim("create-vm old-one --profile T4-4Q", "mixed").status == 0
     assert "1 unmanaged VM skipped: old-desktop" in sim("stop-vm 'old-*'", "mixed").err
+    failed = sim("migrate-vm --all --to sim:a100-40 --insecure-network", "mixed")  # no GPU there has the profile
+    assert (failed.status != 0, "note: 1 unmanaged VM skipped: old-desktop" in failed.err) == (True, True)
     shown = sim("show-vm 'old-*' --json", "mixed").document["data"]["targets"]
     assert [t["name"] for t in shown] == ["old-desktop", "old-one"]
 
