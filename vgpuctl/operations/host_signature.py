@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import HostCannot
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 KEY_FILES = tuple(f"/etc/ssh/ssh_host_{kind}_key" for kind in ("ed25519", "ecdsa", "rsa"))
 """The first one that a host has signs; in FIPS mode there is no ed25519 key."""
+_SIGNATURE = re.compile(r"(?P<key>[a-z0-9@.-]+ (?P<blob>[A-Za-z0-9+/]+=*)) (?P<signed>[A-Za-z0-9+/]+=*)", re.ASCII)
 
 
 def sign(host: Host, value: Value) -> str:
@@ -58,13 +60,17 @@ def find_signer(value: Value, signature: str | None) -> str | None:
         ImportError: the library of the extra `ssh` is missing.
     """
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
+    match = _SIGNATURE.fullmatch(signature or "")
+    if match is None:
+        return None
     try:
-        kind, blob, signed = (signature or "").split(" ")
-        public: Any = load_ssh_public_key(f"{kind} {blob}".encode())
-        public.verify(base64.b64decode(signed, validate=True), _bytes_of(value), *_hashing(public))
-        return fingerprint(base64.b64decode(blob, validate=True))
+        public: Any = load_ssh_public_key(match["key"].encode())
+        if public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() != match["key"]:
+            return None  # the key that was read must be the one that is named, to the letter
+        public.verify(base64.b64decode(match["signed"], validate=True), _bytes_of(value), *_hashing(public))
+        return fingerprint(base64.b64decode(match["blob"], validate=True))
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return None
 

@@ -57,6 +57,19 @@ def test_what_is_no_signature_is_signed_by_nobody(host: SimulatedHost, change: s
     assert find_signer(SENT, change and change.format(type=kind, key=key)) is None
 
 
+@pytest.mark.parametrize("between", ["\t", " ", "\x0b", "\u00a0", "\n"])
+def test_a_signature_by_another_key_than_the_named_one_counts_for_nothing(
+    host: SimulatedHost, tmp_path: Path, between: str
+) -> None:
+    """A key's text may have a comment: nothing in it may be taken for the key that is pinned."""
+    pinned = sign(host.ports, SENT).split(" ")[1]
+    other = open_sim_host(tmp_path / "other")
+    kind, key, signed = sign(other.ports, SENT).split(" ")
+    assert key != pinned
+    assert find_signer(SENT, f"{kind}{between}{key} {pinned} {signed}") is None
+    assert find_signer(SENT, f"{kind} {pinned}{between}{key} {signed}") is None
+
+
 def test_a_host_without_a_key_says_how_it_gets_one(host: SimulatedHost) -> None:
     make_key(host, KEY_FILES[0], "ed25519", passphrase="a passphrase")
     with pytest.raises(
