@@ -16,7 +16,7 @@ from tests.agent.test_members import Directory
 from vgpuctl import library
 from vgpuctl.agent.client import AgentHost
 from vgpuctl.agent.rights import HostRights
-from vgpuctl.errors import NotAllowed, NotYours, Refused
+from vgpuctl.errors import Busy, InvalidInput, NotAllowed, NotYours, Refused
 from vgpuctl.library.move_between import MoveRequest, move_vm
 from vgpuctl.model.agent_service import OPERATORS_GROUP
 from vgpuctl.model.caller import Caller
@@ -202,9 +202,48 @@ def test_a_place_that_its_target_has_not_signed_gets_nothing(sites: tuple[Site, 
     stays(source, target)
 
 
+def test_a_place_that_its_target_has_given_up_gets_nothing(sites: tuple[Site, Site]) -> None:
+    source, target = sites
+    make_desktop(source)
+    place = target.calls.prepare_incoming(source.calls.offer_vm(DESKTOP).data, copies_disks=True).data
+    target.calls.finish_migration(DESKTOP, migration_id=place.id, outcome="runs-there")
+    with pytest.raises(InvalidInput, match="has nothing ready for vdi any more"):
+        source.calls.migrate_out(DESKTOP, place, target_uri="gpu02")
+    again = target.calls.prepare_incoming(source.calls.offer_vm(DESKTOP).data, copies_disks=True).data
+    with pytest.raises(InvalidInput, match="has nothing ready for vdi any more"):
+        source.calls.migrate_out(DESKTOP, place, target_uri="gpu02")
+    target.calls.finish_migration(DESKTOP, migration_id=again.id, outcome="runs-there")
+    stays(source, target)
+
+
+def test_a_place_is_for_the_vm_as_it_was_offered(sites: tuple[Site, Site]) -> None:
+    source, target = sites
+    make_desktop(source)
+    place = target.calls.prepare_incoming(source.calls.offer_vm(DESKTOP).data, copies_disks=True).data
+    source.calls.set_vm("vdi", labels={"team": "b"})
+    with pytest.raises(Busy, match="vdi has just been changed"):
+        source.calls.migrate_out(DESKTOP, place, target_uri="gpu02")
+    target.calls.finish_migration(DESKTOP, migration_id=place.id, outcome="runs-there")
+    stays(source, target)
+
+
+def test_nothing_is_made_ready_for_one_that_still_runs_or_cannot_leave(sites: tuple[Site, Site]) -> None:
+    source, target = sites
+    make_desktop(source)
+    runs = source.calls.offer_vm(DESKTOP, offline=True).data
+    with pytest.raises(Refused, match="was running when it was offered: it must be off"):
+        target.calls.prepare_incoming(runs, copies_disks=True, offline=True)
+    source.calls.save_vm("vdi")
+    with pytest.raises(Refused, match="is saved"):
+        target.calls.prepare_incoming(source.calls.offer_vm(DESKTOP).data, copies_disks=True)
+    source.calls.start_vm("vdi")
+    stays(source, target)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
+        ("vgpu_params", "[frame_rate_limiter]", "the plugin parameter cuda_enabled=1"),
         ("networks", "[office]", "the network default"),
         ("pools", "[other]", "the storage pool default"),
         ("modes", "[sriov]", "the mode vgpu"),
@@ -214,7 +253,8 @@ def test_what_a_vm_needs_of_the_target_must_be_allowed_there(
     sites: tuple[Site, Site], key: str, value: str, named: str
 ) -> None:
     source, target = sites
-    make_desktop(source)
+    source.allow(target, "gpu02", vgpu_params="[cuda_enabled]")
+    make_desktop(source, **({"vgpu_params": {"cuda_enabled": "1"}} if key == "vgpu_params" else {}))
     target.allow(source, "gpu01", **{key: value})
     with pytest.raises(NotAllowed, match=named) as refused:
         move_vm(source.calls, target.calls, DESKTOP, to("gpu02"))

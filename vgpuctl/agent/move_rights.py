@@ -8,7 +8,7 @@ that the target has made ready, by which the source sends a VM.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.agent.allowed_files import AllowedFiles, not_allowed
@@ -89,6 +89,10 @@ def _check_arrival(host: Host, allow: AllowSpec, arguments: Mapping[str, Any]) -
     mode = "vgpu" if vm.record is None else vm.record.requested("mode", str) or "vgpu"
     if mode not in allow.modes:
         raise not_allowed(f"the mode {mode} is not allowed", "agent.allow.modes", mode)
+    for key, value in _params_of(vm):
+        if not {key, f"{key}={value}"} & {*allow.vgpu_params}:
+            text = f"the plugin parameter {key}={value} is not allowed"
+            raise not_allowed(text, "agent.allow.vgpu_params", key)
     pools = (*allow.pools, getattr(defaults, "storage_pool", None))
     _check_files(AllowedFiles(host, allow), pools, offer, copies_disks=bool(arguments.get("copies_disks")))
 
@@ -111,6 +115,13 @@ def _check_networks(allow: AllowSpec, vm: Vm, defaults: Sequence[str]) -> None:
             raise not_allowed(f"the network {where} is not allowed", "agent.allow.networks", where)
 
 
+def _params_of(vm: Vm) -> Iterator[tuple[str, str]]:
+    for vgpu in () if vm.record is None else vm.record.vgpus:
+        for pair in filter(None, vgpu.params.split(",")):
+            key, _, value = pair.partition("=")
+            yield key, value
+
+
 def _network_of(nic: Nic) -> str:
     return Nic(network=nic.network, bridge=nic.bridge, vlan=nic.vlan).text
 
@@ -123,5 +134,5 @@ def _check_files(
             raise not_allowed(f"the storage pool {disk.pool} is not allowed", "agent.allow.pools", str(disk.pool))
         if disk.base is not None:
             files.image(disk.base)
-        if not disk.made and not (copies_disks and disk.kind == "disk"):
+        if not disk.made and not (copies_disks and disk.kind == "disk" and not disk.is_shared):
             files.image(disk.path)

@@ -158,6 +158,10 @@ class AbsentHypervisor(_Absent):
         """Raise HostCannot."""
         self._raise_absent()
 
+    def definition_on(self, target_uri: str, uuid: str) -> str | None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
     def migrate(self, uuid: str, request: MigrationRequest, report: Callable[[MigrationProgress], int | None]) -> None:
         """Raise HostCannot."""
         self._raise_absent()

@@ -8,6 +8,7 @@ no command and no hook starts or changes such a VM. Whether it came is for `fini
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from vgpuctl.model.results.migration import (
     PlacedVgpuResult,
 )
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
+from vgpuctl.model.vm import NOT_RUNNING_STATES, AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, scope_of_request
 from vgpuctl.observe.migration_host import read_migration_host
 from vgpuctl.observe.vgpu_migration import read_write_speed
@@ -150,6 +151,11 @@ class ArrivingVm(Value):
         return Plan(tuple(steps), vms_required_off=(self.vm.uuid,))
 
 
+def definition_sha256(xml: str) -> str:
+    """Return what a place has of the definition for which it was made."""
+    return hashlib.sha256(xml.encode()).hexdigest()
+
+
 def _scope(request: VmRequest) -> ReadScope:
     return replace(scope_of_request(request), models=True)
 
@@ -202,8 +208,8 @@ def prepare_incoming(
         VgpuctlError: why something could not be made; all has been undone.
     """
     require_writable(host, context)
-    check_fence(context)
     arrival = Arrival(offer, copies_disks, offline, needs_tls)
+    _refuse_early(context, arrival)
     context.subjects.add_vm(offer.name, offer.uuid)
     checked: list[ArrivingVm] = []
 
@@ -219,7 +225,7 @@ def prepare_incoming(
     with Transaction(host, context) as tx:
         if context.dry_run and offer.reasons and arrival.offered.record is None:
             return Outcome(False, _place(host, tx.look(ReadScope()), arrival, None, ()), dry_run=True)
-        ready = _already_prepared(host, tx, arrival)
+        ready = _already_prepared(host, context, tx, arrival)
         if ready is not None:
             return Outcome(False, _signed(host, context, ready), dry_run=context.dry_run)
         try:
@@ -236,8 +242,29 @@ def prepare_incoming(
 
 def _signed(host: Host, context: Context, place: MigrationPlaceResult) -> MigrationPlaceResult:
     """Return a place with this host's signature, if the source gets it from somebody who is not root."""
-    is_roots = context.caller is None or context.caller.recorded_account is None
-    return place if is_roots or context.dry_run else replace(place, signature=sign(host, place))
+    return place if _is_roots(context) or context.dry_run else replace(place, signature=sign(host, place))
+
+
+def _is_roots(context: Context) -> bool:
+    return context.caller is None or context.caller.recorded_account is None
+
+
+def _refuse_early(context: Context, arrival: Arrival) -> None:
+    """Refuse what an account could keep and send later: a VM that cannot leave or still runs, a desktop deleted here.
+
+    Raises:
+        Refused: it is that, or the host does not obey the controller that asks.
+    """
+    check_fence(context)
+    if context.dry_run or _is_roots(context):
+        return
+    offer, record = arrival.offer, arrival.offered.record
+    if offer.reasons:
+        raise refused_move(offer.name, offer.reasons)
+    if arrival.offline and VmState(offer.state) not in NOT_RUNNING_STATES:
+        raise Refused(f"{offer.name} was {offer.state} when it was offered: it must be off", vm=offer.name)
+    if context.fence is not None and record is not None and record.desktop is not None:
+        context.fence.refuse_deleted(record.desktop.id)
 
 
 def _with_checks(host: Host, arriving: ArrivingVm) -> ArrivingVm:
@@ -300,8 +327,10 @@ def _plan_arrival(host: Host, context: Context, tx: Transaction, arrival: Arriva
         copies_disks=bool(arrival.copied),  # what both hosts have is neither's to delete
         is_offline=arrival.offline,
     )
+    copied = {disk.path for disk in arrival.copied}
     record = replace(
         vm.record,
+        disks=tuple(d for d in vm.record.disks if not copied or d.path in copied),  # others are none of this host's
         state=RecordState.MOVING,
         machine_id=host.machine_id,
         account=vm.record.account if context.caller is None else context.caller.recorded_account,
@@ -314,7 +343,7 @@ def _plan_arrival(host: Host, context: Context, tx: Transaction, arrival: Arriva
     return ArrivingVm(seen, arrival, vm, record, request)
 
 
-def _already_prepared(host: Host, tx: Transaction, arrival: Arrival) -> MigrationPlaceResult | None:
+def _already_prepared(host: Host, context: Context, tx: Transaction, arrival: Arrival) -> MigrationPlaceResult | None:
     """Return what an earlier call with this offer has made.
 
     Raises:
@@ -328,7 +357,8 @@ def _already_prepared(host: Host, tx: Transaction, arrival: Arrival) -> Migratio
     mark = None if record is None else record.migration
     if record is None or mark is None:
         return None  # find_target_reasons names it
-    if mark.id != offer.id or mark.role is not MigrationRole.ARRIVING:
+    is_own = _is_roots(context) or record.account == getattr(context.caller, "account", None)
+    if mark.id != offer.id or mark.role is not MigrationRole.ARRIVING or not is_own:
         raise Busy(
             f"a move of {offer.name} from {mark.peer} to this host is not finished",
             hint=end_migration_command(arrival.vm, mark.peer),
@@ -355,5 +385,6 @@ def _place(
             for old, new in zip(before, vgpus, strict=False)
         ),
         record="" if record is None else record_to_xml(record),
+        definition_sha256=definition_sha256(arrival.offer.definition),
         copied_disks=tuple(d.device for d in arrival.copied if d.kind == "disk"),
     )

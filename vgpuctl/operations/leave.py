@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.record import record_from_xml
 from vgpuctl.errors import Busy, InvalidInput, Refused, ResultUnknown, VgpuctlError
 from vgpuctl.model.hint_commands import end_migration_command, stop_command
@@ -17,7 +18,7 @@ from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.migration import MigrationPlaceResult, SentVmResult
 from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe import observe, scope_of_vm
-from vgpuctl.operations.arrive import arriving_xml
+from vgpuctl.operations.arrive import arriving_xml, definition_sha256
 from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, require_writable
 from vgpuctl.operations.limits import count_removal
@@ -65,7 +66,7 @@ def migrate_out(
     vm = find_vm_to_change(context, snapshot, name)
     record = own_record(vm, "move")
     refuse_unfinished(vm, record)
-    target_record, mark = _check_place(vm, place)
+    target_record, mark = _check_place(host, vm, place)
     _refuse_state(vm, mark)
     own_mark = replace(mark, role=MigrationRole.LEAVING, peer=place.host.name, peer_machine_id=place.host.machine_id)
     leaving = replace(record, state=RecordState.MOVING, migration=own_mark)
@@ -80,6 +81,7 @@ def migrate_out(
     steps = tuple(step.describe() for step in (write, *sends))
     if context.dry_run:
         return Outcome(True, SentVmResult(vm.name, vm.uuid, 0.0), steps, snapshot.warnings, dry_run=True)
+    _refuse_forgotten_place(host, context, vm, place, route)
     count_removal(host, context)  # at its end the VM and its disks are gone here
     begin = host.clock.monotonic()
     with Transaction(host, context) as tx:
@@ -139,26 +141,40 @@ def _send_vm_step(vm: Vm, record: VmRecord, place: MigrationPlaceResult, route: 
     return SendVm(vm.name, vm.uuid, place.host.name, request, pace)
 
 
-def _check_place(vm: Vm, place: MigrationPlaceResult) -> tuple[VmRecord, MigrationMark]:
+def _check_place(host: Host, vm: Vm, place: MigrationPlaceResult) -> tuple[VmRecord, MigrationMark]:
     """Return the record that the VM has on the target, and its mark.
 
     Raises:
-        InvalidInput: the place is for another VM, or not ready. Busy: the VM was changed since.
+        InvalidInput: the place is for another VM or another source, or not ready. Busy: the VM was changed since.
     """
     try:
         record = record_from_xml(place.record)
     except ValueError as error:
         raise InvalidInput(f"what {place.host.name} has made ready for {vm.name} is unreadable: {error}") from error
     mark = record.migration
-    if mark is None or (mark.id, mark.role) != (place.id, MigrationRole.ARRIVING) or record.vm_uuid != vm.uuid:
+    made = (place.id, MigrationRole.ARRIVING, host.machine_id, vm.uuid, vm.uuid, vm.name)
+    if mark is None or made != (
+        mark.id, mark.role, mark.peer_machine_id, record.vm_uuid, place.uuid, place.name,
+    ):  # fmt: skip
         raise InvalidInput(f"{place.host.name} has made nothing ready for {vm.name}")
-    if vm.record is None or _devices_of(vm.record) != _devices_of(record):
-        raise Busy(f"the vGPUs or disks of {vm.name} have just been changed", hint="run the command again", vm=vm.name)
+    domain = host.hypervisor.find_domain(vm.uuid)
+    if domain is None or definition_sha256(domain.xml) != place.definition_sha256:
+        raise Busy(f"{vm.name} has just been changed", hint="run the command again", vm=vm.name)
     return record, mark
 
 
-def _devices_of(record: VmRecord) -> tuple[list[str | None], list[str]]:
-    return [vgpu.profile for vgpu in record.vgpus], [disk.path for disk in record.disks]
+def _refuse_forgotten_place(host: Host, context: Context, vm: Vm, place: MigrationPlaceResult, route: Route) -> None:
+    """Refuse a place that an account kept after its target has given it up: the target's libvirt is asked.
+
+    Raises:
+        InvalidInput: the target has not, or no longer, made it ready. VgpuctlError: its libvirt does not answer.
+    """
+    if context.caller is None or context.caller.recorded_account is None:
+        return
+    xml = host.hypervisor.definition_on(route.target_uri, vm.uuid)
+    known = None if xml is None else parse_domain(xml, VmState.STOPPED, place.host.machine_id).record
+    if known != record_from_xml(place.record):
+        raise InvalidInput(f"{place.host.name} has nothing ready for {vm.name} any more", hint="begin the move again")
 
 
 def _with_definitions(host: Host, vm: Vm, record: VmRecord, target_record: VmRecord, step: Step) -> Step:

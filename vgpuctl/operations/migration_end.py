@@ -23,6 +23,7 @@ from vgpuctl.operations.deleted_disks import prepare_bins, with_bin_entry
 from vgpuctl.operations.guards import find_vm_to_change, require_libvirt, require_writable
 from vgpuctl.operations.images import refuse_shared_deletion
 from vgpuctl.operations.leftovers import read_domain_leftovers
+from vgpuctl.operations.limits import count_removal
 from vgpuctl.operations.plans.chains import is_source
 from vgpuctl.operations.plans.migration_end import LETS_GO, RUNS_HERE, RUNS_THERE
 from vgpuctl.operations.plans.remove import unproven_carriers, vm_removal_plan
@@ -110,6 +111,8 @@ def finish_migration(
     data = FinishedMigrationResult(here, vm.name, outcome)
     if context.dry_run:
         return Outcome(True, data, steps, snapshot.warnings, dry_run=True)
+    if outcome == RUNS_THERE and record.migration is not None and record.migration.role is MigrationRole.ARRIVED:
+        count_removal(host, context)
     with Transaction(host, context) as tx:
         held = replace(record, vgpus=with_slot(snapshot, vm, record))
         tx.take_over_vm(vm, held, scope_of_vm(vm.uuid), snapshot, leaving=outcome == RUNS_THERE)
@@ -173,12 +176,13 @@ def leave_plan(
         raise Busy(text, hint=hint, vm=vm.name, state=str(vm.state))
     own_disks = record.disks if mark is None or mark.copies_disks else ()
     kept: dict[str, str] = {}
-    if mark is not None and mark.role in SOURCE_ROLES and context is not None:
+    if mark is not None and context is not None:
         kept = _disks_to_keep(host, snapshot, vm, replace(record, disks=own_disks))
         own_disks = tuple(d for d in own_disks if d.path not in kept)
-        own_disks = tuple(with_bin_entry(host, context, vm, d) for d in own_disks)
-        if not context.dry_run:
-            prepare_bins(host, own_disks)
+        if mark.role in (*SOURCE_ROLES, MigrationRole.ARRIVED) or mark.is_offline:  # it may be the only copy
+            own_disks = tuple(with_bin_entry(host, context, vm, d) for d in own_disks)
+            if not context.dry_run:
+                prepare_bins(host, own_disks)
     removed = replace(record, migration=None, disks=own_disks)
     held = replace(removed, vgpus=with_slot(snapshot, vm, removed))
     force_off, vm = _off_steps(vm, record, mark)

@@ -160,6 +160,9 @@ class Hypervisor(Protocol):
     def migration_xml(self, uuid: str) -> str:
         """Return a running domain's definition as another host takes it (VIR_DOMAIN_XML_MIGRATABLE), with secrets."""
 
+    def definition_on(self, target_uri: str, uuid: str) -> str | None:
+        """Return the stored definition of a domain of another host's libvirt; None: it has no such domain."""
+
     def migrate(self, uuid: str, request: MigrationRequest, report: Callable[[MigrationProgress], int | None]) -> None:
         """Move a running domain to another host, where it stays paused; return when it is off here, and still defined.
 

@@ -88,6 +88,12 @@ class SimMigration:
                 return None
             return find_blockers(state, running)
 
+    def definition_on(self, target_uri: str, uuid: str) -> str | None:
+        """Return the stored definition of a domain of another simulated host; None: it has no such domain."""
+        with _translated_errors(uuid), opened_target(self._core, target_uri) as target:
+            domain = target.read_state().domains.get(uuid)
+            return None if domain is None else domain.xml
+
     def migration_xml(self, uuid: str) -> str:
         """Return a running domain's definition as another host takes it, with its passwords."""
         with read_call(self._core, "migration-xml", self._domain_name(uuid)) as state:

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.hosts import SimulatedHost, context, create, open_sim_host, request
 from tests.meanwhile import with_calls
+from vgpuctl.domain.record import record_from_xml
 from vgpuctl.errors import InvalidInput, Refused
 from vgpuctl.library import GpuHost
 from vgpuctl.library.move_between import MoveRequest, check_move, move_vm
 from vgpuctl.model.outcome import CallSettings
 from vgpuctl.model.port_values import EccState
+from vgpuctl.model.request import NewDisk
 from vgpuctl.model.results.migration import MigrationOfferResult
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.migration_offer import offer_vm
@@ -239,3 +242,19 @@ def test_a_vm_that_vgpuctl_does_not_manage_has_only_its_sources_reason(tmp_path:
         calls(target).prepare_incoming(offer)
     (reason,) = calls(target).prepare_incoming(replace(offer, reasons=()), dry_run=True).data.reasons
     assert "is not the VM old-desktop of vgpuctl" in reason.what
+
+
+def test_the_record_there_has_only_the_disks_that_are_made_there(tmp_path: Path) -> None:
+    """A disk that is not in the definition does not go, and a file of its path there is somebody else's."""
+    source, target = open_sim_host(tmp_path / "a", "a100-40"), open_sim_host(tmp_path / "b", "a100-40")
+    disks = create(
+        source.ports, request("A100-4C", name="vm", disks=(NewDisk(1024), NewDisk(1024))), start=False
+    ).data.disks
+    hypervisor = source.ports.hypervisor
+    first, second = (disk.path for disk in disks)
+    uuid = observe(source.ports, ReadScope()).vm("vm").uuid
+    disk = rf"<disk type=(?:(?!</disk>).)*{re.escape(second)}.*?</disk>"
+    hypervisor.define(re.sub(disk, "", hypervisor.definition(uuid), flags=re.DOTALL))
+    offer = calls(source).offer_vm("vm", offline=True).data
+    place = calls(target).prepare_incoming(offer, copies_disks=True, offline=True, needs_tls=False).data
+    assert [disk.path for disk in record_from_xml(place.record).disks] == [first]

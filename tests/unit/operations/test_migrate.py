@@ -144,7 +144,7 @@ def test_a_vm_that_was_changed_since_it_was_offered_is_not_sent(source: Simulate
     create(source.ports, request("A100-4C", name="vm"))
     empty = picture(target)
     here = meeting(source, "migrate_out", lambda: detach(source.ports, context(), "vm"))
-    with pytest.raises(Busy, match="the vGPUs or disks of vm have just been changed"):
+    with pytest.raises(Busy, match="vm has just been changed"):
         move_vm(here, calls(target), "vm", to(target, copies_disks=True))
     lands(source)
     assert picture(target) == empty

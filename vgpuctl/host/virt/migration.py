@@ -256,6 +256,16 @@ class DomainMigration:
                 )
             return domain.XMLDesc(constants.VIR_DOMAIN_XML_SECURE | constants.VIR_DOMAIN_XML_MIGRATABLE)
 
+    def definition_on(self, target_uri: str, uuid: str) -> str | None:
+        """Return the stored definition of a domain of another host's libvirt; None: it has no such domain."""
+        call, failure = "virDomainLookupByUUIDString", f"cannot ask {target_uri} for a VM"
+        with (
+            self._connection.call(call, failure, target_uri=target_uri, vm_uuid=uuid),
+            self._connection.open_other(target_uri) as other,
+        ):
+            domain = self._connection.look_up(constants.VIR_ERR_NO_DOMAIN, lambda: other.lookupByUUIDString(uuid))
+            return None if domain is None else domain.XMLDesc(constants.VIR_DOMAIN_XML_INACTIVE)
+
     def migrate(self, uuid: str, request: MigrationRequest, report: Report) -> None:
         """Move a running domain to another host, where it stays paused, and report about once a second."""
         parameters, flags = migration_arguments(request)

@@ -119,7 +119,7 @@ class MigrationPlaceResult(Value):
     """What the target has made ready, or would. `record`: the VM's record there. `reasons`: why it cannot come.
 
     `copied_disks`: the disks (vda) for which it has made empty files. `signature`: by the SSH host key of the target,
-    where an account asks.
+    where an account asks. `definition_sha256`: of the definition that was offered.
     """
 
     id: str
@@ -128,6 +128,7 @@ class MigrationPlaceResult(Value):
     host: MigrationHostResult
     vgpus: tuple[PlacedVgpuResult, ...]
     record: str
+    definition_sha256: str = ""
     copied_disks: tuple[str, ...] = ()
     reasons: tuple[MigrationReasonResult, ...] = ()
     warnings: tuple[MigrationReasonResult, ...] = ()
