@@ -25,6 +25,7 @@ from vgpuctl.controller.database.store import Store
 from vgpuctl.controller.engine import connect_host
 from vgpuctl.controller.hosts.actions import carry_out
 from vgpuctl.controller.hosts.calls import DesktopCalls
+from vgpuctl.controller.hosts.desktop_moves import DesktopMoves
 from vgpuctl.controller.model import CallerKind, Desktop, FleetCaller, Right
 from vgpuctl.controller.planning.host_plan import RestartVm
 from vgpuctl.controller.planning.restarts import restart_key, wants_restart
@@ -258,7 +259,8 @@ def restarted(store: Store, link: Any) -> tuple[Desktop, Desktop]:
     mark = DesktopMark(row.id, "office", store.incarnation, row.generation)
     action = RestartVm(row, mark, row.name, key=restart_key(row))
     ended = threading.Event()
-    calls = DesktopCalls(store, store.hosts.find("gpu01"), lambda _: ended.set())
+    moves = DesktopMoves(store, connect_host)
+    calls = DesktopCalls(store, store.hosts.find("gpu01"), moves, lambda _: ended.set())
     calls.begin(link, Fence(store.incarnation, epoch, store.holder), action, pool, store.images.find("office"))
     assert ended.wait(60)
     calls.stop()

@@ -216,7 +216,7 @@ def test_etc_has_real_files_in_the_state_directory(make: MakeHost, tmp_path: Pat
     host.sysfs.write("/etc/vgpuctl/host.yaml", "version: 1 # mine\n")
     assert real.read_text() == "version: 1 # mine\n"
     assert host.sysfs.listdir("/etc/vgpuctl") == ("host.yaml",)
-    assert host.sysfs.listdir("/etc") == ("libvirt", "machine-id", "vgpuctl")
+    assert host.sysfs.listdir("/etc") == ("libvirt", "machine-id", "ssh", "vgpuctl")
     assert host.sysfs.read("/etc/machine-id") == f"{host.machine_id}\n"
 
 
