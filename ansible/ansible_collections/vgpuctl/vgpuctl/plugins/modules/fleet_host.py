@@ -47,7 +47,6 @@ options:
     default: false
     description:
       - With V(draining), desktops with a user, and those of fixed pools, also move to other hosts, while they run.
-      - Without it, a host that is drained so begins no more moves.
 author:
   - the vgpuctl project (!UNKNOWN)
 """
@@ -97,11 +96,7 @@ def main() -> None:
             "address": {"type": "str"},
             "host_key": {"type": "str", "no_log": False},  # a fingerprint of its public key
             "labels": {"type": "dict"},
-            "state": {
-                "type": "str",
-                "default": "present",
-                "choices": ["present", "active", "cordoned", "draining", "absent"],
-            },
+            "state": {"type": "str", "default": "present", "choices": ["present", *STATE_CALLS, "absent"]},
             "live": {"type": "bool", "default": False},
             **CONTROLLER,
         },
