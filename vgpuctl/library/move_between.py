@@ -159,7 +159,7 @@ def _refused(plan: MovePlan, request: MoveRequest) -> Refused:
     """Return the error with every reason; --offline does not go together with options of a live move."""
     live, reasons = request.live_options, plan.reasons
     if live:
-        words = f"use --offline instead of {', '.join(live)}"
+        words = f"use --offline (without {', '.join(live)})"
         reasons = tuple(
             reason if reason.hint is None else replace(reason, hint=reason.hint.replace("add --offline", words))
             for reason in reasons

@@ -92,7 +92,7 @@ def test_a_whole_gpu_and_its_audio_are_one_line_and_one_reason(sim: Run, tmp_pat
     assert refused[1:] == [
         "  sim:mixed: the GPU on 0000:d8:00.0 with 0000:d8:00.1 cannot move while the VM runs: no driver can read the "
         "state of a whole GPU",
-        "    fix: use --offline instead of --max-downtime, --insecure-network",
+        "    fix: use --offline (without --max-downtime, --insecure-network)",
     ]
 
 

@@ -209,7 +209,9 @@ def _network_hint(pair: Pair, name: str) -> str:
 
 
 def _network_edit(pair: Pair) -> str:
-    return pair.on_source(f"virsh edit {shlex.quote(pair.offer.name)}: give the VM's card another network")
+    return pair.on_source(
+        f"virsh edit {shlex.quote(pair.offer.name)}: give its card another network; then stop and start it"
+    )
 
 
 def _by_error(pair: Pair, error: VgpuctlError) -> MigrationReasonResult:
@@ -225,7 +227,7 @@ def _memory_reasons(pair: Pair) -> Reasons:
     if facts.memory_mib is not None and needed > facts.memory_mib:
         yield pair.there(
             f"the VM has {format_mib(needed)} of memory, and the host has {format_mib(facts.memory_mib)} in all",
-            pair.on_source(f"vgpuctl set-vm {shlex.quote(offer.name)} --memory SIZE --drain"),
+            pair.on_source(f"vgpuctl set-vm {shlex.quote(offer.name)} --memory SIZE --drain; it restarts the VM"),
         )
     elif _uses_hugepages(pair):
         try:
@@ -258,7 +260,8 @@ def _memory_warnings(pair: Pair) -> Reasons:
 
 def _cpu_reasons(pair: Pair) -> Reasons:
     topology = pair.facts.topology
-    set_vm = pair.on_source(f"vgpuctl set-vm {shlex.quote(pair.offer.name)} --cpu-pin none --drain")
+    name = shlex.quote(pair.offer.name)
+    set_vm = pair.on_source(f"vgpuctl set-vm {name} --cpu-pin none --drain; it restarts the VM")
     lost = pair.vm.pinned_cpus - topology.online_cpus
     if lost and topology.online_cpus:
         yield pair.there(
@@ -337,8 +340,9 @@ def _tls_warnings(pair: Pair) -> Reasons:
 
 
 def _tls_hint(host: MigrationHostResult) -> str:
+    them = "them" if len(host.missing_certificates) > 1 else "it"
     return (
-        f"on {host.name}: put them into {host.tls_directory} (libvirt.org/kbase/tlscerts.html); or, on a private "
+        f"on {host.name}: put {them} into {host.tls_directory} (libvirt.org/kbase/tlscerts.html); or, on a private "
         "network, add --insecure-network: memory and disks then go unencrypted"
     )
 

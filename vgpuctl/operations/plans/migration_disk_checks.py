@@ -43,9 +43,10 @@ def disk_reasons(pair: Pair) -> Reasons:
     if copied and not pair.copies_disks:
         files = " and ".join(f"{disk.device} ({disk.path or 'a file'})" for disk in copied)
         noun, verb, them = ("disks", "are", "them") if len(copied) > 1 else ("disk", "is", "it")
+        add = "add --copy-storage, or " if all(map(_is_in_pool, copied)) else ""
         yield pair.here(
             f"{noun} {files} {verb} only on {pair.source}",
-            f"add --copy-storage, or put {them} on storage that both hosts mount at the same path",
+            f"{add}put {them} on storage that both hosts mount at the same path",
         )
     for disk in copied if pair.copies_disks else ():
         yield from _copy_reasons(pair, disk)
@@ -105,12 +106,16 @@ def is_made_with_pool(disk: MigratingDiskResult) -> bool:
     return disk.pool == DEFAULT_POOL and posixpath.dirname(disk.path) == DEFAULT_POOL_PATH
 
 
+def _is_in_pool(disk: MigratingDiskResult) -> bool:
+    return disk.pool is not None and disk.volume is not None
+
+
 def _copy_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
     name = f"disk {disk.device}"
-    if disk.pool is None or disk.volume is None:
+    if disk.pool is None or disk.volume is None:  # as `_is_in_pool`
         yield pair.here(
             f"{name} ({disk.path}) is in no storage pool that vgpuctl knows: --copy-storage copies only disks of pools",
-            "put the file on storage that both hosts have, or copy it while the VM is off",
+            "move the file to storage that both hosts mount at the same path",
         )
         return
     pool = pair.facts.pools.get(disk.pool)

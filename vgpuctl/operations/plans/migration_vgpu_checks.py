@@ -205,7 +205,9 @@ def no_place_reason(
     if gpus_by_option:
         message = message.partition("; ")[0]
         for option in gpus_by_option:
-            lines = [line.replace(f"excluded by {option}", f"{offer.name} was created with {option}") for line in lines]
+            made = f"{offer.name} was created with {option}"
+            lines = [line.replace(f"excluded by {option}: its", f"{made}, and the GPU's") for line in lines]
+            lines = [line.replace(f"excluded by {option}", made) for line in lines]
     hint = next((_constraint_hint(option, gpus) for option, gpus in gpus_by_option.items()), error.hint)
     placed = [_COMMAND.sub(rf"\1on {target}: \2", line) for line in lines]  # a GPU's own reason has the command
     lines, hint = placed, hint if placed == lines else None

@@ -322,13 +322,13 @@ def test_each_reason_is_named_once_with_its_host_and_what_helps(name: str) -> No
 HINTS = {
     "no network": "on alpha: virsh net-dumpxml lan > lan.xml; scp lan.xml root@beta:lan.xml; "
     "on beta: virsh net-define lan.xml; virsh net-start lan; virsh net-autostart lan",
-    "bridge": "create it on beta (ip link shows what it has); or on alpha: virsh edit vm: give the VM's card another "
-    "network",
+    "bridge": "create it on beta (ip link shows what it has); or on alpha: virsh edit vm: give its card another "
+    "network; then stop and start it",
     "the name": "on beta: vgpuctl stop-vm vm, then virsh domrename vm NEW-NAME",
     "the mac": "on alpha: virsh edit vm: give the card another MAC address",
-    "memory": "on alpha: vgpuctl set-vm vm --memory SIZE --drain",
-    "cpus": "on alpha: vgpuctl set-vm vm --cpu-pin none --drain",
-    "numa": "on alpha: vgpuctl set-vm vm --cpu-pin none --drain",
+    "memory": "on alpha: vgpuctl set-vm vm --memory SIZE --drain; it restarts the VM",
+    "cpus": "on alpha: vgpuctl set-vm vm --cpu-pin none --drain; it restarts the VM",
+    "numa": "on alpha: vgpuctl set-vm vm --cpu-pin none --drain; it restarts the VM",
     "iso": "copy it to beta, or take it out on alpha: virsh change-media vm sda --eject --live --config",
     "no pool": "on beta: virsh pool-define-as default dir --target /pool; virsh pool-build default; virsh pool-start "
     "default; virsh pool-autostart default",
