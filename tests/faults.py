@@ -158,6 +158,7 @@ READING = {
     "host_file.read",
     "hypervisor.capabilities",
     "hypervisor.definition",
+    "hypervisor.definition_on",
     "hypervisor.domains",
     "hypervisor.find_domain",
     "hypervisor.guest_addresses",
