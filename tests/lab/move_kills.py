@@ -21,11 +21,8 @@ from tests.lab.session import CHECKOUT, Keeper
 from tests.lab.vgpuctl_in import call, must
 
 TABLE = CHECKOUT / "docs" / "reports" / "moves-lab.md"
-# Runs on the source until memory is sent, or the move has ended. The brackets keep pgrep from finding this script.
-UNTIL_SENT = f"""until virsh domjobinfo {VM} 2>&1 | grep -q 'Data processed:'; do
-    pgrep -f '[m]igrate-vm' > /dev/null || exit 0
-    sleep 0.3
-done"""
+# On the source: memory is sent, or the move has ended. The brackets keep pgrep from finding this script.
+IS_SENT = f"virsh domjobinfo {VM} 2>&1 | grep -q 'Data processed:' || ! pgrep -f '[m]igrate-vm' > /dev/null"
 SENT_SECONDS = 240
 BANDWIDTH_MIB_S = 4
 """So slowly that something can happen meanwhile."""
@@ -80,7 +77,7 @@ def interrupt(site: Site, here: Lab, other: Lab, act: str, seconds: float) -> Tr
     on_source, script, after = ACTS[act]
     place = here if on_source else other
     with here.start_command(_move_words(to)) as move:
-        here.run(UNTIL_SENT, timeout=SENT_SECONDS)
+        here.wait_until(IS_SENT, timeout=SENT_SECONDS)
         place.run(f"sleep {seconds:.2f}; {script}", check=False, timeout=seconds + 120)
         if after:
             place.run(after)
@@ -103,7 +100,7 @@ def interrupt(site: Site, here: Lab, other: Lab, act: str, seconds: float) -> Tr
 def measure(site: Site, here: Lab, other: Lab) -> float:
     """Move the VM once; return how many seconds that took from the instant at which memory was sent first."""
     with here.start_command(_move_words(f"ssh://{TARGET if other is site.target else SOURCE}")) as move:
-        here.run(UNTIL_SENT, timeout=SENT_SECONDS)
+        here.wait_until(IS_SENT, timeout=SENT_SECONDS)
         begin = time.monotonic()
         printed = move.communicate(timeout=600)
     assert move.returncode == 0, printed
