@@ -29,13 +29,6 @@ _FORMATS = ("raw", "qcow2")
 _RULE = "agent.allow.folders"
 
 
-def not_allowed(text: str, rule: str, value: str) -> NotAllowed:
-    """Return the error for what host.yaml does not allow; `rule`: the key that would, with this value."""
-    first, second, *rest = rule.split(".")
-    hint = value if second == "accounts" else f"{first}: {{{second}: {{{rest[0]}: [{value}]}}}} in host.yaml allows it"
-    return NotAllowed(text, hint=hint, rule=rule)
-
-
 class AllowedFiles:
     """The files of a host that members may name."""
 

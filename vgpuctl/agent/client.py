@@ -18,7 +18,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlencode
 
 from vgpuctl.agent.answers import pass_on, read_answer, result_in, with_remains
@@ -53,9 +53,9 @@ from vgpuctl.errors import (
 )
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
-from vgpuctl.library.call import arguments_of
 from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.library.remote_errors import error_of
+from vgpuctl.library.sent_calls import SentCalls, arguments_of
 from vgpuctl.library.text_file import read_text
 from vgpuctl.model.desktop import Fence, FleetStatus
 from vgpuctl.model.documents import read_failure, to_json_value
@@ -84,7 +84,7 @@ MAX_STOPS = 3
 _STOPS = (Interrupted, KeyboardInterrupt, DeadlineExceeded)
 
 
-class AgentHost(GpuHost):
+class AgentHost(SentCalls, GpuHost):
     """A host behind an agent. `connect` and `vgpuctl.connect` open one."""
 
     def __init__(
@@ -207,22 +207,7 @@ class AgentHost(GpuHost):
         finally:
             connection.close()
 
-    def _query(self, method: Callable[..., Result], args: tuple[Any, ...], named: Mapping[str, Any]) -> Result:
-        result: Result = self._make(method, args, named)
-        return result
-
-    def _change(
-        self,
-        command: str,
-        about: Literal["vm", "gpu"] | None,
-        method: Callable[..., Outcome[Data]],
-        args: tuple[Any, ...],
-        named: Mapping[str, Any],
-    ) -> Outcome[Data]:
-        outcome: Outcome[Data] = self._make(method, args, named)
-        return outcome
-
-    def _make(self, method: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def _send_call(self, method: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Send a call; send it again with what the agent asks for: a file's text, or the user's confirmation."""
         refuse_host_only(method.__name__.replace("_", "-"))
         call = CALLS[method.__name__.replace("_", "-")]

@@ -6,7 +6,8 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING
 
-from vgpuctl.agent.allowed_files import AllowedFiles, not_allowed
+from vgpuctl.agent.allowed_files import AllowedFiles
+from vgpuctl.agent.allowed_values import not_allowed
 from vgpuctl.config import rules
 from vgpuctl.config.allow_spec import AllowSpec
 from vgpuctl.config.image_urls import image_url, is_below_prefix

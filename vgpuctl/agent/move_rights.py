@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.agent.allowed_files import AllowedFiles, not_allowed
+from vgpuctl.agent.allowed_files import AllowedFiles
+from vgpuctl.agent.allowed_values import check_params, not_allowed
 from vgpuctl.config.allow_spec import AllowSpec
 from vgpuctl.config.arguments import NONE
 from vgpuctl.config.device_rules import parse_nic
@@ -19,7 +20,7 @@ from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InvalidInput, NotAllowed
 from vgpuctl.library.requests import read_spec_of_host
 from vgpuctl.model.results.migration import MigrationOfferResult, MigrationPlaceResult
-from vgpuctl.model.vm import Nic, Vm, VmState
+from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.operations.host_signature import find_signer
 
 if TYPE_CHECKING:
@@ -89,10 +90,7 @@ def _check_arrival(host: Host, allow: AllowSpec, arguments: Mapping[str, Any]) -
     mode = "vgpu" if vm.record is None else vm.record.requested("mode", str) or "vgpu"
     if mode not in allow.modes:
         raise not_allowed(f"the mode {mode} is not allowed", "agent.allow.modes", mode)
-    for key, value in _params_of(vm):
-        if not {key, f"{key}={value}"} & {*allow.vgpu_params}:
-            text = f"the plugin parameter {key}={value} is not allowed"
-            raise not_allowed(text, "agent.allow.vgpu_params", key)
+    check_params(allow, _params_of(vm))
     pools = (*allow.pools, getattr(defaults, "storage_pool", None))
     _check_files(AllowedFiles(host, allow), pools, offer, copies_disks=bool(arguments.get("copies_disks")))
 
@@ -108,9 +106,9 @@ def _refuse_unencrypted(argument: str, value: object) -> None:
 
 def _check_networks(allow: AllowSpec, vm: Vm, defaults: Sequence[str]) -> None:
     """Refuse a card on a network that neither host.yaml lists nor new VMs here get by default."""
-    known = {*allow.networks, *(_network_of(parse_nic(card)) for card in defaults if card != NONE)}
+    known = {*allow.networks, *(parse_nic(card).network_text for card in defaults if card != NONE)}
     for nic in vm.nics:
-        where = _network_of(nic)
+        where = nic.network_text
         if where not in known:
             raise not_allowed(f"the network {where} is not allowed", "agent.allow.networks", where)
 
@@ -120,10 +118,6 @@ def _params_of(vm: Vm) -> Iterator[tuple[str, str]]:
         for pair in filter(None, vgpu.params.split(",")):
             key, _, value = pair.partition("=")
             yield key, value
-
-
-def _network_of(nic: Nic) -> str:
-    return Nic(network=nic.network, bridge=nic.bridge, vlan=nic.vlan).text
 
 
 def _check_files(

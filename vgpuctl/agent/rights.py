@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.agent.allowed_files import AllowedFiles, not_allowed
+from vgpuctl.agent.allowed_files import AllowedFiles
+from vgpuctl.agent.allowed_values import check_params, not_allowed
 from vgpuctl.agent.callers import SystemUsers, Users, caller_of
 from vgpuctl.agent.image_rights import refuse_image
 from vgpuctl.agent.move_rights import MOVE_ARGUMENTS, check_move
@@ -35,7 +36,6 @@ from vgpuctl.errors import InvalidInput, NotAllowed
 from vgpuctl.library.requests import read_spec_of_host
 from vgpuctl.model.agent_service import OPERATORS_GROUP, VIEWERS_GROUP
 from vgpuctl.model.caller import Caller, Rights
-from vgpuctl.model.vm import Nic
 
 if TYPE_CHECKING:
     from vgpuctl.library.call_table import LibraryCall
@@ -247,7 +247,7 @@ class _Check:
         if not re.fullmatch(TEMPLATE_PATTERN, spec.get("template", "vm"), re.ASCII):
             raise NotAllowed("template: a template is named, without a path", hint="omit it", rule="root")
         self._check_names(arguments, spec)
-        self._check_params(spec.get("vgpu_params", {}))
+        check_params(self._allow, spec.get("vgpu_params", {}).items())
         self._check_listed("mode", spec.get("mode", "vgpu"), "modes")
         self._check_setup(spec)
         defaults = read_spec_of_host(self._host).defaults
@@ -292,11 +292,6 @@ class _Check:
                     f"'{one}' is the form of a VM's uuid, no name", hint="choose another name", rule="root"
                 )
 
-    def _check_params(self, params: Mapping[str, str]) -> None:
-        for key, value in params.items():
-            if not {key, f"{key}={value}"} & {*self._allow.vgpu_params}:
-                raise not_allowed(f"the plugin parameter {key}={value} is not allowed", "agent.allow.vgpu_params", key)
-
     def _check_setup(self, fields: Mapping[str, Any]) -> None:
         """Refuse what the guest is to get of the host, and host.yaml does not list."""
         for field, (what, key) in GUEST_LISTS.items():
@@ -312,9 +307,7 @@ class _Check:
         for card in cards:
             if card == "none":
                 continue
-            nic = parse_nic(card)
-            where = Nic(network=nic.network, bridge=nic.bridge, vlan=nic.vlan).text
-            self._check_listed("the network", where, "networks")
+            self._check_listed("the network", parse_nic(card).network_text, "networks")
 
     def _resolve_paths(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         used: dict[str, Any] = {}

@@ -56,14 +56,10 @@ def _check(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not snapshot.hypervisor.available:
         return unknown(f"libvirt does not answer: {snapshot.hypervisor.reason}")
     old = _too_old(context, snapshot, movable)
-    lines = [
-        *stay_lines,
-        *_parameter_lines(snapshot),
-        *_distribution_lines(context, movable),
-        _certificate_line(context),
-    ]
+    certificates, are_missing = _certificate_line(context)
+    lines = [*stay_lines, *_parameter_lines(snapshot), *_distribution_lines(context, movable), certificates]
     names = ", ".join(gpu.address for gpu in movable)
-    unsafe = f" (certificates for TLS are missing: {_WITHOUT_TLS})" if "VMs move from" in lines[-1] else ""
+    unsafe = f" (certificates for TLS are missing: {_WITHOUT_TLS})" if are_missing else ""
     if old:
         return warn(
             f"VMs with vGPUs of {names} can neither move while they run nor be saved: {'; '.join(old)}",
@@ -122,20 +118,21 @@ def _distribution_lines(context: CheckContext, gpus: list[Gpu]) -> list[str]:
     return list(dict.fromkeys(rule for rule in rules if rule is not None))
 
 
-def _certificate_line(context: CheckContext) -> str:
-    """Say what migrate-vm finds in the directory where libvirt looks for certificates for a move."""
+def _certificate_line(context: CheckContext) -> tuple[str, bool]:
+    """Say what migrate-vm finds where libvirt looks for certificates for a move, and whether one is missing to send."""
     has_own = context.folder(CERTIFICATE_DIRECTORIES[0]).names is not None
     directory = certificate_directory(context.file(QEMU_CONF).text, has_migration_directory=has_own)
     if directory not in CERTIFICATE_DIRECTORIES:
-        return f"{QEMU_CONF} names {directory} for the certificates for TLS: without them, {_WITHOUT_TLS}"
+        return f"{QEMU_CONF} names {directory} for the certificates for TLS: without them, {_WITHOUT_TLS}", False
     names = context.folder(directory).names or ()
     ways = {"from": CLIENT_FILES, "to": SERVER_FILES}
     lacking = {way: [f for f in files if f not in names] for way, files in ways.items()}
     missing = dict.fromkeys(file for files in lacking.values() for file in files)
     if not missing:
-        return f"{directory} has the certificates for TLS: migrate-vm sends memory encrypted"
+        return f"{directory} has the certificates for TLS: migrate-vm sends memory encrypted", False
     way = " and ".join(way for way, files in lacking.items() if files)
-    return f"not in {directory}: {', '.join(missing)}; VMs move {way} this host only with --insecure-network"
+    line = f"not in {directory}: {', '.join(missing)}; VMs move {way} this host only with --insecure-network"
+    return line, bool(lacking["from"])
 
 
 def _paths(snapshot: Snapshot) -> PathsToRead:

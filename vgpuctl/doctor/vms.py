@@ -183,7 +183,7 @@ def _check_vm_states(context: CheckContext, snapshot: Snapshot) -> Finding:
     moves = [(vm, vm.move) for vm in with_devices if vm.move is not None]
     if moves:  # a paused one must not run before its other host is asked
         lines = [f"VM {moving_text(vm.name, mark.peer, leaves=mark.leaves)}" for vm, mark in moves]
-        commands = [end_migration_command(vm, mark.peer) for vm, mark in moves[:3]]
+        commands = [end_migration_command(vm.name, mark.peer) for vm, mark in moves[:3]]
         commands += ["vgpuctl list-vms shows those of the others"] if len(moves) > len(commands) else []
         return warn(*shorten(lines), fix=f"if no migrate-vm works on them any more: {'; '.join(commands)}")
     unresponsive = [vm for vm in with_devices if vm.state in UNRESPONSIVE_STATES]

@@ -184,7 +184,7 @@ class Calls:
         return outcome
 
     def _query(self, method: Callable[..., Result], args: tuple[Any, ...], named: Mapping[str, Any]) -> Result:
-        """Make a call that changes nothing. A client of the host agent sends it instead."""
+        """Make a call that changes nothing. `SentCalls` sends it instead."""
         with self._one_call() as host:
             return host._end_with(lambda: method(host, *args, **named))
 
@@ -196,7 +196,7 @@ class Calls:
         args: tuple[Any, ...],
         named: Mapping[str, Any],
     ) -> Outcome[Data]:
-        """Make a call that changes the host, or a dry run of it. A client of the host agent sends it instead."""
+        """Make a call that changes the host, or a dry run of it. `SentCalls` sends it instead."""
         self._refuse_captured()
         with self._one_call() as host:
             host._about = about
@@ -281,23 +281,6 @@ def change(
         return call
 
     return decorate
-
-
-def arguments_of(
-    method: Callable[..., Any], host: object, args: tuple[Any, ...], named: Mapping[str, Any]
-) -> dict[str, object]:
-    """Return the arguments of a call by name; fields of a VM are arguments like the others."""
-    import inspect  # it takes long to load, and only calls that are sent elsewhere need it
-
-    signature = inspect.signature(method)
-    bound = signature.bind(host, *args, **named).arguments
-    arguments: dict[str, object] = {}
-    for name, value in [*bound.items()][1:]:
-        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            arguments |= value
-        else:
-            arguments[name] = value
-    return arguments
 
 
 def _named(about: Literal["vm", "gpu"] | None, args: tuple[object, ...], named: Mapping[str, object]) -> Named:

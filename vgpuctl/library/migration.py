@@ -180,12 +180,10 @@ class MigrationCalls(VmCalls):
 
     def _end_hint(self, name: str) -> str | None:
         """Return the command that ends a VM's move with the host that its record names; None: it is in no move."""
-        import shlex
-
-        from vgpuctl.model.hint_commands import address_of
+        from vgpuctl.model.hint_commands import end_migration_command
 
         peer = self.show_migration(name).data.peer
-        return None if peer is None else f"vgpuctl end-migration {shlex.quote(name)} --with {address_of(peer)}"
+        return None if peer is None else end_migration_command(name, peer)
 
 
 def _moved(data: MigratedVmResult, *, dry_run: bool = False) -> Outcome[MigratedVmResult]:

@@ -22,7 +22,7 @@ from vgpuctl.errors import (
     VgpuctlError,
 )
 from vgpuctl.library.move_end import finish_here, settle, show_both
-from vgpuctl.model.hint_commands import address_of, command_on
+from vgpuctl.model.hint_commands import address_of, command_on, end_migration_command
 from vgpuctl.model.outcome import confirm_everything
 from vgpuctl.model.results.migration import (
     EndedMigrationResult,
@@ -142,8 +142,7 @@ def check_move(source: MigrationCalls, target: MigrationCalls, name: str, reques
     if here.role is not None or there.role is not None:
         raise Busy(
             f"an earlier move of {name} from {here.host} to {there.host} has not ended",
-            hint="omit --dry-run: the command ends it first; or vgpuctl end-migration "
-            f"{shlex.quote(name)} --with {address_of(there.host)}",
+            hint=f"omit --dry-run: the command ends it first; or {end_migration_command(name, there.host)}",
             vm=name,
         )
     plan = plan_move(source, target, name, request)
@@ -305,8 +304,7 @@ def _end_after_failure(
             state = VmState.RUNNING
     except VgpuctlError as error:
         failure.left.append(f"the move is not ended, and {name} may be paused or off: {error.message}")
-        again = f"run the same command again, or vgpuctl end-migration {shlex.quote(name)} --with "
-        failure.hint = again + address_of(plan.place.host.name)
+        failure.hint = f"run the same command again, or {end_migration_command(name, plan.place.host.name)}"
         raise failure from error
     undone = _undone(failure)
     undone.undone.append(f"{name} is on {here}, as before")

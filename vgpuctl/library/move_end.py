@@ -7,11 +7,10 @@ every instant, and nothing of it is removed from a host before it is certain tha
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, HostCannot, LibvirtFailed, NotFound, Refused
-from vgpuctl.model.hint_commands import address_of, command_on
+from vgpuctl.model.hint_commands import end_migration_command
 from vgpuctl.model.migration import SOURCE_ROLES, MigrationRole
 from vgpuctl.model.outcome import Outcome, confirm_everything
 from vgpuctl.model.results.migration import EndedMigrationResult
@@ -137,7 +136,7 @@ def _ask_to_lose(here: MigrationStateResult, there: MigrationStateResult, confir
     if confirm is None:
         raise Busy(
             f"{facts}: to end the earlier move loses that",
-            hint=f"vgpuctl end-migration {shlex.quote(name)} --with {address_of(there.host)} asks about that",
+            hint=f"{end_migration_command(name, there.host)} asks about that",
             vm=name,
         )
     confirm(
@@ -176,7 +175,7 @@ def show_both(
         if one.role is None or (one.role in roles and one.peer_machine_id in (None, other.machine_id)):
             continue
         ends = (one.host, one.peer) if one.role in SOURCE_ROLES else (one.peer, one.host)
-        end = command_on(one.host, f"end-migration {shlex.quote(one.name)} --with {address_of(one.peer or '')}")
+        end = end_migration_command(one.name, one.peer or "", on=one.host)
         raise Busy(
             f"{one.name} moves from {ends[0]} to {ends[1]}, or that move was interrupted",
             hint=f"if no migrate-vm works on it any more: {end}; "

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from vgpuctl.config.pinned_hosts import libvirt_uri as checked_uri
 from vgpuctl.config.pinned_hosts import transfer_address
 from vgpuctl.errors import InvalidInput, Unreachable, VgpuctlError
-from vgpuctl.library.call import Data, Result, arguments_of
 from vgpuctl.library.migration import MigrationCalls
 from vgpuctl.library.remote_errors import error_of
+from vgpuctl.library.sent_calls import SentCalls, arguments_of
 from vgpuctl.model import documents
-from vgpuctl.model.outcome import CallSettings, Outcome
+from vgpuctl.model.outcome import CallSettings
 from vgpuctl.model.result_reader import Mismatch, read_result
 from vgpuctl.remote import reply as replies
 from vgpuctl.remote.session import SCHEME, RemoteCommand, RunControl, Session, Target, is_range, parse_url
@@ -101,7 +101,7 @@ def _guess(address: str) -> str:
     return "" if address == LOCAL else f"; did you mean {meant}?"
 
 
-class RemoteHost(MigrationCalls):
+class RemoteHost(SentCalls, MigrationCalls):
     """vgpuctl on another host: each call is a command there, in one login."""
 
     def __init__(self, target: Target, settings: CallSettings) -> None:
@@ -121,22 +121,7 @@ class RemoteHost(MigrationCalls):
         while self._logins:
             self._logins.pop().close()
 
-    def _query(self, method: Callable[..., Result], args: tuple[Any, ...], named: Mapping[str, Any]) -> Result:
-        result: Result = self._call(method, args, named)
-        return result
-
-    def _change(
-        self,
-        command: str,
-        about: Literal["vm", "gpu"] | None,
-        method: Callable[..., Outcome[Data]],
-        args: tuple[Any, ...],
-        named: Mapping[str, Any],
-    ) -> Outcome[Data]:
-        outcome: Outcome[Data] = self._call(method, args, named)
-        return outcome
-
-    def _call(self, method: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def _send_call(self, method: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Make one call there; a login that broke meanwhile is made again, as nothing has begun there then.
 
         Raises:

@@ -21,7 +21,7 @@ def stop_command(vm: Vm, *, force: bool = False) -> str:
     """Return the command that stops a VM, with `force` without waiting for the guest; or ends its move."""
     name = _quote_name(vm)
     if vm.record is not None and vm.record.migration is not None:
-        return end_migration_command(vm, vm.record.migration.peer)
+        return end_migration_command(vm.name, vm.record.migration.peer)
     if vm.record is None or vm.record.state is not RecordState.READY:
         return f"virsh {'destroy' if force else 'shutdown'} {name}"
     return f"vgpuctl stop-vm {name}{' --force' if force else ''}"
@@ -31,7 +31,7 @@ def run_command(vm: Vm) -> str:
     """Return the command that makes a VM run, from whatever state it is in. One that moves: ends the move."""
     name = _quote_name(vm)
     if vm.record is not None and vm.record.migration is not None:
-        return end_migration_command(vm, vm.record.migration.peer)
+        return end_migration_command(vm.name, vm.record.migration.peer)
     if vm.state is VmState.PAUSED:
         return f"virsh resume {name}"
     if vm.state is VmState.PMSUSPENDED:
@@ -52,9 +52,10 @@ def off_command(vm: Vm) -> str:
     return stop_command(vm, force=vm.state in (VmState.CRASHED, VmState.SHUTTING_DOWN))
 
 
-def end_migration_command(vm: Vm, peer: str) -> str:
-    """Return the command that ends an interrupted move of a VM between this host and another one."""
-    return f"vgpuctl end-migration {_quote_name(vm)} --with {address_of(peer)}"
+def end_migration_command(name: str, peer: str, *, on: str | None = None) -> str:
+    """Return the command that ends an interrupted move of a VM between this host, or `on` another one, and its peer."""
+    command = f"end-migration {shlex.quote(name)} --with {address_of(peer)}"
+    return f"vgpuctl {command}" if on is None else command_on(on, command)
 
 
 def unfinished_text(name: str, record: VmRecord) -> tuple[str, str]:
@@ -75,7 +76,7 @@ def moving_text(name: str, peer: str, *, leaves: bool) -> str:
 
 def end_move_hint(vm: Vm, peer: str) -> str:
     """Return what to do about a VM that moves."""
-    return f"wait for migrate-vm; if none works on it any more: {end_migration_command(vm, peer)}"
+    return f"wait for migrate-vm; if none works on it any more: {end_migration_command(vm.name, peer)}"
 
 
 def command_on(host: str, command: str) -> str:

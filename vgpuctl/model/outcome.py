@@ -161,6 +161,11 @@ class Context(Value):
     fence: HostFence | None = None
     protects_desktops: bool = False
 
+    @property
+    def account(self) -> str | None:
+        """The account that asks, which a VM that it makes belongs to; None: root asks, whose VMs have none."""
+        return None if self.caller is None else self.caller.recorded_account
+
 
 class Subjects:
     """What one call changes, or tries to. `vms` and `gpus` are sorted. Its threads share it.

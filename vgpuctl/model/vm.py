@@ -268,6 +268,11 @@ class Nic(Value):
         return str(self.network) if list(given) == ["network"] else ",".join(f"{k}={v}" for k, v in given.items())
 
     @property
+    def network_text(self) -> str:
+        """The network or bridge alone, with its VLAN, as `agent: allow: networks` lists it."""
+        return Nic(network=self.network, bridge=self.bridge, vlan=self.vlan).text
+
+    @property
     def has_network(self) -> bool:
         """Whether it is on a libvirt network or a bridge."""
         return self.network is not None or self.bridge is not None

@@ -242,11 +242,7 @@ def prepare_incoming(
 
 def _signed(host: Host, context: Context, place: MigrationPlaceResult) -> MigrationPlaceResult:
     """Return a place with this host's signature, if the source gets it from somebody who is not root."""
-    return place if _is_roots(context) or context.dry_run else replace(place, signature=sign(host, place))
-
-
-def _is_roots(context: Context) -> bool:
-    return context.caller is None or context.caller.recorded_account is None
+    return place if context.account is None or context.dry_run else replace(place, signature=sign(host, place))
 
 
 def _refuse_early(context: Context, arrival: Arrival) -> None:
@@ -256,7 +252,7 @@ def _refuse_early(context: Context, arrival: Arrival) -> None:
         Refused: it is that, or the host does not obey the controller that asks.
     """
     check_fence(context)
-    if context.dry_run or _is_roots(context):
+    if context.dry_run or context.account is None:
         return
     offer, record = arrival.offer, arrival.offered.record
     if offer.reasons:
@@ -357,11 +353,11 @@ def _already_prepared(host: Host, context: Context, tx: Transaction, arrival: Ar
     mark = None if record is None else record.migration
     if record is None or mark is None:
         return None  # find_target_reasons names it
-    is_own = _is_roots(context) or record.account == getattr(context.caller, "account", None)
+    is_own = context.account in (None, record.account)
     if mark.id != offer.id or mark.role is not MigrationRole.ARRIVING or not is_own:
         raise Busy(
             f"a move of {offer.name} from {mark.peer} to this host is not finished",
-            hint=end_migration_command(arrival.vm, mark.peer),
+            hint=end_migration_command(arrival.vm.name, mark.peer),
             vm=offer.name,
         )
     return _place(host, tx.look(ReadScope()), arrival, record, record.vgpus)

@@ -210,7 +210,7 @@ def refuse_others_vms(context: Context, snapshot: Snapshot, names: Iterable[str]
 
 def with_account(request: VmRequest, context: Context) -> VmRequest:
     """Return the request with the account that makes the VM, whatever the request says."""
-    return replace(request, account=None if context.caller is None else context.caller.recorded_account)
+    return replace(request, account=context.account)
 
 
 def refuse_others_vm(context: Context, vm: Vm) -> None:

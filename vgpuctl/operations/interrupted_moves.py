@@ -46,5 +46,5 @@ def check_moving(
             return []
         action = f"remove what was made ready for VM {vm.name}: it has not come"
         return [ReconcileFinding("moving", text, action, plan, claims, vm)]
-    action = f"nothing: only both hosts together can tell where it goes on: {end_migration_command(vm, mark.peer)}"
+    action = f"nothing: only both hosts together can tell where it goes on: {end_migration_command(vm.name, mark.peer)}"
     return [ReconcileFinding("moving", text, action, vm=vm)]

@@ -169,7 +169,7 @@ def _refuse_forgotten_place(host: Host, context: Context, vm: Vm, place: Migrati
     Raises:
         InvalidInput: the target has not, or no longer, made it ready. VgpuctlError: its libvirt does not answer.
     """
-    if context.caller is None or context.caller.recorded_account is None:
+    if context.account is None:
         return
     xml = host.hypervisor.definition_on(route.target_uri, vm.uuid)
     known = None if xml is None else parse_domain(xml, VmState.STOPPED, place.host.machine_id).record
@@ -239,7 +239,7 @@ def _come_back(
         failure.message = f"{failure.message}; then {error.message}"
     unknown = ResultUnknown(
         f"it is not known whether {place.host.name} has {vm.name}: {failure.message}",
-        hint=end_migration_command(vm, place.host.name),
+        hint=end_migration_command(vm.name, place.host.name),
         **{**failure.facts, "cause": failure.code},
     )
     unknown.left = [f"{vm.name}: it may be paused, on this host or on {place.host.name}"]

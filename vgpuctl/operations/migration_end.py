@@ -149,7 +149,7 @@ def _stay_plan(vm: Vm, record: VmRecord, mark: MigrationMark) -> Plan:
     if not has_come and vm.state is not VmState.RUNNING:
         raise Busy(
             f"{vm.name} cannot run here: not all of it has come from {mark.peer}",
-            hint=end_migration_command(vm, mark.peer),
+            hint=end_migration_command(vm.name, mark.peer),
             vm=vm.name,
             role=mark.role,
         )
@@ -171,7 +171,7 @@ def leave_plan(
         Busy: it runs here.
     """
     if vm.state not in (*STOPPED_STATES, VmState.PAUSED):
-        hint = None if mark is None else f"where it runs, it stays: {end_migration_command(vm, mark.peer)}"
+        hint = None if mark is None else f"where it runs, it stays: {end_migration_command(vm.name, mark.peer)}"
         text = f"{vm.name} is {vm.state} here: nothing of it is removed"
         raise Busy(text, hint=hint, vm=vm.name, state=str(vm.state))
     own_disks = record.disks if mark is None or mark.copies_disks else ()

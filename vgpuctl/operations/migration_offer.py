@@ -83,7 +83,7 @@ def offer_vm(host: Host, context: Context, name: str, *, offline: bool = False) 
         work=_find_work(host, context, snapshot, vm),
     )
     offer = _build_offer(host, snapshot, domain, facts, offline=offline)
-    if context.caller is not None and context.caller.recorded_account is not None:
+    if context.account is not None:
         offer = replace(offer, signature=sign(host, offer))
     return QueryResult(offer, snapshot.warnings)
 

@@ -13,7 +13,7 @@ from vgpuctl.cli.command import make_command
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Block, Page
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows
-from vgpuctl.model.hint_commands import address_of, command_on
+from vgpuctl.model.hint_commands import command_on, end_migration_command
 from vgpuctl.model.numbers import format_milliseconds
 from vgpuctl.value import replace
 
@@ -202,7 +202,7 @@ def _settled(result: Outcome[EndedMigrationResult]) -> Page:
         blocks.append(f"  what it {had} in its memory on {data.lost_on} {'would be' if would else 'is'} lost")
     blocks += [f"  on {other}: {step}" for step in data.removed]
     if not data.asked_both:
-        again = f"vgpuctl end-migration {shlex.quote(data.name)} --with {address_of(data.not_asked or '')}"
+        again = end_migration_command(data.name, data.not_asked or "")
         rest = f"; once it answers, this removes what it has of {data.name}: {again}" if data.state is not None else ""
         blocks.append(f"  {data.not_asked} was not asked{rest}")
         if data.state is not None and would:

@@ -122,10 +122,9 @@ def _way(vm: VmRowResult | VmResult) -> str:
 
 
 def _end_move(name: str, peer: str) -> str:
-    from vgpuctl.model.hint_commands import address_of
+    from vgpuctl.model.hint_commands import end_migration_command
 
-    command = f"vgpuctl end-migration {shlex.quote(name)} --with {address_of(peer)}"
-    return f"if no migrate-vm works on it any more: {command}"
+    return f"if no migrate-vm works on it any more: {end_migration_command(name, peer)}"
 
 
 @make_command(

@@ -88,7 +88,7 @@ def _record_reasons(vm: Vm) -> Texts:
         way = "to" if record.migration.role in SOURCE_ROLES else "from"
         yield (
             f"{vm.name} is already moving {way} {record.migration.peer}",
-            hint_commands.end_migration_command(vm, record.migration.peer),
+            hint_commands.end_migration_command(vm.name, record.migration.peer),
         )
     elif record.state is not RecordState.READY:
         yield hint_commands.unfinished_text(vm.name, record)
