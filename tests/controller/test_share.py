@@ -33,6 +33,7 @@ from vgpuctl.controller.hosts.link import HostLink
 from vgpuctl.controller.model import FleetCaller, FleetHost, Role
 from vgpuctl.errors import Unreachable
 from vgpuctl.model.desktop import Fence
+from vgpuctl.model.image_copy import CopyState
 
 HOSTS, DESKTOPS = 12, 12
 FASTER = 10.0
@@ -200,6 +201,11 @@ def ready(store: Store) -> int:
     return sum(one.report is not None and one.report.ready for one in store.desktops.list())
 
 
+def has_image(store: Store) -> int:
+    """Return how many hosts have an image."""
+    return sum(row.state is CopyState.READY for row in store.host_images.list())
+
+
 def test_shares_become_equal_and_a_dead_controllers_hosts_are_taken_over(site: Site) -> None:
     add_image(site.store)
     add_pool(site.store, names="office-{:03}", maximum=DESKTOPS, spare=DESKTOPS, placement="spread")
@@ -274,7 +280,10 @@ def test_what_another_controller_changes_is_carried_out_at_once(site: Site) -> N
     first, second = site.start(), site.start()
     wait_until(lambda: site.serves(6, 6) and len(site.store.rooms.list()[0]) == HOSTS, "two share")
     add_image(site.store)
-    add_pool(site.store, names="office-{:03}", maximum=DESKTOPS, spare=DESKTOPS, placement="spread")
+    pool: dict[str, Any] = {"names": "office-{:03}", "maximum": DESKTOPS, "placement": "spread"}
+    add_pool(site.store, **pool, spare=0)
+    wait_until(lambda: has_image(site.store) == HOSTS, "its image: else hosts that have it sooner get all desktops")
+    add_pool(site.store, **pool, spare=DESKTOPS)
     wait_until(lambda: ready(site.store) == DESKTOPS, "the desktops")
     site.slow_down()
     holders = site.store.hosts.holders()
