@@ -40,12 +40,16 @@ gpus:
 
 @dataclass(frozen=True)
 class Site:
-    """A host with one card in one form. `gpu` is its PF. The type IDs are those of the A100 40GB."""
+    """A host with one card in one form. `gpu` is its PF. The type IDs are those of the A100 40GB.
+
+    `uri`: its libvirt, as another host reaches it.
+    """
 
     ports: Host
     form: str
     gpu: str
     real: bool
+    uri: str
 
     @property
     def vfs(self) -> tuple[str, ...]:
@@ -81,6 +85,11 @@ class Site:
         except OSError as error:
             return error.errno
         return None
+
+    @property
+    def nowhere(self) -> str:
+        """The address of a libvirt that is not there."""
+        return "qemu+tcp://127.0.0.1:1/system" if self.real else "sim:nowhere"
 
     def forget_definition(self, domain: str) -> None:
         """Undefine a running domain, as `virsh undefine` does."""
@@ -131,11 +140,12 @@ def open_site(form: str, directory: Path) -> Site:
     if real_form() is not None:
         from vgpuctl.host.local_host import open_local_host
 
-        return Site(open_local_host(), form, "0000:01:00.0", real=True)
+        return Site(open_local_host(), form, "0000:01:00.0", real=True, uri="qemu:///system")
     from tests.hosts import open_sim_host
 
     vfs = {"mdev-pf": "", "sriov-vf": ", vfs: {total: 7, enabled: 0}"}.get(form, ", vfs: {total: 7, enabled: 7}")
     kernel = "6.8.0-45-generic" if form == "vendor-vf" else "5.15.0-100-generic"
     model = "Flex 170" if form == "sriov-vf" else "A100"
     text = SCENARIO.format(model=model, form=form, vfs=vfs, kernel=kernel)
-    return Site(open_sim_host(directory, text=text).ports, form, "0000:01:00.0", real=False)
+    made = open_sim_host(directory, text=text)
+    return Site(made.ports, form, "0000:01:00.0", real=False, uri=made.sim.migration_uri)

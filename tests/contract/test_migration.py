@@ -56,6 +56,17 @@ def test_the_definition_for_a_target_has_the_secrets_and_no_id(site: Site, runni
     assert "tty=" not in xml
 
 
+def test_another_libvirt_says_what_it_has_stored(site: Site, running: str) -> None:
+    xml = site.ports.hypervisor.definition_on(site.uri, running)
+    assert xml is not None
+    assert running in xml
+    assert "secret" not in xml
+    assert "tty=" not in xml, "it is not the running one"
+    assert site.ports.hypervisor.definition_on(site.uri, new_uuid()) is None
+    with libvirt_refuses(38):
+        site.ports.hypervisor.definition_on(site.nowhere, running)
+
+
 def test_memory_is_saved_and_the_next_start_goes_on_from_it(site: Site, running: str) -> None:
     site.ports.hypervisor.save(running, ignore)
     saved = site.domain(running)
@@ -67,9 +78,9 @@ def test_memory_is_saved_and_the_next_start_goes_on_from_it(site: Site, running:
 
 
 def test_a_target_that_is_not_there_leaves_the_domain_running(site: Site, running: str) -> None:
-    uri = "qemu+tcp://127.0.0.1:1/system" if site.real else "sim:nowhere"
+    made = request(site.nowhere, site.ports.hypervisor.migration_xml(running))
     with libvirt_refuses(9):
-        site.ports.hypervisor.migrate(running, request(uri, site.ports.hypervisor.migration_xml(running)), ignore)
+        site.ports.hypervisor.migrate(running, made, ignore)
     assert site.domain(running).state is VmState.RUNNING
     assert not site.ports.hypervisor.is_migrating(running)
 

@@ -17,7 +17,7 @@ from types import FrameType
 from xml.etree import ElementTree
 
 from vgpuctl.domain.record import FINISH_EXCHANGE, ROOT_TAG, UnfinishedExchange, find_hostdevs, parse_record
-from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Temporary, VgpuctlError
+from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Refused, Temporary, VgpuctlError
 from vgpuctl.host.absent import AbsentHypervisor, AbsentNvml, AbsentStorage
 from vgpuctl.host.claim_store import RUN_DIR, ClaimStore
 from vgpuctl.host.files import HostFiles, read_machine_id
@@ -25,7 +25,7 @@ from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostClock, HostProcesses
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
 from vgpuctl.model import hint_commands
-from vgpuctl.model.migration import MigrationRole
+from vgpuctl.model.migration import MigrationMark, MigrationRole
 from vgpuctl.model.outcome import Context, NoProgress, Subjects
 from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.definition import refuse_changed_definition, refuse_missing_vgpus, removal_command
@@ -146,6 +146,8 @@ def prepare(host: Host, xml: str) -> None:
     is_incoming = mark is not None and mark.role is MigrationRole.INCOMING  # libvirt starts it to take its memory in
     if vm.record.state is RecordState.REMOVING or (mark is not None and not is_incoming):
         refuse_unfinished(vm, vm.record)
+    if mark is not None:
+        _refuse_without_place(host, vm, vm.record, mark)
     refuse_changed_definition(vm, vm.record)
     refuse_missing_vgpus(vm, vm.record)
     if not has_missing_devices(host, vm, vm.record):
@@ -200,18 +202,32 @@ def _refuse_vgpus_of_others(host: Host, vm: Vm) -> None:
                 )
 
 
+def _refuse_without_place(host: Host, vm: Vm, record: VmRecord, mark: MigrationMark) -> None:
+    """Refuse memory from another host for which nothing is ready here, or no longer: its vGPUs may be another VM's now.
+
+    Raises:
+        Refused: nothing is.
+    """
+    ready = replace(record, migration=replace(mark, role=MigrationRole.ARRIVING))
+    if not any(one.uuid == vm.uuid and one.record == ready for one in _defined_vms(host)):
+        raise Refused(f"nothing is ready on this host for {vm.name} from {mark.peer}", hint="begin the move again")
+
+
 def _other_vms(host: Host, vm: Vm) -> tuple[Vm, ...]:
-    """Return the other VMs with a record, from libvirt's own files: slots that they always keep are not free.
+    """Return the other VMs with a record: slots that they always keep are not free."""
+    return tuple(other for other in _defined_vms(host) if other.uuid != vm.uuid)
+
+
+def _defined_vms(host: Host) -> Iterator[Vm]:
+    """Yield the VMs with a record, from libvirt's own files.
 
     The vGPUs in a file that cannot be parsed are known only by their claims or devices.
     """
-    vms = []
     for xml in _domain_files(host):
         with contextlib.suppress(ValueError, VgpuctlError):
-            other = parse_vm(xml, host.machine_id)
-            if other is not None and other.uuid != vm.uuid:
-                vms.append(other)
-    return tuple(vms)
+            vm = parse_vm(xml, host.machine_id)
+            if vm is not None:
+                yield vm
 
 
 def _domain_files(host: Host) -> Iterator[str]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 RECORD_NAMESPACE = "urn:vgpuctl:1"
 SCHEMA_PATH = Path("/usr/share/libvirt/schemas/domain.rng")
 _TAG = re.compile(r"<[^<>]*>")
+_PASSWORD = re.compile(r"(<graphics\b[^>]*?) passwd='[^']*'")
 _UNIT_KIB = {"b": 1 / 1024, "bytes": 1 / 1024, "kib": 1, "k": 1, "mib": 1024, "m": 1024, "gib": 1 << 20, "g": 1 << 20}
 PCIE_MACHINES = {"x86_64": "q35", "aarch64": "virt"}
 MACHINE_TYPES = {"q35": "pc-q35-8.2", "pc": "pc-i440fx-8.2", "virt": "virt-8.2"}
@@ -380,3 +381,8 @@ def _assign_mac(interface: _Element, seed: str) -> None:
         node = etree.Element("mac")
         node.set("address", "52:54:00:" + ":".join(f"{byte:02x}" for byte in suffix))
         interface.insert(0, node)
+
+
+def strip_passwords(xml: str) -> str:
+    """Return a domain's XML as libvirt shows it without VIR_DOMAIN_XML_SECURE."""
+    return _PASSWORD.sub(r"\1", xml) if " passwd='" in xml else xml

@@ -8,7 +8,6 @@ process id, so no two domains share one.
 
 from __future__ import annotations
 
-import re
 import uuid as uuids
 
 from vgpuctl.errors import Exists
@@ -258,7 +257,13 @@ class SimHypervisor(SimHotplug, SimGuestAccess, SimMigration, SimMoves):
             return cached[2]
         shown_live_xml = live_xml(running) if running else None
         info = DomainInfo(
-            domain.name, domain.uuid, power, strip_passwords(domain.xml), shown_live_xml, domain.persistent, reason
+            domain.name,
+            domain.uuid,
+            power,
+            domain_xml.strip_passwords(domain.xml),
+            shown_live_xml,
+            domain.persistent,
+            reason,
         )
         self._domain_infos[domain.uuid] = (domain.xml, (live, pid), info)
         return info
@@ -299,7 +304,6 @@ def _common_prefix(first: str, second: str) -> int:
 FIRST_PORT = 5900
 _PORT_COUNT = 1 << 15
 _AUTO_PORT = "port='-1' autoport='yes'"
-_PASSWORD = re.compile(r"(<graphics\b[^>]*?) passwd='[^']*'")
 
 
 def addresses(state: State, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
@@ -325,15 +329,10 @@ def passwords(xml: str) -> frozenset[str]:
     return frozenset(str(g.get("type")) for g in domain_xml.parse(xml).findall("devices/graphics[@passwd]"))
 
 
-def strip_passwords(xml: str) -> str:
-    """Return a domain's XML as libvirt shows it without VIR_DOMAIN_XML_SECURE."""
-    return _PASSWORD.sub(r"\1", xml) if " passwd='" in xml else xml
-
-
 def live_xml(running: RunningDomain) -> str:
     """Return a running domain's XML with its id, its graphics port, its console's terminal and its bridges."""
     number = (running.pid - FIRST_PID) % _PORT_COUNT
-    xml = strip_passwords(running.xml).replace(_AUTO_PORT, f"port='{FIRST_PORT + number}' autoport='yes'")
+    xml = domain_xml.strip_passwords(running.xml).replace(_AUTO_PORT, f"port='{FIRST_PORT + number}' autoport='yes'")
     xml = xml.replace("<domain ", f"<domain id='{number + 1}' ", 1)
     xml = xml.replace("<source network=", f"<source bridge='{guest_host.NETWORK_BRIDGE}' network=")
     for kind in ("serial", "console"):

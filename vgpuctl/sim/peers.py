@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a simulated host reaches another one, for a VM or a volume that it sends there."""
+"""How a simulated host reaches another one, for what it asks or sends there."""
 
 from __future__ import annotations
 
@@ -13,25 +13,22 @@ from vgpuctl.sim.refusals import VirError, VirErrorNumber, unavailable_reason
 
 @contextmanager
 def opened_target(source: Core, uri: str) -> Iterator[Core]:
-    """Open the target's host, as the source's libvirt does.
+    """Open the target's host.
 
     Raises:
-        VirError: there is none, it is the source, or its libvirt does not answer.
+        VirError: there is none, or its libvirt does not answer.
     """
-    failed = f"operation failed: Failed to connect to remote libvirt URI {uri}"
+    failed = f"unable to connect to server at '{uri}'"
     if source.open_peer is None:
-        raise VirError(VirErrorNumber.OPERATION_FAILED, failed)
+        raise VirError(VirErrorNumber.SYSTEM_ERROR, failed)
     try:
         target = source.open_peer(uri)
     except VgpuctlError as exc:
-        raise VirError(VirErrorNumber.OPERATION_FAILED, f"{failed}: {exc.message}") from exc
+        raise VirError(VirErrorNumber.SYSTEM_ERROR, f"{failed}: {exc.message}") from exc
     try:
-        if target.machine_id == source.machine_id:
-            text = f"internal error: Attempt to migrate guest to the same host {target.machine_id}"
-            raise VirError(VirErrorNumber.INTERNAL_ERROR, text)
         reason = unavailable_reason(target)
         if reason is not None:
-            raise VirError(VirErrorNumber.OPERATION_FAILED, f"{failed}: {reason}")
+            raise VirError(VirErrorNumber.SYSTEM_ERROR, f"{failed}: {reason}")
         yield target
     finally:
         target.journal.close()

@@ -15,7 +15,8 @@ from tests.meanwhile import on_call, unchanged
 from tests.moves.pairs import KINDS, Pair, end_move, final, invariants, move_again, settled
 from tests.moves.trial import MIGRATE, RECORD, SEND, Moves
 from vgpuctl.config.host_spec import HostSpec
-from vgpuctl.errors import Busy, Failed, VgpuctlError
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.errors import Busy, Failed, Refused, VgpuctlError
 from vgpuctl.hook.run import prepare
 from vgpuctl.library import GpuHost
 from vgpuctl.library.move_end import settle_alone
@@ -111,6 +112,25 @@ def test_libvirts_hook_lets_the_memory_of_one_come(tmp_path: Path) -> None:
     assert f'role="{MigrationRole.INCOMING}"' in running.xml.replace("'", '"')
     with unchanged(host):
         prepare(host.ports, running.xml)
+
+
+def test_libvirts_hook_refuses_memory_for_a_place_that_was_given_up(tmp_path: Path) -> None:
+    pair, host = interrupted(tmp_path, "arriving, comes")
+    late = host.sim._core.read_state().running[pair.uuid].xml
+    settled(pair.source.ports, pair.target.ports)
+    with unchanged(host), pytest.raises(Refused, match=r"nothing is ready on this host for vm from sim:"):
+        prepare(host.ports, late)
+
+
+def test_libvirts_hook_refuses_memory_for_the_place_of_another_move(tmp_path: Path) -> None:
+    pair, host = interrupted(tmp_path, "arriving")
+    xml = host.sim._core.read_state().domains[pair.uuid].xml.replace(MigrationRole.ARRIVING, MigrationRole.INCOMING)
+    prepare(host.ports, xml)
+    record = parse_domain(xml, VmState.STOPPED, host.ports.machine_id).record
+    assert record is not None
+    assert record.migration is not None
+    with unchanged(host), pytest.raises(Refused, match="nothing is ready on this host for vm"):
+        prepare(host.ports, xml.replace(record.migration.id, "another-move"))
 
 
 def test_reconcile_ends_only_what_this_host_alone_can_know(left: tuple[str, Pair, SimulatedHost]) -> None:
