@@ -171,7 +171,7 @@ def test_one_that_cannot_move_goes_on_and_says_why(own_store: Store, agent: Runn
         own_store.hosts.change(THERE, "test", state=FleetHostState.CORDONED)
         service.drain_host(ADMIN, HERE, live=True)
         nowhere = f"no host can take it: {HERE}: draining; {THERE}: cordoned"
-        wait_until(lambda: service.show_desktop(ADMIN, DESKTOP).data.why == nowhere, "why it has no host")
+        wait_until(lambda: service.show_desktop(ADMIN, DESKTOP).data.why == nowhere, "why the host has no host")
         (certificate,) = Path(other.state).parents[1].glob("**/mixed/etc/pki/qemu/server-cert.pem")
         certificate.unlink()
         own_store.hosts.change(THERE, "test", state=FleetHostState.ACTIVE)

@@ -113,7 +113,7 @@ def test_a_copied_or_unreadable_record_is_not_written_over(tmp_path: Path, chang
     text = text.replace(uuid, OTHER_UUID) if change == "copy" else text.replace('state="ready"', 'state="parked"')
     host.ports.hypervisor.set_record(uuid, text)
     host = host.again()
-    refused(host, Unmanaged, "it is a copy" if change == "copy" else "a newer one may have written it")
+    refused(host, Unmanaged, "is a copy: its record" if change == "copy" else "a newer one may have written it")
     with unchanged(host), pytest.raises(Unmanaged):
         let_go(host)
 

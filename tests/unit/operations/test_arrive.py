@@ -57,7 +57,7 @@ def test_a_whole_gpu_never_becomes_one_of_another_model(tmp_path: Path, scenario
     source = whole_gpu_vm(tmp_path / "a", gpus=gpus)
     target = open_sim_host(tmp_path / "b", scenario)
     model = observe(source.ports, ReadScope(models=True)).gpus[0].model
-    assert reasons(source, target) == [(f"sim:{scenario}", f"it has no {model} to pass through{instead}")]
+    assert reasons(source, target) == [(f"sim:{scenario}", f"the host has no {model} to pass through{instead}")]
 
 
 def test_a_whole_gpu_becomes_one_of_its_model_in_whatever_mode(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_gpu_with_its_audio_function_is_compared_by_the_gpu(tmp_path: Path) ->
 def test_a_plain_vf_goes_to_a_gpu_of_its_model_alone(tmp_path: Path) -> None:
     source = open_sim_host(tmp_path / "a", "mixed")
     create(source.ports, request(mode="sriov", gpu=("0000:af:00.0",), name="vm"), start=False)
-    text = "it has no AMD Radeon PRO V710 with virtual functions"
+    text = "the host has no AMD Radeon PRO V710 with virtual functions"
     assert reasons(source, open_sim_host(tmp_path / "b", "empty")) == [("sim:empty", text)]
     target = open_sim_host(tmp_path / "c", "mixed")
     move_vm(calls(source), calls(target), "vm", to(target, offline=True))
@@ -91,6 +91,9 @@ def test_a_plain_vf_goes_to_a_gpu_of_its_model_alone(tmp_path: Path) -> None:
     assert vm is not None
     assert vm.record is not None
     assert {v.gpu for v in vm.record.vgpus} == {"0000:af:00.0"}
+
+
+HOST_FILE = "change gpus: in /etc/vgpuctl/host.yaml; or choose another host"
 
 
 def why_no_room(source: SimulatedHost, target: SimulatedHost) -> tuple[str, str | None]:
@@ -109,26 +112,24 @@ def write_host_file(host: SimulatedHost, gpu: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "why", "has_command"),
+    ("gpu", "why", "hint"),
     [
-        ("cordoned: true", "it is cordoned; on sim:a100-40: vgpuctl uncordon 0000:3b:00.0 allows new vGPUs", True),
-        ("reserved_for: [cad-*]", "host.yaml reserves it for VMs named cad-*", False),
-        ("profiles: [A100-8C]", "host.yaml allows only A100-8C on it (gpus: profiles:)", False),
-        ("mode: unmanaged", "host.yaml excludes it from vgpuctl (mode: unmanaged)", False),
+        ("cordoned: true", "it is cordoned", "vgpuctl uncordon 0000:3b:00.0 allows new vGPUs"),
+        ("reserved_for: [cad-*]", "host.yaml reserves it for VMs named cad-*", HOST_FILE),
+        ("profiles: [A100-8C]", "host.yaml allows only A100-8C on it (gpus: profiles:)", HOST_FILE),
+        ("mode: unmanaged", "host.yaml excludes it from vgpuctl (mode: unmanaged)", HOST_FILE),
         (
             "mode: passthrough",
-            "host.yaml reserves it for mode passthrough; on sim:a100-40: "
+            "host.yaml reserves it for mode passthrough",
             "vgpuctl set-mode 0000:3b:00.0 vgpu changes that",
-            True,
         ),
     ],
 )
-def test_why_a_gpu_takes_no_vgpu_is_said_as_for_a_new_vm(tmp_path: Path, gpu: str, why: str, has_command: bool) -> None:
+def test_why_a_gpu_takes_no_vgpu_is_said_as_for_a_new_vm(tmp_path: Path, gpu: str, why: str, hint: str) -> None:
     source, target = open_sim_host(tmp_path / "a", "a100-40"), open_sim_host(tmp_path / "b", "a100-40")
     create(source.ports, request("A100-4C", name="vm"))
     write_host_file(target, gpu)
-    hint = None if has_command else "on sim:a100-40: vgpuctl explain A100-4C"
-    assert why_no_room(source, target) == (why, hint)
+    assert why_no_room(source, target) == (why, f"on sim:a100-40: {hint}")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,8 @@ def test_an_option_of_its_creation_is_named_as_that(tmp_path: Path) -> None:
     create(source.ports, request("A100-4C", name="vm", spread_group="g"))
     create(target.ports, request("A100-4C", name="other", spread_group="g"))
     assert why_no_room(source, target) == (
-        "vm was created with --spread-group g: it has other of the group; room for 9",
+        "no place for A100-4C on 0000:3b:00.0: vm was created with --spread-group g, and this GPU has other of the "
+        "group",
         "on sim:a100-40: vgpuctl show-gpu 0000:3b:00.0",
     )
     create(source.ports, request("A100-4C", name="vm2", scheduler="best_effort"))
@@ -160,8 +162,7 @@ def test_an_option_of_its_creation_is_named_as_that(tmp_path: Path) -> None:
     with pytest.raises(Refused) as raised:
         check_move(calls(source), calls(target), "vm2", to(target, offline=False))
     assert str(raised.value).endswith(
-        "0000:3b:00.0: vm2 was created with --scheduler best_effort, and the GPU's scheduler is fixed_share; "
-        "room for 10\n"
+        "0000:3b:00.0: vm2 was created with --scheduler best_effort, and this GPU's scheduler is fixed_share\n"
         "  fix: on sim:a100-40: vgpuctl set-scheduler 0000:3b:00.0 --policy best_effort"
     )
 
@@ -190,7 +191,7 @@ def test_a_gpu_with_room_that_does_not_take_it_is_named_beside_a_full_one(tmp_pa
         create(target.ports, request("L40S-48Q", name=f"vm-{number}", gpu=(gpu,)))
     ecc = with_calls(target.ports, "nvml", ecc=lambda gpu: EccState(gpu != first, gpu != first))
     here = with_calls(source.ports, "nvml", ecc=lambda gpu: EccState(True, True))
-    with pytest.raises(Refused, match=f"\n  {first}: its ECC is off, and on on sim:l40s-x4"):
+    with pytest.raises(Refused, match=f"\n  {first}: its ECC is off, and that of the GPU on sim:l40s-x4 is on"):
         check_move(GpuHost(here, CallSettings()), GpuHost(ecc, CallSettings()), "vm", to(target, offline=False))
 
 

@@ -83,7 +83,7 @@ def test_a_vm_of_this_name_and_a_file_are_seen(host: SimulatedHost, target: Simu
     create(target.ports, request("A100-4C", name="vm"), start=False)
     target.ports.storage.create_volume("default", str(offer.disks[0].volume), 1 << 30)
     named = reasons(offer, facts_of(target.ports, offer))
-    assert [text for text in named if text.startswith("it has another VM with the name vm")]
+    assert [text for text in named if text.startswith("this host has another VM with the name vm")]
     assert [text for text in named if f"{offer.disks[0].path} exists already" in text]
 
 

@@ -135,7 +135,9 @@ def _check_bridge(snapshot: Snapshot, nic: Nic, bridge: BridgeInfo | None) -> No
     problems += [] if bridge.filters_vlans else ["a bridge that filters VLANs (this one does not)"]
     if problems:
         filtering = f"ip link set {name} type bridge vlan_filtering 1; it affects every device on the bridge"
-        separate = f"make a bridge on the VLAN's own interface, such as {own_bridge}, and choose that bridge"
+        separate = (
+            f"make a bridge with the VLAN's own interface ({own_bridge}) as its port, and choose it without a VLAN"
+        )
         raise HostCannot(
             f"VLAN {nic.vlan} on the Linux bridge '{name}' needs {' and '.join(problems)}",
             hint=separate if is_old else filtering,

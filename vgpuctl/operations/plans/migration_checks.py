@@ -10,9 +10,9 @@ from vgpuctl.errors import VgpuctlError
 from vgpuctl.model import hint_commands
 from vgpuctl.model.numbers import format_mib, format_ranges, parse_version
 from vgpuctl.model.results.migration import MigrationHostResult, MigrationOfferResult, MigrationReasonResult
-from vgpuctl.model.vm import RecordState, Vm, VmState
+from vgpuctl.model.vm import Nic, RecordState, Vm, VmState
 from vgpuctl.observe.migration_host import AUTHORITY, CERTIFICATES, MIGRATION_CERTIFICATES, QEMU_CONF
-from vgpuctl.operations.plans.guest_devices import GuestHost, check_hugepages, check_nics
+from vgpuctl.operations.plans.guest_devices import LINUX_BRIDGE_VLAN_SINCE, GuestHost, check_hugepages, check_nics
 from vgpuctl.operations.plans.migration_disk_checks import disk_reasons, disk_warnings
 from vgpuctl.operations.plans.migration_target import Pair, pair_of
 from vgpuctl.operations.plans.migration_target import TargetFacts as TargetFacts
@@ -56,7 +56,8 @@ def _identity_reasons(pair: Pair) -> Reasons:
     if offer.host.machine_id == facts.host.machine_id:
         yield pair.there(
             f"both hosts have the machine id {facts.host.machine_id}: they are one host, or copies of one image",
-            "give --to another host; for a copied image: rm /etc/machine-id; systemd-machine-id-setup; reboot",
+            f"give --to another host; or, if {facts.host.name} is a copied image and has no VMs yet, on that host: rm "
+            "/etc/machine-id; systemd-machine-id-setup; reboot",
         )
         return
     if facts.snapshot.host_file_problem is not None:
@@ -67,15 +68,15 @@ def _identity_reasons(pair: Pair) -> Reasons:
             yield _same_vm_reason(pair, other)
         elif other.name == offer.name:
             yield pair.there(
-                f"it has another VM with the name {offer.name} ({other.uuid})",
+                f"this host has another VM with the name {offer.name} ({other.uuid})",
                 pair.on_target(_rename_hint(other)),
             )
     macs = {mac: other.name for other in facts.snapshot.vms if other.uuid != offer.uuid for mac in other.mac_addresses}
     for mac in pair.vm.mac_addresses:
         if mac in macs:
             yield pair.there(
-                f"the MAC address {mac} of the VM's network card belongs to its VM {macs[mac]}",
-                pair.on_source(f"virsh edit {name}: give the card another MAC address"),
+                f"the VM's network card has the MAC address {mac}, which {macs[mac]} on this host has, too",
+                pair.on_source(f"virsh edit {name}: give the card another MAC address; then stop and start it"),
             )
 
 
@@ -97,7 +98,7 @@ def _same_vm_reason(pair: Pair, other: Vm) -> MigrationReasonResult:
         return pair.there(f"{what}, which is {other.state}", pair.on_target(hint))
     is_managed = other.record is not None and other.record.created_vm
     has_shared = any(disk.made and disk.is_shared for disk in pair.offer.disks)
-    hint = f"vgpuctl delete-vm {quoted}, if it is an old copy"
+    hint = f"vgpuctl delete-vm {quoted}, if it is an old copy: its disks on {pair.target} go, too"
     if has_shared or not is_managed:  # delete-vm would delete the disks of the VM that moves
         hint = f"virsh undefine {quoted}, if it is an old copy"
     return pair.there(f"{what}, which is off", pair.on_target(hint))
@@ -133,10 +134,11 @@ def _version_warnings(pair: Pair) -> Reasons:
 def _machine_reasons(pair: Pair) -> Reasons:
     domain, offered, target = pair.domain, pair.facts.capabilities, pair.facts.host
     if domain.arch and domain.arch != offered.arch:
-        yield pair.there(f"the host is {offered.arch}, and the VM {domain.arch}", None)
+        hint = f"choose a host with {domain.arch} CPUs"
+        yield pair.there(f"this host's CPUs are {offered.arch}, and the VM's {domain.arch}", hint)
         return
     if domain.needs_kvm and not offered.kvm:
-        yield pair.there("KVM is missing (/dev/kvm)", pair.on_target("vgpuctl doctor kvm"))
+        yield pair.there("KVM is missing (/dev/kvm)", pair.on_target("vgpuctl doctor kvm says why"))
     if _has_other_kin(pair):
         yield pair.there(
             f"the VM's machine type {domain.machine} exists only in the QEMU of {pair.offer.host.distribution} and "
@@ -174,7 +176,7 @@ def _machine_warnings(pair: Pair) -> Reasons:
     if pair.domain.machine_vendor is not None and None in kins:
         yield pair.there(
             f"whether its QEMU has the VM's machine type {pair.domain.machine} is not known",
-            pair.on_target(f"qemu-system-{pair.domain.arch} -machine help | grep {shlex.quote(pair.domain.machine)}"),
+            pair.on_target(f"virsh capabilities | grep -F {shlex.quote(pair.domain.machine)}"),
         )
 
 
@@ -189,7 +191,7 @@ def _network_reasons(pair: Pair) -> Reasons:
     for name in pair.domain.interfaces:
         if pair.facts.interfaces is not None and name not in pair.facts.interfaces:
             yield pair.there(
-                f"it has no interface or bridge '{name}', which the VM's network card is on",
+                f"this host has no interface or bridge '{name}', which the VM's network card is on",
                 f"create it on {pair.target} (ip link shows what it has); or {_network_edit(pair)}",
             )
     for nic in pair.vm.nics:
@@ -198,7 +200,16 @@ def _network_reasons(pair: Pair) -> Reasons:
             try:
                 check_nics(pair.facts.snapshot, [replace(nic, mac=None)], GuestHost(bridges=pair.facts.bridges))
             except VgpuctlError as error:
-                yield _by_error(pair, error)
+                yield _vlan_reason(pair, nic, error)
+
+
+def _vlan_reason(pair: Pair, nic: Nic, error: VgpuctlError) -> MigrationReasonResult:
+    if (pair.facts.snapshot.hypervisor.libvirt_version or 0) >= LINUX_BRIDGE_VLAN_SINCE:
+        return _by_error(pair, error)
+    bridge = (
+        f"on both hosts: make a bridge of one name with the VLAN's own interface ({nic.bridge}.{nic.vlan}) as its port"
+    )
+    return pair.there(error.message, f"{bridge}; then {_network_edit(pair, 'that bridge and no <vlan>')}")
 
 
 def _network_hint(pair: Pair, name: str) -> str:
@@ -208,10 +219,8 @@ def _network_hint(pair: Pair, name: str) -> str:
     return f"{copy}; {make}"
 
 
-def _network_edit(pair: Pair) -> str:
-    return pair.on_source(
-        f"virsh edit {shlex.quote(pair.offer.name)}: give its card another network; then stop and start it"
-    )
+def _network_edit(pair: Pair, network: str = "another network") -> str:
+    return pair.on_source(f"virsh edit {shlex.quote(pair.offer.name)}: give its card {network}; then stop and start it")
 
 
 def _by_error(pair: Pair, error: VgpuctlError) -> MigrationReasonResult:
@@ -279,7 +288,7 @@ def _cpu_reasons(pair: Pair) -> Reasons:
     makers = [_cpu_maker(host) for host in (pair.offer.host, pair.facts.host)]
     if _keeps_cpu(pair) and None not in makers and makers[0] != makers[1]:
         yield pair.there(
-            f"its CPU is {pair.facts.host.cpu}, and that of {pair.source} {pair.offer.host.cpu}: a running guest "
+            f"this host has {pair.facts.host.cpu}, and {pair.source} has {pair.offer.host.cpu}: a running guest "
             f"crashes when its CPU changes from {makers[0]} to {makers[1]}",
             "add --offline",
         )
@@ -307,9 +316,9 @@ def _cpu_warnings(pair: Pair) -> Reasons:
         )
     elif ours != theirs and _cpu_maker(pair.offer.host) == _cpu_maker(pair.facts.host):
         yield pair.there(
-            f"the VM has the host's CPU ({mode}), and the hosts have different ones ({pair.source}: {ours}; "
-            f"{pair.target}: {theirs}): a feature that only the first has stops the move or the guest",
-            "virsh domcapabilities shows the features of each",
+            f"the VM has the CPU of its host ({mode}): {pair.source} has {ours}, and this host {theirs}. A feature "
+            "that this one lacks stops the move, or crashes the guest",
+            "virsh domcapabilities on each host shows its features",
         )
 
 
@@ -326,8 +335,8 @@ def _tls_warnings(pair: Pair) -> Reasons:
     if pair.needs_tls and source.missing_certificates and AUTHORITY not in source.missing_certificates:
         yield MigrationReasonResult(
             source.name,
-            f"{_are_missing(source)}: the move fails if {pair.target} asks for them, as it does unless its {QEMU_CONF} "
-            "has migrate_tls_x509_verify = 0",
+            f"{_are_missing(source)}: {pair.target} asks for a client's certificate, and the move fails, unless its "
+            f"{QEMU_CONF} has migrate_tls_x509_verify = 0",
             _tls_hint(source),
         )
     for host in (source, pair.facts.host):

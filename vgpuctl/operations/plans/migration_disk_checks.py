@@ -14,6 +14,7 @@ from vgpuctl.operations.plans.facts import DEFAULT_POOL, DEFAULT_POOL_PATH, DIRE
 from vgpuctl.operations.plans.migration_target import Pair, copied_file
 
 Reasons = Iterator[MigrationReasonResult]
+_SHARED_HINT = "stop the VM, and move its disks to storage that both hosts mount at the same path"
 
 
 def is_copied(disk: MigratingDiskResult) -> bool:
@@ -32,7 +33,7 @@ def _block_device_reasons(pair: Pair) -> Reasons:
             yield pair.here(
                 f"disk {disk.device} ({disk.path}) is a logical volume or another block device, and --copy-storage "
                 "copies only files",
-                "move it to storage that both hosts mount at the same path",
+                _SHARED_HINT,
             )
 
 
@@ -42,12 +43,9 @@ def disk_reasons(pair: Pair) -> Reasons:
     yield from _block_device_reasons(pair)
     if copied and not pair.copies_disks:
         files = " and ".join(f"{disk.device} ({disk.path or 'a file'})" for disk in copied)
-        noun, verb, them = ("disks", "are", "them") if len(copied) > 1 else ("disk", "is", "it")
-        add = "add --copy-storage, or " if all(map(_is_in_pool, copied)) else ""
-        yield pair.here(
-            f"{noun} {files} {verb} only on {pair.source}",
-            f"{add}put {them} on storage that both hosts mount at the same path",
-        )
+        noun, verb = ("disks", "are") if len(copied) > 1 else ("disk", "is")
+        add = "add --copy-storage; or " if all(map(_is_in_pool, copied)) else ""
+        yield pair.here(f"{noun} {files} {verb} only on {pair.source}", f"{add}{_SHARED_HINT}")
     for disk in copied if pair.copies_disks else ():
         yield from _copy_reasons(pair, disk)
     shared = [disk.device for disk in pair.offer.disks if disk.made and disk.is_shared]
@@ -55,7 +53,7 @@ def disk_reasons(pair: Pair) -> Reasons:
     if pair.copies_disks and shared and alone:
         yield pair.here(
             f"{_are(shared)} shared and {_are(alone)} only on {pair.source}: --copy-storage cannot mix them",
-            "put all of the VM's disks on storage that both hosts mount at the same path, or none",
+            f"{_SHARED_HINT}: all of its disks, or none",
         )
     for disk in pair.offer.disks:
         if disk.is_shared or pair.copies_disks:
@@ -64,19 +62,22 @@ def disk_reasons(pair: Pair) -> Reasons:
             yield pair.there(*_missing_text(pair, disk))
     for path in pair.domain.files:
         if path != pair.vm.render_node and pair.facts.files.get(path) is False:
-            hint = pair.on_target(f"ls -l {shlex.quote(path)}")
-            yield pair.there(f"{path} is missing, which the VM needs to start", hint)
+            yield pair.there(f"{path} is missing, which the VM needs to start", _copy_hint(pair, path))
     node = pair.vm.render_node
     if node is not None and pair.facts.files.get(node) is False:
         yield pair.there(
-            f"it has no GPU at that address to draw on ({node})",
-            f"before, on {pair.source}: vgpuctl stop-vm {shlex.quote(pair.offer.name)}, then vgpuctl set-vm "
+            f"QEMU draws for the VM on {node}, which this host does not have",
+            f"on {pair.source}: vgpuctl stop-vm {shlex.quote(pair.offer.name)}, then vgpuctl set-vm "
             f"{shlex.quote(pair.offer.name)} --gpu ADDRESS, with a GPU that both hosts have at the same address",
         )
 
 
 def _are(names: list[str]) -> str:
     return f"{', '.join(names)} {'are' if len(names) > 1 else 'is'}"
+
+
+def _copy_hint(pair: Pair, path: str) -> str:
+    return pair.on_source(f"scp -p {shlex.quote(path)} root@{pair.target}:{shlex.quote(path)}")
 
 
 def _is_optional(pair: Pair, disk: MigratingDiskResult) -> bool:
@@ -115,7 +116,7 @@ def _copy_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
     if disk.pool is None or disk.volume is None:  # as `_is_in_pool`
         yield pair.here(
             f"{name} ({disk.path}) is in no storage pool that vgpuctl knows: --copy-storage copies only disks of pools",
-            "move the file to storage that both hosts mount at the same path",
+            _SHARED_HINT,
         )
         return
     pool = pair.facts.pools.get(disk.pool)
@@ -125,7 +126,7 @@ def _copy_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
         return
     if pool is None:
         yield pair.there(
-            f"it has no storage pool '{disk.pool}' for the copy of {name}",
+            f"this host has no storage pool '{disk.pool}' for the copy of {name}",
             pair.on_target(
                 f"virsh pool-define-as {quoted} dir --target {shlex.quote(posixpath.dirname(disk.path))}; "
                 f"virsh pool-build {quoted}; virsh pool-start {quoted}; virsh pool-autostart {quoted}"
@@ -137,15 +138,18 @@ def _copy_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
         yield pair.there(
             f"the storage pool '{disk.pool}' is of kind {pool.kind}, and --copy-storage copies only into directories "
             f"({', '.join(DIRECTORY_POOLS)})",
-            "put the disk on storage that both hosts have",
+            _SHARED_HINT,
         )
     else:
         path = copied_file(pool, disk.volume)
         if path != disk.path:
             yield pair.there(
-                f"the storage pool '{disk.pool}' is at {pool.path}, but {name} at {disk.path}",
-                f"{pair.target} needs the pool '{disk.pool}' at {posixpath.dirname(disk.path)}: "
-                + pair.on_target(f"virsh pool-edit {quoted}"),
+                f"the storage pool '{disk.pool}' of this host is at {pool.path}, and the copy of {name} must be at "
+                f"{disk.path}",
+                pair.on_target(
+                    f"virsh pool-edit {quoted}: set its path to {posixpath.dirname(disk.path)}; then virsh "
+                    f"pool-destroy {quoted}, which only stops it, pool-build and pool-start"
+                ),
             )
         else:
             yield from _file_reasons(pair, disk)
@@ -161,7 +165,10 @@ def _file_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
     if pair.facts.files.get(disk.path) and not _has_same_vm(pair):  # else that VM is to be looked at first
         yield pair.there(
             f"{disk.path} exists already, where the copy of disk {disk.device} would be",
-            pair.on_target(f"qemu-img info -U {shlex.quote(disk.path)}; move or delete it if no VM uses it"),
+            pair.on_target(
+                f"qemu-img info {shlex.quote(disk.path)}, which fails if a VM has it open; rename the file if it is "
+                "that of no VM, running or off"
+            ),
         )
 
 
@@ -173,7 +180,7 @@ def _base_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
     if disk.base is not None and pair.facts.files.get(disk.base) is False:
         yield pair.there(
             f"disk {disk.device} is a linked clone of {disk.base}, which is missing",
-            f"copy it: scp -p {shlex.quote(disk.base)} root@{pair.target}:{shlex.quote(disk.base)}",
+            _copy_hint(pair, disk.base),
         )
 
 

@@ -14,7 +14,6 @@ from vgpuctl.domain.move_facts import MoveFacts
 from vgpuctl.domain.record import TEXT_KIND
 from vgpuctl.errors import Unmanaged
 from vgpuctl.model import hint_commands
-from vgpuctl.model.migration import SOURCE_ROLES
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.results.migration import MigrationReasonResult
@@ -76,20 +75,24 @@ def _record_reasons(vm: Vm) -> Texts:
         except Unmanaged as error:
             yield error.message, error.hint
             return
-        action = "adopted it" if record is not None and record.adopted_vgpus() else "attached vGPUs"
-        name = shlex.quote(vm.name)
-        give_up = f"vgpuctl adopt {name} --release" if action == "adopted it" else f"vgpuctl detach-vgpu {name}"
+        name, only = shlex.quote(vm.name), f"{vm.name} was not created by vgpuctl, which only"
+        if record is not None and record.adopted_vgpus():
+            yield (
+                f"{only} adopted it, and moves only VMs that it created",
+                f"vgpuctl adopt {name} --release; make the vGPU on the other host as you made it here; then "
+                f"{virsh_command(vm, 'move')}",
+            )
+            return
+        profile = next((v.profile for v in (() if record is None else record.vgpus) if v.profile), "PROFILE")
         yield (
-            f"{vm.name} was not created by vgpuctl, which only {action}: vgpuctl moves only VMs that it created",
-            f"{give_up}; make its vGPU on the other host, then {virsh_command(vm, 'move')}",
+            f"{only} attached vGPUs to it, and moves only VMs that it created",
+            f"vgpuctl detach-vgpu {name}; then {virsh_command(vm, 'move')}; then on the other host: vgpuctl "
+            f"attach-vgpu {name} --profile {profile}",
         )
         return
     if record.state is RecordState.MOVING and record.migration is not None:
-        way = "to" if record.migration.role in SOURCE_ROLES else "from"
-        yield (
-            f"{vm.name} is already moving {way} {record.migration.peer}",
-            hint_commands.end_migration_command(vm.name, record.migration.peer),
-        )
+        peer, leaves = record.migration.peer, record.migration.leaves
+        yield hint_commands.moving_text(vm.name, peer, leaves=leaves), hint_commands.end_move_hint(vm, peer)
     elif record.state is not RecordState.READY:
         yield hint_commands.unfinished_text(vm.name, record)
 
@@ -155,14 +158,15 @@ def _device_reasons(facts: SourceFacts) -> Texts:
         if hostdev.carrier in assigned:
             continue
         if hostdev.carrier in facts.domain.nic_carriers:
-            what = f"its network card is the device {hostdev.carrier} of this host, which cannot move while the VM runs"
+            what = f"the VM's network card is the device {hostdev.carrier} of this host"
         elif hostdev.kind == TEXT_KIND:
-            what = f"its definition names {hostdev.carrier} in a text, such as <qemu:commandline>"
+            what = f"the VM's definition names the device {hostdev.carrier} of this host, as in <qemu:commandline>"
         else:
-            what = f"it has the device {hostdev.carrier} of this host, which vgpuctl does not manage"
-        yield what, f"add --offline; or remove it: virsh edit {name}"
+            what = f"the VM has the device {hostdev.carrier} of this host, which vgpuctl does not manage"
+        yield f"{what}: it cannot move while the VM runs", _edit_hint(name, "remove the device")
     for device in facts.domain.other_devices:
-        yield f"it has a device of this host: {device}", f"add --offline; or remove it: virsh edit {name}"
+        what = f"the VM has a device of this host, {device}: it cannot move while the VM runs"
+        yield what, _edit_hint(name, "remove the device")
 
 
 def _vgpu_reasons(facts: SourceFacts, vgpu: AssignedVgpu, *others: AssignedVgpu) -> Texts:
@@ -179,23 +183,41 @@ def _vgpu_reasons(facts: SourceFacts, vgpu: AssignedVgpu, *others: AssignedVgpu)
 
 def _definition_reasons(facts: SourceFacts) -> Texts:
     domain, name = facts.domain, _name(facts)
-    edit = f"add --offline; or stop the VM, and virsh edit {name}"
     if domain.has_gl or facts.vm.render_node is not None:
         where = f" on {facts.vm.render_node}" if facts.vm.render_node else ""
-        yield f"QEMU draws for it with OpenGL{where} (virtio-gpu), and cannot send what it has drawn", "add --offline"
+        yield (
+            f"QEMU draws the VM's screen with OpenGL{where} (virtio-gpu), and cannot send that while the VM runs",
+            "add --offline",
+        )
     if domain.has_unscaled_tsc:
-        yield "its CPU has invtsc without a fixed TSC frequency: libvirt does not move it alive", edit
+        what = (
+            "the VM's CPU has the feature invtsc without a fixed TSC frequency: libvirt does not move it while it runs"
+        )
+        yield what, _edit_hint(name, "remove the feature")
     if domain.unaddressed_dimms:
-        yield "a hot-plugged memory module has no slot or address in the XML", edit
+        what = "a hot-plugged memory module of the VM has no slot or no address: libvirt does not move it while it runs"
+        yield what, _edit_hint(name, "give it both")
     for shmem in domain.peer_shmem:
-        yield f"its shared memory {shmem} does not have role='master'", edit
+        what = f"the VM's shared memory {shmem} does not have role='master': libvirt does not move it while the VM runs"
+        yield what, _edit_hint(name, "set that, or remove it")
     for directory in domain.file_systems:
-        yield f"its guest has a directory of this host mounted ({directory}: virtiofs or 9p)", edit
+        what = f"the VM mounts a directory of this host as {directory} (virtiofs or 9p): it cannot move while it runs"
+        yield what, _edit_hint(name, "remove the <filesystem>")
     for disk in domain.disks:
         if disk.is_transient:
-            yield f"its disk {disk.target} is transient", edit
+            what = (
+                f"the VM's disk {disk.target} is transient: what the guest wrote to it cannot move, and a stop loses it"
+            )
+            yield what, _edit_hint(name, "remove <transient/>")
         if disk.has_job:
-            yield f"a block job copies its disk {disk.target}", f"virsh blockjob {name} {disk.target} --info shows it"
+            yield (
+                f"a block job copies the VM's disk {disk.target}",
+                f"wait until it ends; virsh blockjob {name} {disk.target} --info shows how far it is",
+            )
+
+
+def _edit_hint(quoted_name: str, change: str) -> str:
+    return f"add --offline; or stop the VM, and {change}: virsh edit {quoted_name}"
 
 
 def _offline_reasons(facts: SourceFacts) -> Texts:
@@ -203,29 +225,31 @@ def _offline_reasons(facts: SourceFacts) -> Texts:
     if facts.leftovers.tpm or facts.domain.has_tpm:
         is_off = facts.vm.state in NOT_RUNNING_STATES
         hint = f"{'start it, and ' if is_off else ''}move it without --offline: QEMU then sends the TPM's state"
-        yield "the state of its TPM, such as BitLocker's keys, is on this host, and --offline does not copy it", hint
+        yield "the state of the VM's TPM, such as BitLocker's keys, is on this host: --offline does not copy it", hint
 
 
 def _warnings(facts: SourceFacts, *, offline: bool) -> Texts:
     vm, name = facts.vm, _name(facts)
     if facts.leftovers.checkpoints:
         names = ", ".join(facts.leftovers.checkpoints)
-        yield f"its checkpoints ({names}) stay behind: the next backup is a full one", f"virsh checkpoint-list {name}"
+        what = f"the VM's checkpoints ({names}) stay behind: the next backup is a full one"
+        yield what, f"virsh checkpoint-list {name} shows them"
     if not offline:
         if facts.blockers is None and vm.state not in NOT_RUNNING_STATES:
             yield "whether QEMU can send this VM is not known: QEMU does not say what blocks it", None
         for vgpu in () if vm.record is None else vm.record.vgpus:
             if backend_for(vgpu.backend).live_move and facts.vgpus.get(vgpu.carrier) in (None, VgpuMigrationFacts()):
-                yield f"whether the driver of {vgpu.carrier} can send its vGPU's state is not known", None
+                yield f"whether the driver of {vgpu.carrier} can send the vGPU's state is not known", None
         return
     if facts.leftovers.nvram is not None:
-        yield f"its firmware's settings ({facts.leftovers.nvram}) stay behind, such as the order of boot entries", None
+        what = f"the settings of the VM's firmware ({facts.leftovers.nvram}) stay behind"
+        yield f"{what}, such as the order of boot entries", None
     assigned = {v.carrier for v in (() if vm.record is None else vm.record.vgpus)}
     others = (*(h.carrier for h in vm.hostdevs if h.carrier not in assigned), *facts.domain.other_devices)
     for device in dict.fromkeys(others):
-        yield f"it names the device {device} of this host, and starts only where there is one of this name", None
+        yield f"the VM has the device {device} of this host, and starts only where there is a device of this name", None
     for directory in facts.domain.file_systems:
-        yield f"the directory of this host that is {directory} in its guest must be on the other host, too", None
+        yield f"the directory of this host that the VM mounts as {directory} must be on the other host, too", None
 
 
 def _name(facts: SourceFacts) -> str:

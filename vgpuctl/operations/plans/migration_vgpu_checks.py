@@ -102,7 +102,7 @@ def _problem_on(
     if None not in (ecc, vgpu.has_ecc) and ecc is not vgpu.has_ecc:
         words = {True: "on", False: "off"}
         return GpuProblem(
-            f"its ECC is {words[bool(ecc)]}, and {words[not ecc]} on {offer.host.name}",
+            f"its ECC is {words[bool(ecc)]}, and that of the GPU on {offer.host.name} is {words[not ecc]}",
             f"on {facts.host.name}: nvidia-smi -i {gpu.address} -e {int(bool(vgpu.has_ecc))}, then reset the GPU or "
             "reboot; or add --offline",
         )
@@ -116,13 +116,13 @@ def _limits_problem(limits: tuple[str, ...], offer: MigrationOfferResult, facts:
         _HOST_DRIVER: f"the host drivers do not match ({ours.driver or 'unknown'} on {ours.name}, "
         f"{theirs.driver or 'unknown'} on {theirs.name})",
         "guest-driver": "the driver in its guest does not match the driver of this host",
-        "gpu": f"this GPU is of another kind than that of {ours.name}, or set up in another way",
+        "gpu": f"this GPU is not of the same kind as the one on {ours.name}, or not set up in the same way",
     }
     known = [texts[limit] for limit in limits if limit in texts]
     is_driver = _HOST_DRIVER in limits
     return GpuProblem(
-        f"NVML says that {' and '.join(known) or 'it does not take this vGPU, and not why'}",
-        "the same driver on both hosts, or --offline" if is_driver else "add --offline",
+        f"NVML says that {' and '.join(known) or 'it does not take this vGPU, and gives no reason'}",
+        "install the same driver on both hosts; or add --offline" if is_driver else "add --offline",
         is_host_driver=is_driver,
     )
 
@@ -167,7 +167,7 @@ def _no_gpu_reason(pair: Pair, vgpu: MigratingVgpuResult) -> MigrationReasonResu
     if vgpu.profile is None:
         use = "to pass through" if _backend(vgpu).takes_whole_gpu else "with virtual functions"
         instead = f", but {others}" if gpus else ""
-        return pair.there(f"it has no {model} {use}{instead}", f"choose a host with this GPU: {model}")
+        return pair.there(f"the host has no {model} {use}{instead}", f"choose a host with this GPU: {model}")
     same = next((gpu for gpu in gpus if _is_same_model(gpu, vgpu)), None)
     if same is None:
         what = f"no GPU offers {vgpu.profile}: the host has {others}"
@@ -203,17 +203,25 @@ def no_place_reason(
     lines += [f"{gpu}: {why}" for gpu, why in refusals.items() if isinstance(error, NoCapacity)]
     message = error.message
     if gpus_by_option:
-        message = message.partition("; ")[0]
+        message = message.partition("; ")[0].replace("no room for", "no place for")  # there may be room
+        lines = [line.partition("; room for ")[0] for line in lines]
         for option in gpus_by_option:
             made = f"{offer.name} was created with {option}"
-            lines = [line.replace(f"excluded by {option}: its", f"{made}, and the GPU's") for line in lines]
+            lines = [line.replace(f"excluded by {option}: it", f"{made}, and this GPU") for line in lines]
+            lines = [line.replace("this GPUs ", "this GPU's ") for line in lines]
             lines = [line.replace(f"excluded by {option}", made) for line in lines]
     hint = next((_constraint_hint(option, gpus) for option, gpus in gpus_by_option.items()), error.hint)
     placed = [_COMMAND.sub(rf"\1on {target}: \2", line) for line in lines]  # a GPU's own reason has the command
-    lines, hint = placed, hint if placed == lines else None
+    if placed != lines:
+        hint = None
+    elif lines and all(": host.yaml " in line for line in lines):
+        hint = "change gpus: in /etc/vgpuctl/host.yaml; or choose another host"
+    lines = placed
     if len(lines) == 1:
-        gpu, _, why = lines[0].partition(": ")
-        message = f"{message}: {why if gpu in message else lines[0]}"
+        line, _, command = lines[0].partition(f"; on {target}: ")
+        hint = command or hint
+        gpu, _, why = line.partition(": ")
+        message = f"{message}: {why if gpu in message else line}"
     elif lines:
         message = "\n".join([f"{message}:", *lines])
     return MigrationReasonResult(target, message, None if hint is None else f"on {target}: {hint}")
@@ -235,7 +243,7 @@ def _maker_reasons(pair: Pair) -> Reasons:
         for problem in maker.move_problems(pair.offer.host, pair.facts.host):
             is_driver = all(drivers) and all(driver in problem for driver in drivers)
             if not (is_driver and is_named):
-                hint = "install the same driver on both hosts, or add --offline" if is_driver else "add --offline"
+                hint = "install the same driver on both hosts; or add --offline" if is_driver else "add --offline"
                 yield pair.there(problem, hint)
 
 
@@ -267,11 +275,10 @@ def _software_reasons(pair: Pair, vgpu: MigratingVgpuResult) -> Reasons:
         for old in old_programs(versions, host.libvirt_version, host.qemu_version, host.kernel):
             if old.program == "QEMU" and host is pair.facts.host and is_named:
                 continue
-            hint = f"upgrade {old.program} to {old.least} or newer; or add --offline"
             yield MigrationReasonResult(
                 host.name,
                 f"{old.program} {old.version} is too old to {move} while its VM runs: {old.least} is needed",
-                pair.on_target(hint) if host is pair.facts.host else hint,
+                f"on {host.name}: upgrade {old.program} to {old.least} or newer; or add --offline",
             )
 
 
@@ -304,15 +311,15 @@ def vgpu_warnings(pair: Pair) -> Reasons:
         policies = {policy for g in gpus if (policy := _policy(g)) is not None}
         if vgpu.scheduler is not None and policies and vgpu.scheduler not in policies:
             yield pair.there(
-                f"its GPUs with {what} have the scheduler {', '.join(sorted(policies))}, and the GPU on {pair.source} "
-                f"{vgpu.scheduler}: the VM's share of the GPU's time changes",
+                f"the scheduler of the GPUs with {what} is {', '.join(sorted(policies))} here and {vgpu.scheduler} on "
+                f"{pair.source}: the VM's share of the GPU's time changes",
                 pair.on_target(f"vgpuctl set-scheduler {gpus[0].address} --policy {vgpu.scheduler}"),
             )
         models = {model for g in gpus if (model := _model(g)) is not None}
         if vgpu.metadata is None and vgpu.gpu_model and models and vgpu.gpu_model not in models:
             yield pair.there(
-                f"{what} goes from a {vgpu.gpu_model} to a {' or '.join(sorted(models))}: whether its driver takes "
-                "that is not known",
+                f"{what} goes from {vgpu.gpu_model} to {' or '.join(sorted(models))}: whether the driver takes that is "
+                "not known",
                 None,
             )
 

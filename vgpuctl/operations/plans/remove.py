@@ -70,8 +70,8 @@ def own_record(vm: Vm, action: str) -> VmRecord:
         )
     if vm.copied_record is not None:
         raise Unmanaged(
-            f"{vm.name} has the record of another VM or host ({vm.copied_record.vm_uuid}): it is a copy",
-            hint=f"vgpuctl does not {action} it; {virsh_command(vm, action)}",
+            f"{vm.name} is a copy: its record is that of another VM or host ({vm.copied_record.vm_uuid})",
+            hint=f"vgpuctl does not {action} copies; {virsh_command(vm, action)} does",
             vm=vm.name,
         )
     if vm.has_unfinished_exchange:

@@ -156,7 +156,7 @@ REASONS: dict[str, tuple[Change, str, str]] = {
     "the same vm": (with_vms(vm(900, name="old")), "beta", "a VM of this uuid"),
     "left by a move": (with_vms(replace(LEFT, record=LEFT_RECORD)), "beta", "left by a move that did not end"),
     "the name": (with_vms(vm(7, name="vm")), "beta", "another VM with the name vm ("),
-    "the mac": (with_vms(vm(7, nics=(Nic(mac="52:54:00:00:00:01"),))), "beta", "belongs to its VM vdi-007"),
+    "the mac": (with_vms(vm(7, nics=(Nic(mac="52:54:00:00:00:01"),))), "beta", "which vdi-007 on this host has, too"),
     "host.yaml": (
         with_facts(snapshot=replace(FACTS.snapshot, host_file_problem="host.yaml is invalid")),
         "beta",
@@ -171,7 +171,7 @@ REASONS: dict[str, tuple[Change, str, str]] = {
         "both",
         "to move a VF vGPU to an mdev vGPU while its VM runs: 11.0.0 is needed",
     ),
-    "arch": (with_capabilities(arch="aarch64"), "beta", "the host is aarch64, and the VM x86_64"),
+    "arch": (with_capabilities(arch="aarch64"), "beta", "this host's CPUs are aarch64, and the VM's x86_64"),
     "kvm": (with_capabilities(kvm=False), "beta", "KVM is missing"),
     "machine": (
         with_xml(xml().replace("pc-q35-8.2", "pc-q35-9.1")),
@@ -243,7 +243,7 @@ REASONS: dict[str, tuple[Change, str, str]] = {
     "another path": (
         with_facts(pools={"default": replace(POOL, path="/other")}),
         "beta",
-        "the storage pool 'default' is at /other, but disk vda at /pool/vm.qcow2",
+        "the storage pool 'default' of this host is at /other, and the copy of disk vda must be at /pool/vm.qcow2",
     ),
     "file": (without({DISK: True}), "beta", "/pool/vm.qcow2 exists already"),
     "base": (without({BASE: False}), "beta", "a linked clone of /srv/base.qcow2, which is missing"),
@@ -264,7 +264,7 @@ REASONS: dict[str, tuple[Change, str, str]] = {
             without({"/dev/dri/renderD129": False}),
         ),
         "beta",
-        "no GPU at that address to draw on (/dev/dri/renderD129)",
+        "QEMU draws for the VM on /dev/dri/renderD129, which this host does not have",
     ),
     "kernel file": (
         with_xml(xml().replace("</os>", "<kernel>/boot/k</kernel></os>"), without({"/boot/k": False})),
@@ -286,11 +286,15 @@ REASONS: dict[str, tuple[Change, str, str]] = {
         "beta",
         f"the VFs of {GPU} (NVIDIA A100-PCIE-40GB) are off: 0 of 16 enabled, and it may offer A100-4C once they are on",
     ),
-    "ecc": (with_facts(has_ecc={GPU: False}), "beta", f"A100-4C cannot go to {GPU}: its ECC is off, and on on alpha"),
+    "ecc": (
+        with_facts(has_ecc={GPU: False}),
+        "beta",
+        f"A100-4C cannot go to {GPU}: its ECC is off, and that of the GPU on alpha is on",
+    ),
     "pair": (
         with_facts(pair_limits={(VGPU.carrier, GPU): ("gpu",)}),
         "beta",
-        f"A100-4C cannot go to {GPU}: NVML says that this GPU is of another kind than that of alpha",
+        f"A100-4C cannot go to {GPU}: NVML says that this GPU is not of the same kind as the one on alpha",
     ),
     "driver": (on_target(driver="580.126.08"), "beta", "580.159.01 on alpha and 580.126.08 on beta"),
     "tls here": (
@@ -316,7 +320,7 @@ def test_each_reason_is_named_once_with_its_host_and_what_helps(name: str) -> No
     reasons, _ = check(*change(OFFER, FACTS))
     assert [reason.what for reason in reasons if text not in reason.what] == []
     assert [reason.host for reason in reasons] == (["alpha", "beta"] if where == "both" else [where])
-    assert all(reason.hint for reason in reasons) or name in ("arch", "host.yaml")
+    assert all(reason.hint for reason in reasons) or name == "host.yaml"
 
 
 HINTS = {
@@ -325,14 +329,15 @@ HINTS = {
     "bridge": "create it on beta (ip link shows what it has); or on alpha: virsh edit vm: give its card another "
     "network; then stop and start it",
     "the name": "on beta: vgpuctl stop-vm vm, then virsh domrename vm NEW-NAME",
-    "the mac": "on alpha: virsh edit vm: give the card another MAC address",
+    "the mac": "on alpha: virsh edit vm: give the card another MAC address; then stop and start it",
     "memory": "on alpha: vgpuctl set-vm vm --memory SIZE --drain; it restarts the VM",
     "cpus": "on alpha: vgpuctl set-vm vm --cpu-pin none --drain; it restarts the VM",
     "numa": "on alpha: vgpuctl set-vm vm --cpu-pin none --drain; it restarts the VM",
     "iso": "copy it to beta, or take it out on alpha: virsh change-media vm sda --eject --live --config",
     "no pool": "on beta: virsh pool-define-as default dir --target /pool; virsh pool-build default; virsh pool-start "
     "default; virsh pool-autostart default",
-    "another path": "beta needs the pool 'default' at /pool: on beta: virsh pool-edit default",
+    "another path": "on beta: virsh pool-edit default: set its path to /pool; then virsh pool-destroy default, which "
+    "only stops it, pool-build and pool-start",
     "profile": "choose a host with this GPU: NVIDIA A100-PCIE-40GB",
     "driver without the profile": "on beta: vgpuctl list-profiles",
     "vfs off": f"on beta: vgpuctl set-mode {GPU} vgpu",
@@ -393,7 +398,7 @@ def test_a_logical_volume_cannot_be_copied(copies_disks: bool) -> None:
     assert (reason.host, reason.what, reason.hint) == (
         "alpha",
         "disk vda (/dev/vg0/vm) is a logical volume or another block device, and --copy-storage copies only files",
-        "move it to storage that both hosts mount at the same path",
+        "stop the VM, and move its disks to storage that both hosts mount at the same path",
     )
 
 
@@ -447,7 +452,7 @@ def scheduler(policy: SchedulerPolicy) -> GpuScheduler:
 WARNINGS: dict[str, tuple[Change, str]] = {
     "cpu model": (
         with_xml(xml(cpu="<cpu mode='host-passthrough'/>"), on_target(cpu="Intel(R) Xeon(R) Gold 6338")),
-        "the hosts have different ones",
+        "A feature that this one lacks stops the move",
     ),
     "cpu unknown": (
         with_xml(xml(cpu="<cpu mode='host-model'/>"), on_target(cpu=None)),
@@ -464,7 +469,7 @@ WARNINGS: dict[str, tuple[Change, str]] = {
     "tls unknown": (on_source(tls_directory=None), "certificates to encrypt the move is not known"),
     "no client's certificate": (
         on_source(missing_certificates=("client-key.pem",)),
-        "client-key.pem is missing in /etc/pki/qemu: the move fails if beta asks for them",
+        "client-key.pem is missing in /etc/pki/qemu: beta asks for a client's certificate",
     ),
     "distribution": (on_target(distribution="debian 13"), "the distribution of beta is debian 13"),
     "driver unknown": (on_target(driver=None), "NVIDIA's driver on beta is not known"),
@@ -473,11 +478,11 @@ WARNINGS: dict[str, tuple[Change, str]] = {
             with_offer(vgpus=(replace(VGPU, scheduler="equal_share"),)),
             with_gpus(a100(scheduler=scheduler(SchedulerPolicy.BEST_EFFORT))),
         ),
-        "have the scheduler best_effort",
+        "is best_effort here and equal_share on alpha",
     ),
     "model": (
         with_offer(vgpus=(replace(VGPU, gpu_model="NVIDIA A100 80GB PCIe", metadata=None),)),
-        "whether its driver takes that is not known",
+        "whether the driver takes that is not known",
     ),
     "free space": (
         with_facts(pools={"default": replace(POOL, available_bytes=10 * GIB)}),
@@ -525,7 +530,7 @@ def test_an_mdev_needs_older_software_than_a_vf() -> None:
 def test_a_whole_gpu_needs_one_of_its_model() -> None:
     whole = replace(VGPU, backend="passthrough", profile=None, gpu_model="Tesla T4", metadata=None)
     (reason,) = check(*with_offer(vgpus=(whole,))(OFFER, FACTS), offline=True)[0]
-    assert reason.what == "it has no Tesla T4 to pass through, but 1 × NVIDIA A100-PCIE-40GB"
+    assert reason.what == "the host has no Tesla T4 to pass through, but 1 × NVIDIA A100-PCIE-40GB"
 
 
 def test_a_model_that_was_not_read_is_recognised_by_its_pci_id_alone() -> None:
@@ -534,10 +539,10 @@ def test_a_model_that_was_not_read_is_recognised_by_its_pci_id_alone() -> None:
     assert check(*both(with_offer(vgpus=(whole,)), with_gpus(unread))(OFFER, FACTS), offline=True)[0] == ()
     unknown = both(with_offer(vgpus=(replace(whole, pci_id=None),)), with_gpus(unread))
     (reason,) = check(*unknown(OFFER, FACTS), offline=True)[0]
-    assert reason.what == "it has no NVIDIA A100-PCIE-40GB to pass through, but 1 × 10de:20f1"
+    assert reason.what == "the host has no NVIDIA A100-PCIE-40GB to pass through, but 1 × 10de:20f1"
     plain = both(with_offer(vgpus=(replace(whole, backend="sriov-vf", pci_id="10de:1eb8"),)), with_gpus(unread))
     (reason,) = check(*plain(OFFER, FACTS), offline=True)[0]
-    assert reason.what == "it has no NVIDIA A100-PCIE-40GB with virtual functions, but 1 × 10de:20f1"
+    assert reason.what == "the host has no NVIDIA A100-PCIE-40GB with virtual functions, but 1 × 10de:20f1"
 
 
 def test_a_gpus_audio_function_is_no_gpu() -> None:
@@ -545,7 +550,7 @@ def test_a_gpus_audio_function_is_no_gpu() -> None:
     whole = replace(VGPU, backend="passthrough", profile=None, metadata=None, pci_id="10de:22ba")
     change = both(with_offer(vgpus=(whole,)), with_gpus(audio))
     assert [r.what for r in check(*change(OFFER, FACTS), offline=True)[0]] == [
-        "it has no NVIDIA A100-PCIE-40GB to pass through"
+        "the host has no NVIDIA A100-PCIE-40GB to pass through"
     ]
     assert find_fit_gpus(*change(OFFER, FACTS), offline=True) == frozenset()
 
@@ -566,7 +571,7 @@ def test_different_drivers_are_named_once_with_both_versions() -> None:
         f"A100-4C cannot go to {GPU}: NVML says that the host drivers do not match (580.159.01 on alpha, "
         "550.90.05 on beta)"
     )
-    assert reason.hint == "the same driver on both hosts, or --offline"
+    assert reason.hint == "install the same driver on both hosts; or add --offline"
 
 
 def test_gpus_that_refuse_for_one_reason_are_named_together() -> None:

@@ -58,13 +58,16 @@ def leaving(**leftovers: Any) -> Change:
 MARK = MigrationMark("i", MigrationRole.LEAVING, "beta", MACHINE)
 BOTH: dict[str, tuple[Change, str]] = {
     "nobody's": (with_vm(record=None), "vdi-001 was not created by vgpuctl, which does not move it"),
-    "a copy": (with_vm(record=None, copied_record=VM.record), "it is a copy"),
+    "a copy": (with_vm(record=None, copied_record=VM.record), "vdi-001 is a copy"),
     "unreadable": (with_vm(record=None, has_unreadable_record=True), "a record that this vgpuctl cannot read"),
     "attached": (with_record(created_vm=False), "which only attached vGPUs"),
     "adopted": (with_record(created_vm=False, vgpus=(replace(VGPU, adopted=True),)), "which only adopted it"),
     "half created": (with_record(state=RecordState.CREATING), "is unfinished: its record says making"),
     "half deleted": (with_record(state=RecordState.REMOVING), "is half deleted: its record says removing"),
-    "moving": (with_record(state=RecordState.MOVING, migration=MARK), "vdi-001 is already moving to beta"),
+    "moving": (
+        with_record(state=RecordState.MOVING, migration=MARK),
+        "vdi-001 moves from this host to beta, or that move was interrupted",
+    ),
     "transient": (with_vm(persistent=False), "vdi-001 is transient: it was undefined while running"),
     "managed save": (leaving(managed_save=True), "vdi-001 is saved (save-vm): only this host can restore it"),
     "snapshots": (leaving(snapshots=("a", "b")), "has 2 snapshots (a, b)"),
@@ -83,20 +86,23 @@ LIVE: dict[str, tuple[Change, str]] = {
     "plain vf": (with_whole(Backend.SRIOV_VF), "the VF on 0000:3b:00.4 cannot move while the VM runs"),
     "network card": (
         with_device("0000:41:00.2", nic_carriers=frozenset({"0000:41:00.2"})),
-        "its network card is the device 0000:41:00.2",
+        "the VM's network card is the device 0000:41:00.2",
     ),
     "device": (
         with_device("0000:41:00.0"),
-        "it has the device 0000:41:00.0 of this host, which vgpuctl does not manage",
+        "the VM has the device 0000:41:00.0 of this host, which vgpuctl does not manage",
     ),
-    "text": (with_device("0000:41:00.0", "text"), "its definition names 0000:41:00.0 in a text"),
-    "usb": (with_domain(other_devices=("usb 0x0951:0x1666",)), "it has a device of this host: usb 0x0951:0x1666"),
-    "opengl": (with_domain(has_gl=True), "QEMU draws for it with OpenGL"),
+    "text": (
+        with_device("0000:41:00.0", "text"),
+        "the VM's definition names the device 0000:41:00.0 of this host, as in <qemu:commandline>",
+    ),
+    "usb": (with_domain(other_devices=("usb 0x0951:0x1666",)), "the VM has a device of this host, usb 0x0951:0x1666"),
+    "opengl": (with_domain(has_gl=True), "QEMU draws the VM's screen with OpenGL"),
     "render node": (with_vm(render_node="/dev/dri/renderD128"), "with OpenGL on /dev/dri/renderD128"),
     "invtsc": (with_domain(has_unscaled_tsc=True), "invtsc"),
-    "dimm": (with_domain(unaddressed_dimms=2), "a hot-plugged memory module has no slot or address"),
-    "shmem": (with_domain(peer_shmem=("ivshmem",)), "its shared memory ivshmem"),
-    "directory": (with_domain(file_systems=("home",)), "has a directory of this host mounted (home"),
+    "dimm": (with_domain(unaddressed_dimms=2), "a hot-plugged memory module of the VM has no slot or no address"),
+    "shmem": (with_domain(peer_shmem=("ivshmem",)), "the VM's shared memory ivshmem"),
+    "directory": (with_domain(file_systems=("home",)), "the VM mounts a directory of this host as home"),
     "transient disk": (
         with_domain(disks=(MovingDisk("disk", "vda", "file", "/a", is_transient=True),)),
         "is transient",
@@ -217,12 +223,12 @@ def test_a_tpm_moves_with_its_vm_while_it_runs(state: VmState, hint: str) -> Non
 
 
 WARNINGS: dict[str, tuple[Change, bool, str]] = {
-    "checkpoints": (leaving(checkpoints=("c1",)), False, "its checkpoints (c1) stay behind"),
+    "checkpoints": (leaving(checkpoints=("c1",)), False, "the VM's checkpoints (c1) stay behind"),
     "qemu is silent": (lambda facts: replace(facts, blockers=None), False, "QEMU does not say what blocks it"),
-    "driver is silent": (lambda facts: replace(facts, vgpus={}), False, "can send its vGPU's state is not known"),
-    "nvram": (leaving(nvram="/nvram/vm.fd"), True, "its firmware's settings (/nvram/vm.fd) stay behind"),
-    "device": (LIVE["device"][0], True, "it names the device 0000:41:00.0 of this host"),
-    "directory": (LIVE["directory"][0], True, "the directory of this host that is home"),
+    "driver is silent": (lambda facts: replace(facts, vgpus={}), False, "can send the vGPU's state is not known"),
+    "nvram": (leaving(nvram="/nvram/vm.fd"), True, "the settings of the VM's firmware (/nvram/vm.fd) stay behind"),
+    "device": (LIVE["device"][0], True, "the VM has the device 0000:41:00.0 of this host"),
+    "directory": (LIVE["directory"][0], True, "the directory of this host that the VM mounts as home"),
 }
 
 
