@@ -17,11 +17,13 @@ from vgpuctl.value import EMPTY_MAPPING
 
 DISK_MIB = 32
 COMMAND_LINE = "console=ttyS0 quiet mitigations=off no_timer_check nokaslr panic=-1"
-SYSLINUX = f"""DEFAULT tiny
+NO_SCREEN = "video=Virtual-1:d"
+"""Has a guest with the driver of virtio-gpu show nothing: a console that is drawn on the CPU takes minutes of it."""
+SYSLINUX = """DEFAULT tiny
 PROMPT 0
 LABEL tiny
 KERNEL vmlinuz
-APPEND initrd=initrd {COMMAND_LINE}
+APPEND initrd=initrd {command_line}
 """
 
 
@@ -32,10 +34,10 @@ def make_guest(place: Path, tools: Path, module_tree: Path) -> None:
     initrd = ramdisk(tools, init, module_tree, recipe.GUEST_MODULES)
     (place / "initrd").write_bytes(initrd)
     (place / "cmdline").write_text(COMMAND_LINE + "\n")
-    _make_disk(place / "tiny.qcow2", tools, place / "vmlinuz", initrd)
+    _make_disk(place / "tiny.qcow2", tools, place / "vmlinuz", initrd, COMMAND_LINE)
     modules = (*recipe.GUEST_MODULES, *recipe.DRAWING_MODULES)
     drawing = ramdisk(tools, init, module_tree, modules, {"bin/renderer": _make_renderer(tools)})
-    _make_disk(place / "drawing.qcow2", tools, place / "vmlinuz", drawing)
+    _make_disk(place / "drawing.qcow2", tools, place / "vmlinuz", drawing, f"{COMMAND_LINE} {NO_SCREEN}")
 
 
 def _make_renderer(tools: Path) -> bytes:
@@ -70,12 +72,12 @@ def ramdisk(
     return disk.content()
 
 
-def _make_disk(target: Path, tools: Path, kernel_image: Path, initrd: bytes) -> None:
+def _make_disk(target: Path, tools: Path, kernel_image: Path, initrd: bytes, command_line: str) -> None:
     """Make a FAT disk without partitions: SeaBIOS needs only a boot sector."""
     with workshop(tools) as work:
         shutil.copy(kernel_image, work / "vmlinuz")
         (work / "initrd").write_bytes(initrd)
-        (work / "syslinux.cfg").write_text(SYSLINUX)
+        (work / "syslinux.cfg").write_text(SYSLINUX.format(command_line=command_line))
         with (work / "disk").open("wb") as handle:
             handle.truncate(DISK_MIB << 20)
         inside(tools, work, ["mkfs.vfat", "-n", "TINY", "disk"])
