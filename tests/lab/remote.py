@@ -15,6 +15,9 @@ from tests.lab.errors import LabError
 
 # No post-quantum algorithm, and none that is slow on an emulated CPU.
 CRYPTO = ("KexAlgorithms=curve25519-sha256", "Ciphers=aes128-gcm@openssh.com,chacha20-poly1305@openssh.com")
+# An emulated CPU with a nested guest misses its timer now and then, and stands still for minutes, until an interrupt
+# comes from outside: a packet in each second is one. An L2 that is only slow is not given up.
+AWAKE = ("ServerAliveInterval=1", "ServerAliveCountMax=100000")
 # ssh itself exits with 255 if the connection fails, as opposed to the command.
 CONNECTION_LOST = 255
 
@@ -39,7 +42,7 @@ class Remote:
             *("BatchMode=yes", "StrictHostKeyChecking=yes", f"HostKeyAlias={recipe.HOST_NAME}"),
             *(f"UserKnownHostsFile={image / 'known_hosts'}", "GlobalKnownHostsFile=/dev/null"),
             *(f"IdentityFile={image / 'id_ed25519'}", "IdentitiesOnly=yes", f"ControlPath={self._control}"),
-            *("PreferredAuthentications=publickey", "LogLevel=ERROR", "GSSAPIAuthentication=no", *CRYPTO),
+            *("PreferredAuthentications=publickey", "LogLevel=ERROR", "GSSAPIAuthentication=no", *CRYPTO, *AWAKE),
         ]
         words = (word for option in options for word in ("-o", option))
         self._base = ["ssh", "-F", "none", "-p", str(port), *words]
