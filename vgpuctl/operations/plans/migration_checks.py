@@ -91,8 +91,8 @@ def _same_vm_reason(pair: Pair, other: Vm) -> MigrationReasonResult:
     what = f"a VM of this uuid ({pair.offer.uuid}) exists already: {other.name}"
     if record is not None and record.state is RecordState.MOVING:
         mark = record.migration
-        hint = "vgpuctl reconcile-host" if mark is None else hint_commands.end_migration_command(other.name, mark.peer)
-        return pair.there(f"{what}, left by a move that did not end", pair.on_target(hint))
+        hint = "vgpuctl reconcile-host" if mark is None else hint_commands.end_move_hint(other, mark.peer)
+        return pair.there(f"{what}, of a move that goes on or was interrupted", pair.on_target(hint))
     if other.state is not VmState.STOPPED:
         hint = f"virsh dominfo {quoted}; one VM must not run on two hosts: find out which of the two is to stay"
         return pair.there(f"{what}, which is {other.state}", pair.on_target(hint))

@@ -154,7 +154,11 @@ HUGE = "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></me
 REASONS: dict[str, tuple[Change, str, str]] = {
     "one host": (on_target(machine_id=MACHINE), "beta", "both hosts have the machine id"),
     "the same vm": (with_vms(vm(900, name="old")), "beta", "a VM of this uuid"),
-    "left by a move": (with_vms(replace(LEFT, record=LEFT_RECORD)), "beta", "left by a move that did not end"),
+    "left by a move": (
+        with_vms(replace(LEFT, record=LEFT_RECORD)),
+        "beta",
+        "of a move that goes on or was interrupted",
+    ),
     "the name": (with_vms(vm(7, name="vm")), "beta", "another VM with the name vm ("),
     "the mac": (with_vms(vm(7, nics=(Nic(mac="52:54:00:00:00:01"),))), "beta", "which vdi-007 on this host has, too"),
     "host.yaml": (
@@ -612,8 +616,8 @@ SAME = "a VM of this uuid"
         (
             replace(LEFT, record=LEFT_RECORD),
             False,
-            "left by a move that did not end",
-            "on beta: vgpuctl end-migration vm --with ssh://alpha",
+            "of a move that goes on or was interrupted",
+            "on beta: wait for migrate-vm; if none works on it any more: vgpuctl end-migration vm --with ssh://alpha",
         ),
     ],
 )
