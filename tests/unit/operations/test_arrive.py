@@ -154,7 +154,7 @@ def test_an_option_of_its_creation_is_named_as_that(tmp_path: Path) -> None:
     assert why_no_room(source, target) == (
         "no place for A100-4C on 0000:3b:00.0: vm was created with --spread-group g, and this GPU has other of the "
         "group",
-        "on sim:a100-40: vgpuctl show-gpu 0000:3b:00.0",
+        "on sim:a100-40: vgpuctl show-gpu 0000:3b:00.0 shows its VMs; move one of them away, or choose another host",
     )
     create(source.ports, request("A100-4C", name="vm2", scheduler="best_effort"))
     calls(target).delete_vm("other")
@@ -163,7 +163,8 @@ def test_an_option_of_its_creation_is_named_as_that(tmp_path: Path) -> None:
         check_move(calls(source), calls(target), "vm2", to(target, offline=False))
     assert str(raised.value).endswith(
         "0000:3b:00.0: vm2 was created with --scheduler best_effort, and this GPU's scheduler is fixed_share\n"
-        "  fix: on sim:a100-40: vgpuctl set-scheduler 0000:3b:00.0 --policy best_effort"
+        "  fix: on sim:a100-40: vgpuctl set-scheduler 0000:3b:00.0 --policy best_effort, which holds for all VMs of "
+        "this GPU"
     )
 
 
@@ -178,8 +179,8 @@ def test_each_of_several_gpus_has_its_reason_in_a_line(tmp_path: Path) -> None:
         "vm cannot move:\n"
         "sim:h100-mig: no room for H100-1-10C:\n"
         "  0000:3b:00.0: all 2 GPU instances 1g.10gb are in use: vm-0, vm-1\n"
-        "  0000:3f:00.0: MIG is off, and H100-1-10C needs a GPU instance: "
-        "on sim:h100-mig: vgpuctl set-mig 0000:3f:00.0 --for H100-1-10C:1"
+        "  0000:3f:00.0: MIG is off, and H100-1-10C needs a GPU instance\n"
+        "  fix: on sim:h100-mig: vgpuctl set-mig 0000:3f:00.0 --for H100-1-10C:1"
     )
 
 

@@ -57,7 +57,7 @@ def _identity_reasons(pair: Pair) -> Reasons:
         yield pair.there(
             f"both hosts have the machine id {facts.host.machine_id}: they are one host, or copies of one image",
             f"give --to another host; or, if {facts.host.name} is a copied image and has no VMs yet, on that host: rm "
-            "/etc/machine-id; systemd-machine-id-setup; reboot",
+            "-f /etc/machine-id /var/lib/dbus/machine-id; systemd-machine-id-setup; reboot",
         )
         return
     if facts.snapshot.host_file_problem is not None:
@@ -69,7 +69,7 @@ def _identity_reasons(pair: Pair) -> Reasons:
         elif other.name == offer.name:
             yield pair.there(
                 f"this host has another VM with the name {offer.name} ({other.uuid})",
-                pair.on_target(_rename_hint(other)),
+                f"{pair.on_target(_rename_hint(other))}; or choose another host",
             )
     macs = {mac: other.name for other in facts.snapshot.vms if other.uuid != offer.uuid for mac in other.mac_addresses}
     for mac in pair.vm.mac_addresses:
@@ -98,7 +98,7 @@ def _same_vm_reason(pair: Pair, other: Vm) -> MigrationReasonResult:
         return pair.there(f"{what}, which is {other.state}", pair.on_target(hint))
     is_managed = other.record is not None and other.record.created_vm
     has_shared = any(disk.made and disk.is_shared for disk in pair.offer.disks)
-    hint = f"vgpuctl delete-vm {quoted}, if it is an old copy: its disks on {pair.target} go, too"
+    hint = f"virsh domblklist {quoted}; if it is an old copy with disks of its own: vgpuctl delete-vm {quoted}"
     if has_shared or not is_managed:  # delete-vm would delete the disks of the VM that moves
         hint = f"virsh undefine {quoted}, if it is an old copy"
     return pair.there(f"{what}, which is off", pair.on_target(hint))
@@ -206,10 +206,9 @@ def _network_reasons(pair: Pair) -> Reasons:
 def _vlan_reason(pair: Pair, nic: Nic, error: VgpuctlError) -> MigrationReasonResult:
     if (pair.facts.snapshot.hypervisor.libvirt_version or 0) >= LINUX_BRIDGE_VLAN_SINCE:
         return _by_error(pair, error)
-    bridge = (
-        f"on both hosts: make a bridge of one name with the VLAN's own interface ({nic.bridge}.{nic.vlan}) as its port"
-    )
-    return pair.there(error.message, f"{bridge}; then {_network_edit(pair, 'that bridge and no <vlan>')}")
+    vlan = f"the VLAN's interface {nic.bridge}.{nic.vlan}"
+    made = f"on both hosts: make a bridge with one and the same name, and with {vlan} as its port"
+    return pair.there(error.message, f"{made}; then {_network_edit(pair, 'this bridge and no <vlan>')}")
 
 
 def _network_hint(pair: Pair, name: str) -> str:

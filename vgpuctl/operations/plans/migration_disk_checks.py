@@ -147,8 +147,9 @@ def _copy_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
                 f"the storage pool '{disk.pool}' of this host is at {pool.path}, and the copy of {name} must be at "
                 f"{disk.path}",
                 pair.on_target(
-                    f"virsh pool-edit {quoted}: set its path to {posixpath.dirname(disk.path)}; then virsh "
-                    f"pool-destroy {quoted}, which only stops it, pool-build and pool-start"
+                    f"if no VM uses {pool.path}: virsh pool-edit {quoted}: set its path to "
+                    f"{posixpath.dirname(disk.path)}; then virsh pool-destroy {quoted} (it only stops it); virsh "
+                    f"pool-build {quoted}; virsh pool-start {quoted}"
                 ),
             )
         else:
@@ -166,8 +167,8 @@ def _file_reasons(pair: Pair, disk: MigratingDiskResult) -> Reasons:
         yield pair.there(
             f"{disk.path} exists already, where the copy of disk {disk.device} would be",
             pair.on_target(
-                f"qemu-img info {shlex.quote(disk.path)}, which fails if a VM has it open; rename the file if it is "
-                "that of no VM, running or off"
+                f"grep -l {shlex.quote(disk.path)} /etc/libvirt/qemu/*.xml shows the VMs that use it; if none does, "
+                "and no disk is a clone of it: rename the file"
             ),
         )
 

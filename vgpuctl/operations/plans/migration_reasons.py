@@ -113,7 +113,9 @@ def _state_reasons(facts: SourceFacts, *, offline: bool) -> Texts:
     if vm.state is VmState.STOPPED:
         yield f"{vm.name} is off", f"add --offline, or {hint_commands.start_command(vm)} first"
     elif vm.state is not VmState.RUNNING:
-        yield f"{vm.name} is {vm.state}: only a VM that runs can move while it runs", hint_commands.run_command(vm)
+        why = f"virsh domstate {shlex.quote(vm.name)} --reason says why; then " if vm.state is VmState.PAUSED else ""
+        what = f"{vm.name} is {vm.state}: only a VM that runs can move while it runs"
+        yield what, f"{why}{hint_commands.run_command(vm)}"
 
 
 def _kept_reasons(facts: SourceFacts, *, offline: bool) -> Texts:
@@ -128,7 +130,8 @@ def _kept_reasons(facts: SourceFacts, *, offline: bool) -> Texts:
         yield (
             f"{facts.vm.name} has {count_text(len(names), 'snapshot')} ({', '.join(names)}), and libvirt moves no VM "
             "with snapshots",
-            "; ".join(f"virsh snapshot-delete {name} {shlex.quote(snapshot)}" for snapshot in names[:3]),
+            "if nobody needs them: "
+            + "; ".join(f"virsh snapshot-delete {name} {shlex.quote(snapshot)}" for snapshot in names[:3]),
         )
 
 
@@ -208,11 +211,11 @@ def _definition_reasons(facts: SourceFacts) -> Texts:
             what = (
                 f"the VM's disk {disk.target} is transient: what the guest wrote to it cannot move, and a stop loses it"
             )
-            yield what, _edit_hint(name, "remove <transient/>")
+            yield what, f"copy what is needed out of the guest; then {_edit_hint(name, 'remove <transient/>')}"
         if disk.has_job:
             yield (
                 f"a block job copies the VM's disk {disk.target}",
-                f"wait until it ends; virsh blockjob {name} {disk.target} --info shows how far it is",
+                f"wait until it ends (virsh blockjob {name} {disk.target} --info), or end it (--abort)",
             )
 
 

@@ -27,7 +27,7 @@ from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 Reasons = Iterator[MigrationReasonResult]
 _HOST_DRIVER = "host-driver"
-_COMMAND = re.compile(r"([;:] )(vgpuctl [a-z])")
+_COMMAND = re.compile(r"[;:] (vgpuctl [a-z].*)")
 
 
 class GpuProblem(Value):
@@ -103,8 +103,8 @@ def _problem_on(
         words = {True: "on", False: "off"}
         return GpuProblem(
             f"its ECC is {words[bool(ecc)]}, and that of the GPU on {offer.host.name} is {words[not ecc]}",
-            f"on {facts.host.name}: nvidia-smi -i {gpu.address} -e {int(bool(vgpu.has_ecc))}, then reset the GPU or "
-            "reboot; or add --offline",
+            f"on {facts.host.name}: nvidia-smi -i {gpu.address} -e {int(bool(vgpu.has_ecc))}, then, when "
+            "no VM uses it, reset the GPU or reboot; or add --offline",
         )
     return None
 
@@ -211,15 +211,16 @@ def no_place_reason(
             lines = [line.replace("this GPUs ", "this GPU's ") for line in lines]
             lines = [line.replace(f"excluded by {option}", made) for line in lines]
     hint = next((_constraint_hint(option, gpus) for option, gpus in gpus_by_option.items()), error.hint)
-    placed = [_COMMAND.sub(rf"\1on {target}: \2", line) for line in lines]  # a GPU's own reason has the command
-    if placed != lines:
-        hint = None
+    commands = [match for match in map(_COMMAND.search, lines) if match is not None]  # in a GPU's own reason
+    if len(commands) == 1:
+        hint = commands[0][1]
+        lines = [_COMMAND.sub("", line) for line in lines]
+    elif commands:
+        hint, lines = None, [_COMMAND.sub(rf"; on {target}: \1", line) for line in lines]
     elif lines and all(": host.yaml " in line for line in lines):
         hint = "change gpus: in /etc/vgpuctl/host.yaml; or choose another host"
-    lines = placed
     if len(lines) == 1:
-        line, _, command = lines[0].partition(f"; on {target}: ")
-        hint = command or hint
+        (line,) = lines
         gpu, _, why = line.partition(": ")
         message = f"{message}: {why if gpu in message else line}"
     elif lines:
@@ -231,7 +232,13 @@ def _constraint_hint(option: str, gpus: Sequence[str]) -> str:
     """Return what lets a VM have a GPU that an option of its creation excludes, or shows who is on it."""
     name, _, value = option.partition(" ")
     is_scheduler = name == "--scheduler"
-    return f"vgpuctl set-scheduler {gpus[0]} --policy {value}" if is_scheduler else f"vgpuctl show-gpu {gpus[0]}"
+    if is_scheduler:
+        return _scheduler_command(gpus[0], value)
+    return f"vgpuctl show-gpu {gpus[0]} shows its VMs; move one of them away, or choose another host"
+
+
+def _scheduler_command(gpu: str, policy: str) -> str:
+    return f"vgpuctl set-scheduler {gpu} --policy {policy}, which holds for all VMs of this GPU"
 
 
 def _maker_reasons(pair: Pair) -> Reasons:
@@ -313,7 +320,7 @@ def vgpu_warnings(pair: Pair) -> Reasons:
             yield pair.there(
                 f"the scheduler of the GPUs with {what} is {', '.join(sorted(policies))} here and {vgpu.scheduler} on "
                 f"{pair.source}: the VM's share of the GPU's time changes",
-                pair.on_target(f"vgpuctl set-scheduler {gpus[0].address} --policy {vgpu.scheduler}"),
+                pair.on_target(_scheduler_command(gpus[0].address, vgpu.scheduler)),
             )
         models = {model for g in gpus if (model := _model(g)) is not None}
         if vgpu.metadata is None and vgpu.gpu_model and models and vgpu.gpu_model not in models:

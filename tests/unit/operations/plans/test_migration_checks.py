@@ -332,7 +332,7 @@ HINTS = {
     "on beta: virsh net-define lan.xml; virsh net-start lan; virsh net-autostart lan",
     "bridge": "create it on beta (ip link shows what it has); or on alpha: virsh edit vm: give its card another "
     "network; then stop and start it",
-    "the name": "on beta: vgpuctl stop-vm vm, then virsh domrename vm NEW-NAME",
+    "the name": "on beta: vgpuctl stop-vm vm, then virsh domrename vm NEW-NAME; or choose another host",
     "the mac": "on alpha: virsh edit vm: give the card another MAC address; then stop and start it",
     "memory": "on alpha: vgpuctl set-vm vm --memory SIZE --drain; it restarts the VM",
     "cpus": "on alpha: vgpuctl set-vm vm --cpu-pin none --drain; it restarts the VM",
@@ -340,8 +340,8 @@ HINTS = {
     "iso": "copy it to beta, or take it out on alpha: virsh change-media vm sda --eject --live --config",
     "no pool": "on beta: virsh pool-define-as default dir --target /pool; virsh pool-build default; virsh pool-start "
     "default; virsh pool-autostart default",
-    "another path": "on beta: virsh pool-edit default: set its path to /pool; then virsh pool-destroy default, which "
-    "only stops it, pool-build and pool-start",
+    "another path": "on beta: if no VM uses /other: virsh pool-edit default: set its path to /pool; then virsh "
+    "pool-destroy default (it only stops it); virsh pool-build default; virsh pool-start default",
     "profile": "choose a host with this GPU: NVIDIA A100-PCIE-40GB",
     "driver without the profile": "on beta: vgpuctl list-profiles",
     "vfs off": f"on beta: vgpuctl set-mode {GPU} vgpu",
@@ -356,7 +356,7 @@ def test_a_hint_names_its_host_and_has_what_to_type_there(name: str) -> None:
 
 def test_another_vm_of_the_name_that_is_off_can_be_renamed_at_once() -> None:
     (reason,) = check(*with_vms(vm(7, name="vm", state=VmState.STOPPED))(OFFER, FACTS))[0]
-    assert reason.hint == "on beta: virsh domrename vm NEW-NAME"
+    assert reason.hint == "on beta: virsh domrename vm NEW-NAME; or choose another host"
 
 
 def test_a_disc_of_a_vm_that_is_off_is_taken_out_of_its_definition() -> None:
@@ -605,7 +605,12 @@ SAME = "a VM of this uuid"
     ("other", "shared", "words", "hint"),
     [
         (vm(900, name="old", state=VmState.RUNNING), False, "old, which is running", "on beta: virsh dominfo old; "),
-        (vm(900, name="old", state=VmState.STOPPED), False, "old, which is off", "on beta: vgpuctl delete-vm old, if"),
+        (
+            vm(900, name="old", state=VmState.STOPPED),
+            False,
+            "old, which is off",
+            "on beta: virsh domblklist old; if it is an old copy",
+        ),
         (vm(900, name="old", state=VmState.STOPPED), True, "old, which is off", "on beta: virsh undefine old, if"),
         (
             vm(900, name="old", state=VmState.STOPPED, record=None),

@@ -244,4 +244,4 @@ def test_names_are_quoted_in_hints() -> None:
     (reason,) = find_source_reasons(
         replace(FACTS, vm=odd, leftovers=DomainLeftovers(snapshots=("first one",))), offline=False
     )
-    assert reason.hint == "virsh snapshot-delete 'my vm' 'first one'"
+    assert reason.hint == "if nobody needs them: virsh snapshot-delete 'my vm' 'first one'"
