@@ -39,7 +39,9 @@ PROMETHEUS = ROOT / ".venv-prometheus"
 PYTHON = "/usr/bin/python3"
 IN_PARALLEL = ("-n", "2", "--dist", "worksteal")
 PLACEMENT = "tests/bench/placement"
-UNIT = ("tests/unit", "tests/agent", "tests/controller", "tests/contract", "tests/fuzz")
+WAITING = ("-n", "4", "--dist", "worksteal")
+"""For tests whose processes wait for each other most of the time: two at a time leave the CPUs idle."""
+UNIT = ("tests/unit", "tests/contract", "tests/fuzz")
 NOT_WITH_LOWEST = (
     # The types of the newest libraries are checked, and HiGHS 1.10 finds another one of two plans with as many moves.
     "tests/unit/test_structure.py::test_mypy_finds_nothing",
@@ -304,10 +306,11 @@ def phases(everything: bool) -> list[tuple[str, list[str]]]:
     on_lab = ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "tests/lab"]
     every_change = [
         ("lint, types, unit, simulator", [*IN_PARALLEL, *UNIT]),
+        ("agent, controller", [*WAITING, "tests/agent", "tests/controller"]),
         ("web page", ["-n", "2", "--dist", "loadfile", "tests/web"]),
         ("monitoring", ["-n", "2", "--dist", "loadfile", "tests/monitoring"]),
-        ("other hosts", [*IN_PARALLEL, "tests/remote"]),
-        ("ansible", ["-n", "3", "--dist", "worksteal", "tests/ansible"]),  # a play spends half of its time waiting
+        ("other hosts", [*WAITING, "tests/remote"]),
+        ("ansible", [*WAITING, "tests/ansible"]),
         ("lab", on_lab if everything else [*on_lab, "-m", "quick"]),
     ]
     for_hours = ("-o", "faulthandler_timeout=0")

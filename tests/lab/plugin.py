@@ -53,11 +53,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests of one more L2 in one worker, as its start is slow. `tryfirst`: xdist reads the marker."""
+    """Run all tests of one more L2 in one worker, as its start is slow. The longest tests come first.
+
+    `tryfirst`: xdist reads the marker.
+    """
     for item in items:
         for fixture, group in GROUPS.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=_deadline_of, reverse=True)
+
+
+def _deadline_of(item: pytest.Item) -> int:
+    marker = item.get_closest_marker("deadline")
+    return int(marker.args[0]) if marker else DEADLINE_SECONDS
 
 
 def _keeper(config: pytest.Config, flavour: str) -> Keeper:
@@ -188,8 +197,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Limit the time of every lab test."""
-    marker = item.get_closest_marker("deadline")
-    with _deadline(item, int(marker.args[0]) if marker else DEADLINE_SECONDS):
+    with _deadline(item, _deadline_of(item)):
         yield
 
 
