@@ -26,6 +26,7 @@ from vgpuctl.errors import (
     worst_status,
 )
 from vgpuctl.host.processes import HostClock
+from vgpuctl.library.failure_lines import failure_lines
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import CallSettings, NoProgress, Outcome, QueryResult, confirm_everything
 from vgpuctl.model.results import TallyResult, TargetErrorResult, TargetResult, TargetsResult
@@ -321,10 +322,7 @@ def raise_failures(
         (own,) = failed.values()
         own.result = result
         raise own
-    facts: dict[str, Any] = {
-        "failed": list(failed),
-        "details": [line for name, e in failed.items() for line in _lines(name, e)],
-    }
+    facts: dict[str, Any] = {"failed": list(failed), "details": failure_lines(failed)}
     message = f"{len(failed)} of {total} failed"
     error: VgpuctlError
     if interruption is not None:
@@ -340,15 +338,6 @@ def raise_failures(
     if error.left:
         error.hint = "vgpuctl reconcile-host finishes or undoes what is left"
     raise error
-
-
-def _lines(name: str, error: VgpuctlError) -> list[str]:
-    first, *more = named_message(name, error.message).splitlines() or [name]
-    return [
-        f"{first}   [{error.code}]",
-        *(f"  {line}" for line in more),
-        *([f"  hint: {error.hint}"] * bool(error.hint)),
-    ]
 
 
 def _row(name: str, result: AnyResult[Data]) -> TargetResult[Data]:
