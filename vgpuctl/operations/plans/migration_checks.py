@@ -138,7 +138,7 @@ def _machine_reasons(pair: Pair) -> Reasons:
         yield pair.there(f"this host's CPUs are {offered.arch}, and the VM's {domain.arch}", hint)
         return
     if domain.needs_kvm and not offered.kvm:
-        yield pair.there("KVM is missing (/dev/kvm)", pair.on_target("vgpuctl doctor kvm says why"))
+        yield pair.there("KVM is missing (/dev/kvm)", pair.on_target("vgpuctl doctor kvm"))
     if _has_other_kin(pair):
         yield pair.there(
             f"the VM's machine type {domain.machine} exists only in the QEMU of {pair.offer.host.distribution} and "

@@ -113,7 +113,7 @@ def _state_reasons(facts: SourceFacts, *, offline: bool) -> Texts:
     if vm.state is VmState.STOPPED:
         yield f"{vm.name} is off", f"add --offline, or {hint_commands.start_command(vm)} first"
     elif vm.state is not VmState.RUNNING:
-        why = f"virsh domstate {shlex.quote(vm.name)} --reason says why; then " if vm.state is VmState.PAUSED else ""
+        why = f"virsh domstate {shlex.quote(vm.name)} --reason; then " if vm.state is VmState.PAUSED else ""
         what = f"{vm.name} is {vm.state}: only a VM that runs can move while it runs"
         yield what, f"{why}{hint_commands.run_command(vm)}"
 

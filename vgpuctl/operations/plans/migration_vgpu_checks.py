@@ -207,9 +207,8 @@ def no_place_reason(
         lines = [line.partition("; room for ")[0] for line in lines]
         for option in gpus_by_option:
             made = f"{offer.name} was created with {option}"
-            lines = [line.replace(f"excluded by {option}: it", f"{made}, and this GPU") for line in lines]
-            lines = [line.replace("this GPUs ", "this GPU's ") for line in lines]
-            lines = [line.replace(f"excluded by {option}", made) for line in lines]
+            for end, words in ((": its ", ", and this GPU's "), (": it ", ", and this GPU "), ("", "")):
+                lines = [line.replace(f"excluded by {option}{end}", f"{made}{words}") for line in lines]
     hint = next((_constraint_hint(option, gpus) for option, gpus in gpus_by_option.items()), error.hint)
     commands = [match for match in map(_COMMAND.search, lines) if match is not None]  # in a GPU's own reason
     if len(commands) == 1:
@@ -238,7 +237,7 @@ def _constraint_hint(option: str, gpus: Sequence[str]) -> str:
 
 
 def _scheduler_command(gpu: str, policy: str) -> str:
-    return f"vgpuctl set-scheduler {gpu} --policy {policy}, which holds for all VMs of this GPU"
+    return f"for all VMs of the GPU: vgpuctl set-scheduler {gpu} --policy {policy}"
 
 
 def _maker_reasons(pair: Pair) -> Reasons:
