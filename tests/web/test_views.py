@@ -10,6 +10,7 @@ from lxml import html
 
 from vgpuctl.controller.model import FleetCaller, Role
 from vgpuctl.controller.planning.phase import PhaseWord
+from vgpuctl.controller.policy import FleetTarget
 from vgpuctl.controller.web import (
     bars,
     cells,
@@ -22,7 +23,7 @@ from vgpuctl.controller.web import (
     render,
 )
 from vgpuctl.controller.web.answers import error_page
-from vgpuctl.controller.web.changes import CHANGES, WebChange
+from vgpuctl.controller.web.changes import CHANGES, HOST, WebChange, buttons
 from vgpuctl.controller.web.parts import PageView, Visitor
 from vgpuctl.errors import Busy, NotFound
 from vgpuctl.model.outcome import Outcome
@@ -222,6 +223,24 @@ def test_a_paused_pool_says_why_and_how_it_goes_on() -> None:
     draining = fleet_views.pool_view(replace(pool, state="draining", reason=None), (), {})
     assert "resume-pool" not in render.render_page(draining, Visitor("a"), None)
     assert cells.spec_text({"users": ["@a", "b"], "spare": 2}) == "users:\n- '@a'\n- b\nspare: 2\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "moves_live", "can_drain"),
+    [
+        ("active", False, True),
+        ("draining", False, True),
+        ("draining", True, False),
+        ("maintenance", False, False),
+    ],
+)
+def test_a_host_that_is_drained_can_still_have_its_desktops_move(state: str, moves_live: bool, can_drain: bool) -> None:
+    host = FleetHostResult(
+        "gpu01", "ssh://gpu01", state, None, None, {}, 1, None, None, None, None, None, None, None, {}, 1,
+        moves_live=moves_live,
+    )  # fmt: skip
+    shown = buttons(FleetCaller("ada", Role.ADMIN), HOST, FleetTarget(), host.name, host)
+    assert ("/change/drain-host?name=gpu01" in [one.href for one in shown]) is can_drain
 
 
 def test_a_full_page_of_the_journal_leads_to_older_entries() -> None:

@@ -142,7 +142,7 @@ FLEET, POOLS, HOSTS, IMAGES, PEOPLE, RIGHTS, TOKENS, MY_TOKENS = (
 _NAME = ChangeField("name", "Name", FieldKind.HIDDEN)
 _NEW_NAME = ChangeField("name", "Name", help="letters, digits, . _ and -", required=True)
 _GROUPS = ChangeField("groups", "Groups", FieldKind.LINES, "one a line; a directory's groups replace them at sign-in")
-_HOST_SHOWS, _DESKTOP_SHOWS = ("state", "labels", "held"), ("user", "power", "host", "address")
+_HOST_SHOWS, _DESKTOP_SHOWS = ("state", "moves_live", "labels", "held"), ("user", "power", "host", "address")
 _PERSON_SHOWS = ("realm", "groups", "disabled")
 _QUOTA_SHOWS = ("desktops", "running", "gpu_mib")
 _QUOTA_WORDS = "What is left empty is not limited. Nobody loses what he has."
@@ -156,6 +156,11 @@ _GIVEN = ("who", "right", "pool", "people")
 
 def _is_running(desktop: Any) -> bool:
     return bool(desktop.power == "on")
+
+
+def _can_drain(host: Any) -> bool:
+    """Return whether a host can be drained; one that is drained already can still have its desktops move."""
+    return host.state in ("active", "cordoned") or (host.state == "draining" and not host.moves_live)
 
 
 def _lacks_pools(shown: Any) -> bool:
@@ -327,7 +332,7 @@ _ALL = (
         ),
         "No new desktops are made on {name}. Those without a user are deleted, and made on other hosts; those with a "
         "user stay, or move while they run; for maintenance all of its {now.desktops} are shut down instead.",
-        HOST, {HOST: "name"}, lambda host: host.state in ("active", "cordoned"), "show-host", _HOST_SHOWS,
+        HOST, {HOST: "name"}, _can_drain, "show-host", _HOST_SHOWS,
     ),
     WebChange(
         "/change/label-host", "label-host", "Labels", "Labels of {name}",
