@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from tests import EVERYTHING
 from tests.agent.conftest import RunningAgent, running
 from tests.agent.test_client import held
 from tests.remote.conftest import ALONE, MEMBER, RESTRICTED
@@ -192,7 +191,7 @@ def test_ctrl_c_cancels_the_operation_there(network: Network, tmp_path: Path, se
     assert left == []
 
 
-@pytest.mark.skipif(not EVERYTHING, reason="it waits; tests/unit/remote/test_dialled.py tests a deadline, too")
+@pytest.mark.long
 def test_at_its_deadline_an_operation_is_cancelled(network: Network, tmp_path: Path) -> None:
     reached = threading.Event()
     words = (url(network, MEMBER), "create-vm", "vdi-1", "--profile", "A100-4C", "--host-deadline", "5")
