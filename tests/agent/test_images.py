@@ -108,6 +108,7 @@ def test_an_image_is_sent_in_parts_and_used(images: Images, tmp_path: Path) -> N
     assert images.wait() == ImageCopy(PATH, CopyState.READY, len(CONTENT), len(CONTENT))
     assert parts(tmp_path) == ["office-1.img"]
     assert images.begin(request).state is CopyState.READY
+    assert images.send(PATH, 0, CONTENT[:1000]) == len(CONTENT), "it became ready while its sender asked how far it is"
     images.agent.connect().create_vm("vdi", profile="A100-4C", image=PATH)
     with pytest.raises(InUse, match="is the base image of vdi's disk"):
         images.delete(PATH)

@@ -117,7 +117,9 @@ class ImageCopies:
         """
         with self._lock:
             record = self._records.by_path.get(path)
-            if record is None or record.ready or record.url is not None or record.bytes is None:
+            if record is not None and record.ready and record.bytes is not None:
+                return record.bytes  # its part got the image's name while the sender was told how far that was
+            if record is None or record.url is not None or record.bytes is None:
                 raise NotFound(f"no image is on its way to {path}", hint="begin it: POST /v1/images", path=path)
             work = self._work.get(path)
             have = self._have(path)
