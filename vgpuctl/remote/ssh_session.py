@@ -93,6 +93,8 @@ class SshSession:
         self._transport = transport
         self._log_out = log_out
         self._dials = threading.Semaphore(MAX_DIALS)
+        self._opening = threading.Lock()
+        """paramiko keeps one reason why sshd takes no more channels, and of several threads only the first gets it."""
         max_seconds = max(0.0, deadline - time.monotonic()) + GRACE_SECONDS + _AFTER_EXIT_SECONDS
         self._watchdog = threading.Timer(max_seconds, transport.close)  # paramiko waits for some responses forever
         self._watchdog.daemon = True
@@ -167,7 +169,8 @@ class SshSession:
 
     def _start_command(self, line: str) -> Any:
         try:
-            channel = self._transport.open_session()
+            with self._opening:
+                channel = self._transport.open_session()
             channel.exec_command(line)
         except Exception as exc:  # paramiko's own, EOFError and OSError alike: the connection is unusable
             why = str(exc) or type(exc).__name__

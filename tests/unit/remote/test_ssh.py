@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 
+import paramiko
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -303,3 +304,43 @@ def test_a_non_root_login_uses_sudo_without_a_prompt():
     assert shlex.split(ssh_session.vgpuctl_line(["x"], "ops"))[:3] == ["sudo", "-n", "--"]
     assert shlex.split(ssh_session.stop_line(7, "ops"))[:3] == ["sudo", "-n", "--"]
     assert shlex.split(ssh_session.vgpuctl_line(["x"], "root"))[0] == "/bin/sh"
+
+
+class Full(paramiko.ServerInterface):
+    """A server whose logins have as many channels as they may."""
+
+    def check_auth_none(self, username: str) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_FAILED_CONNECT_FAILED
+
+
+def test_each_of_many_threads_hears_that_there_are_no_more_channels():
+    ours, theirs = socket.socketpair()
+    server, client = paramiko.Transport(theirs), paramiko.Transport(ours)
+    server.add_server_key(paramiko.ECDSAKey.generate())
+    server.start_server(threading.Event(), Full())
+    client.start_client(timeout=60)
+    client.auth_none("ada")
+    until = time.monotonic() + 60
+    session = SshSession("gpu-01", "ada", client, until, client.close)
+    control = RunControl(until, lambda line: None, lambda: 1)  # a stop: nobody tries again
+    reasons: list[object] = []
+
+    def dial() -> None:
+        for _ in range(20):
+            with pytest.raises(Unreachable) as refused:
+                session.dial(control)
+            reasons.append(getattr(refused.value.__cause__, "code", refused.value.message))
+
+    threads = [threading.Thread(target=dial) for _ in range(8)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        session.close()
+        server.close()
+    assert reasons == [paramiko.OPEN_FAILED_CONNECT_FAILED] * 160
