@@ -3,7 +3,7 @@
 """Install the dependencies on a fresh Debian 12, and run the quickstart or the tests.
 
     python3 tests/bootstrap.py demo     the main job on a simulated host
-    python3 tests/bootstrap.py test [--all]    lint, types, unit, simulator, SSH, Ansible and lab, in half an hour;
+    python3 tests/bootstrap.py test [--all]    lint, types, unit, simulator, SSH, Ansible and lab, in 40 minutes;
                                         --all: every fault point, the whole lab and the benchmarks too, in hours
     python3 tests/bootstrap.py docs     the documents as a site in docs/_build/html
     python3 tests/bootstrap.py venv     only the environments, in .venv, .venv-ansible and .venv-ansible-2.18, and
