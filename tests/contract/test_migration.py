@@ -79,7 +79,7 @@ def test_memory_is_saved_and_the_next_start_goes_on_from_it(site: Site, running:
 
 def test_a_target_that_is_not_there_leaves_the_domain_running(site: Site, running: str) -> None:
     made = request(site.nowhere, site.ports.hypervisor.migration_xml(running))
-    with libvirt_refuses(9):
+    with libvirt_refuses(38):
         site.ports.hypervisor.migrate(running, made, ignore)
     assert site.domain(running).state is VmState.RUNNING
     assert not site.ports.hypervisor.is_migrating(running)
@@ -96,7 +96,7 @@ def test_a_domain_that_is_off_moves_nowhere(site: Site, running: str) -> None:
     with libvirt_refuses(55):
         hypervisor.save(running, ignore)
     with libvirt_refuses(55):
-        hypervisor.migrate(running, request("sim:nowhere", xml), ignore)
+        hypervisor.migrate(running, request(site.nowhere, xml), ignore)
 
 
 def test_a_domain_that_is_gone(site: Site) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot
@@ -134,7 +134,10 @@ class SimMoves:
         if leaving is None:
             return
         try:
-            with _translated_errors(name), _opened_target(self._core, request.target_uri) as target:
+            with _translated_errors(name), opened_target(self._core, request.target_uri) as target:
+                if target.machine_id == self._core.machine_id:
+                    text = f"internal error: Attempt to migrate guest to the same host {target.machine_id}"
+                    raise VirError(VirErrorNumber.INTERNAL_ERROR, text)
                 incoming_pid = _receive(target, uuid, leaving, request)
                 try:
                     _report_rounds(report, leaving, request.max_downtime_ms)
@@ -236,25 +239,6 @@ def _translated_errors(name: str, call: str = "migrate") -> Iterator[None]:
         yield
     except (VirError, FaultInjected) as exc:
         raise translate_error(exc, call, name) from exc
-
-
-@contextmanager
-def _opened_target(source: Core, uri: str) -> Iterator[Core]:
-    """Open the target of a migration, with the words of the source's libvirt if that fails.
-
-    Raises:
-        VirError: there is none, it is the source, or its libvirt does not answer.
-    """
-    with ExitStack() as stack:
-        try:
-            target = stack.enter_context(opened_target(source, uri))
-        except VirError as exc:
-            text = f"operation failed: Failed to connect to remote libvirt URI {uri}: {exc}"
-            raise VirError(VirErrorNumber.OPERATION_FAILED, text) from exc
-        if target.machine_id == source.machine_id:
-            text = f"internal error: Attempt to migrate guest to the same host {target.machine_id}"
-            raise VirError(VirErrorNumber.INTERNAL_ERROR, text)
-        yield target
 
 
 def _receive(target: Core, uuid: str, leaving: _Leaving, request: MigrationRequest) -> int:

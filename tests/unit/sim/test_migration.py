@@ -233,8 +233,8 @@ Prepare = Callable[[SimHost, SimHost], object]
 NO_TARGET = "sim:no-such-scenario"
 REFUSALS: dict[str, tuple[int, str, Prepare, dict[str, object]]] = {
     "off": (55, "not running", lambda source, target: source.hypervisor.destroy(VM), {}),
-    "no host": (9, "Failed to connect", lambda source, target: None, {"target_uri": NO_TARGET}),
-    "not simulated": (9, "Failed to connect", lambda source, target: None, {"target_uri": "qemu+ssh://b/system"}),
+    "no host": (38, "unable to connect", lambda source, target: None, {"target_uri": NO_TARGET}),
+    "not simulated": (38, "unable to connect", lambda source, target: None, {"target_uri": "qemu+ssh://b/system"}),
     "runs there": (55, "already active", lambda source, target: run_vm(target, "vm", 1), {}),
     "other name": (9, "already defined", lambda source, target: target.hypervisor.define(domain_xml("x", 1)), {}),
     "other uuid": (9, "already exists", lambda source, target: target.hypervisor.define(domain_xml("vm", 2)), {}),
@@ -262,7 +262,7 @@ def test_a_vm_does_not_move_to_its_own_host(hosts: tuple[SimHost, SimHost]) -> N
 def test_a_target_without_libvirt(hosts: tuple[SimHost, SimHost], make: MakeHost) -> None:
     source, _ = hosts
     target = make("libvirt: {running: false}\n", "bare")
-    libvirt_refused(9, lambda: source.hypervisor.migrate(VM, moved(source, target), ignore))
+    libvirt_refused(38, lambda: source.hypervisor.migrate(VM, moved(source, target), ignore))
 
 
 @pytest.mark.parametrize(
