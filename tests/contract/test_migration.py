@@ -12,7 +12,7 @@ from tests.contract.test_libvirt import DOMAIN
 from vgpuctl.model.migration import MigrationProgress, MigrationRequest
 from vgpuctl.model.vm import VmState
 
-pytestmark = pytest.mark.forms("mdev-pf")
+pytestmark = pytest.mark.forms("vendor-vf")
 SCREEN = "<graphics type='vnc' port='-1' autoport='yes' passwd='secret'/>"
 
 
