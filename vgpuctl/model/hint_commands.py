@@ -62,7 +62,8 @@ def unfinished_text(name: str, record: VmRecord) -> tuple[str, str]:
     """Return what is wrong with a VM whose creation or removal did not end, and what reconcile-host does with it."""
     unless = "if no vgpuctl process works on it any more"
     if record.state is not RecordState.REMOVING:
-        return f"{name} is unfinished: its record says {record.state}", f"vgpuctl reconcile-host, {unless}"
+        hint = f"vgpuctl reconcile-host removes it, or keeps it if it runs, {unless}"
+        return f"{name} is unfinished: its record says {record.state}", hint
     disks = ", disks too" if record.disks else ""
     hint = f"vgpuctl reconcile-host finishes the deletion{disks}, {unless}"
     return f"{name} is half deleted: its record says {record.state}", hint

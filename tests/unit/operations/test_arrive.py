@@ -163,7 +163,8 @@ def test_an_option_of_its_creation_is_named_as_that(tmp_path: Path) -> None:
         check_move(calls(source), calls(target), "vm2", to(target, offline=False))
     assert str(raised.value).endswith(
         "0000:3b:00.0: vm2 was created with --scheduler best_effort, and this GPU's scheduler is fixed_share\n"
-        "  fix: on sim:a100-40: for all VMs of the GPU: vgpuctl set-scheduler 0000:3b:00.0 --policy best_effort"
+        "  fix: on sim:a100-40: vgpuctl set-scheduler 0000:3b:00.0 --policy best_effort (it changes all VMs on that "
+        "GPU)"
     )
 
 

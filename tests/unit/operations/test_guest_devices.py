@@ -86,7 +86,7 @@ def test_a_vm_that_is_off_is_changed_and_the_second_time_nothing(host: Simulated
         ({"nics": (Nic(network="down"),)}, HostCannot, "not active"),
         ({"nics": (Nic(bridge="br9"),)}, HostCannot, "no bridge 'br9'"),
         ({"nics": (Nic(bridge="ovs0"),)}, HostCannot, "not a Linux bridge"),
-        ({"nics": (Nic(bridge="br1", vlan=3),)}, HostCannot, "a bridge that filters VLANs (this one does not)"),
+        ({"nics": (Nic(bridge="br1", vlan=3),)}, HostCannot, "the bridge does not filter VLANs"),
         ({"nics": (Nic(network="lab", mac="52:54:00:00:00:77"),)}, InUse, "network card of VM other"),
         ({"cpu_pin": "30-40"}, InvalidInput, "CPU 32-40"),
         ({"hugepages": "2MiB", "memory_mib": 4096}, HostCannot, "2048 huge pages of 2MiB, and 1536 are free"),
@@ -113,12 +113,17 @@ def test_what_the_host_cannot_give_is_refused_and_nothing_is_written(
     ("version", "changes", "message", "hint"),
     [
         ("10.0.0", {"display": True}, "needs libvirt 10.2", ""),
-        ("10.2.0", {"nics": (CARD,)}, "VLAN 30 on the Linux bridge 'br0' needs libvirt 11.0", "br0.30"),
+        (
+            "10.2.0",
+            {"nics": (CARD,)},
+            r"VLAN 30 does not work on the Linux bridge 'br0' here: libvirt is 10\.2\.0 \(11\.0 is needed\)",
+            "br0.30",
+        ),
         (
             "10.2.0",
             {"nics": (Nic(bridge="br1", vlan=3),)},
-            r"^VLAN 3 on the Linux bridge 'br1' needs libvirt 11\.0 \(this host has 10\.2\.0, which sets no VLAN"
-            r" there\) and a bridge that filters VLANs \(this one does not\)$",
+            r"^VLAN 3 does not work on the Linux bridge 'br1' here: libvirt is 10\.2\.0 \(11\.0 is needed\), and the"
+            r" bridge does not filter VLANs$",
             "br1.3",
         ),
     ],

@@ -131,15 +131,15 @@ def _check_bridge(snapshot: Snapshot, nic: Nic, bridge: BridgeInfo | None) -> No
         return
     version = snapshot.hypervisor.libvirt_version or 0
     is_old, own_bridge = version < LINUX_BRIDGE_VLAN_SINCE, f"{name}.{nic.vlan}"
-    problems = [f"libvirt 11.0 (this host has {format_version(version)}, which sets no VLAN there)"] if is_old else []
-    problems += [] if bridge.filters_vlans else ["a bridge that filters VLANs (this one does not)"]
+    problems = [f"libvirt is {format_version(version)} (11.0 is needed)"] if is_old else []
+    problems += [] if bridge.filters_vlans else ["the bridge does not filter VLANs"]
     if problems:
         filtering = f"ip link set {name} type bridge vlan_filtering 1; it affects every device on the bridge"
         separate = (
             f"make a bridge with the VLAN's own interface ({own_bridge}) as its port, and choose it without a VLAN"
         )
         raise HostCannot(
-            f"VLAN {nic.vlan} on the Linux bridge '{name}' needs {' and '.join(problems)}",
+            f"VLAN {nic.vlan} does not work on the Linux bridge '{name}' here: {', and '.join(problems)}",
             hint=separate if is_old else filtering,
             check="vlan",
             bridge=name,

@@ -69,7 +69,7 @@ def _identity_reasons(pair: Pair) -> Reasons:
         elif other.name == offer.name:
             yield pair.there(
                 f"this host has another VM with the name {offer.name} ({other.uuid})",
-                f"{pair.on_target(_rename_hint(other))}; or choose another host",
+                f"choose another host; or, if its owner agrees, {pair.on_target(_rename_hint(other))}",
             )
     macs = {mac: other.name for other in facts.snapshot.vms if other.uuid != offer.uuid for mac in other.mac_addresses}
     for mac in pair.vm.mac_addresses:
@@ -91,14 +91,22 @@ def _same_vm_reason(pair: Pair, other: Vm) -> MigrationReasonResult:
     what = f"a VM of this uuid ({pair.offer.uuid}) exists already: {other.name}"
     if record is not None and record.state is RecordState.MOVING:
         mark = record.migration
-        hint = "vgpuctl reconcile-host" if mark is None else hint_commands.end_move_hint(other, mark.peer)
-        return pair.there(f"{what}, of a move that goes on or was interrupted", pair.on_target(hint))
+        command = "vgpuctl reconcile-host"
+        if mark is not None:
+            command = hint_commands.end_migration_command(other.name, mark.peer)
+        return pair.there(
+            f"{what}, and a move of it goes on or was interrupted",
+            f"wait if a migrate-vm still moves it; else {pair.on_target(command)}",
+        )
     if other.state is not VmState.STOPPED:
         hint = f"virsh dominfo {quoted}; one VM must not run on two hosts: find out which of the two is to stay"
         return pair.there(f"{what}, which is {other.state}", pair.on_target(hint))
     is_managed = other.record is not None and other.record.created_vm
     has_shared = any(disk.made and disk.is_shared for disk in pair.offer.disks)
-    hint = f"virsh domblklist {quoted}; if it is an old copy with disks of its own: vgpuctl delete-vm {quoted}"
+    hint = (
+        f"virsh domblklist {quoted} shows its disks, which delete-vm deletes; if it is an old copy, and {pair.source} "
+        f"does not use them: vgpuctl delete-vm {quoted}"
+    )
     if has_shared or not is_managed:  # delete-vm would delete the disks of the VM that moves
         hint = f"virsh undefine {quoted}, if it is an old copy"
     return pair.there(f"{what}, which is off", pair.on_target(hint))
@@ -206,8 +214,8 @@ def _network_reasons(pair: Pair) -> Reasons:
 def _vlan_reason(pair: Pair, nic: Nic, error: VgpuctlError) -> MigrationReasonResult:
     if (pair.facts.snapshot.hypervisor.libvirt_version or 0) >= LINUX_BRIDGE_VLAN_SINCE:
         return _by_error(pair, error)
-    vlan = f"the VLAN's interface {nic.bridge}.{nic.vlan}"
-    made = f"on both hosts: make a bridge with one and the same name, and with {vlan} as its port"
+    port = f"{nic.bridge}.{nic.vlan}"
+    made = f"on both hosts: make a new bridge, with the same name on both, whose port is the VLAN's interface {port}"
     return pair.there(error.message, f"{made}; then {_network_edit(pair, 'this bridge and no <vlan>')}")
 
 
@@ -247,7 +255,7 @@ def _memory_reasons(pair: Pair) -> Reasons:
         yield pair.there(
             f"{format_mib(facts.free_memory_mib or 0)} of memory are free, and a VM with vGPUs needs all of its "
             f"{format_mib(needed)} at once",
-            pair.on_target("stop another VM (vgpuctl list-vms)"),
+            f"choose another host; or {pair.on_target('stop another VM (vgpuctl list-vms)')}",
         )
 
 

@@ -113,7 +113,9 @@ def _state_reasons(facts: SourceFacts, *, offline: bool) -> Texts:
     if vm.state is VmState.STOPPED:
         yield f"{vm.name} is off", f"add --offline, or {hint_commands.start_command(vm)} first"
     elif vm.state is not VmState.RUNNING:
-        why = f"virsh domstate {shlex.quote(vm.name)} --reason; then " if vm.state is VmState.PAUSED else ""
+        name, why = shlex.quote(vm.name), ""
+        if vm.state is VmState.PAUSED:
+            why = f"virsh domstate {name} --reason; unless it says migration or post-copy: "
         what = f"{vm.name} is {vm.state}: only a VM that runs can move while it runs"
         yield what, f"{why}{hint_commands.run_command(vm)}"
 
@@ -211,7 +213,8 @@ def _definition_reasons(facts: SourceFacts) -> Texts:
             what = (
                 f"the VM's disk {disk.target} is transient: what the guest wrote to it cannot move, and a stop loses it"
             )
-            yield what, f"copy what is needed out of the guest; then {_edit_hint(name, 'remove <transient/>')}"
+            first = "first copy what is needed out of the guest; then add --offline, or stop the VM and remove"
+            yield what, f"{first} <transient/>: virsh edit {name}"
         if disk.has_job:
             yield (
                 f"a block job copies the VM's disk {disk.target}",

@@ -103,8 +103,8 @@ def _problem_on(
         words = {True: "on", False: "off"}
         return GpuProblem(
             f"its ECC is {words[bool(ecc)]}, and that of the GPU on {offer.host.name} is {words[not ecc]}",
-            f"on {facts.host.name}: nvidia-smi -i {gpu.address} -e {int(bool(vgpu.has_ecc))}, then, when "
-            "no VM uses it, reset the GPU or reboot; or add --offline",
+            f"on {facts.host.name}: nvidia-smi -i {gpu.address} -e {int(bool(vgpu.has_ecc))}, then reset "
+            "the GPU when no VM uses it, or reboot when no VM runs; or add --offline",
         )
     return None
 
@@ -174,15 +174,18 @@ def _no_gpu_reason(pair: Pair, vgpu: MigratingVgpuResult) -> MigrationReasonResu
         return pair.there(what, f"choose a host with this GPU: {model}")
     return pair.there(
         f"no GPU offers {vgpu.profile}: the host has {others}; {same.address}: {why_profile_unknown(same)}",
-        pair.on_target(_offering_hint(same)),
+        _offering_hint(pair, same),
     )
 
 
-def _offering_hint(gpu: Gpu) -> str:
-    """Return what makes a GPU offer more profiles."""
+def _offering_hint(pair: Pair, gpu: Gpu) -> str:
+    """Return what makes a GPU of the target offer more profiles."""
     if gpu.backend is None:
-        return enable_vfs_hint(gpu)
-    return "vgpuctl list-profiles" if backend_for(gpu.backend).creates_devices else vgpu_driver_hint(gpu)
+        return pair.on_target(enable_vfs_hint(gpu))
+    if not backend_for(gpu.backend).creates_devices:
+        return pair.on_target(vgpu_driver_hint(gpu))
+    driver = pair.on_target(f"install the vGPU driver that {pair.source} has")
+    return f"choose another host; or {driver} (vgpuctl list-profiles shows what this one offers)"
 
 
 def no_place_reason(
@@ -237,7 +240,7 @@ def _constraint_hint(option: str, gpus: Sequence[str]) -> str:
 
 
 def _scheduler_command(gpu: str, policy: str) -> str:
-    return f"for all VMs of the GPU: vgpuctl set-scheduler {gpu} --policy {policy}"
+    return f"vgpuctl set-scheduler {gpu} --policy {policy} (it changes all VMs on that GPU)"
 
 
 def _maker_reasons(pair: Pair) -> Reasons:

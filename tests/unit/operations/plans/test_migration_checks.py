@@ -157,7 +157,7 @@ REASONS: dict[str, tuple[Change, str, str]] = {
     "left by a move": (
         with_vms(replace(LEFT, record=LEFT_RECORD)),
         "beta",
-        "of a move that goes on or was interrupted",
+        "a move of it goes on or was interrupted",
     ),
     "the name": (with_vms(vm(7, name="vm")), "beta", "another VM with the name vm ("),
     "the mac": (with_vms(vm(7, nics=(Nic(mac="52:54:00:00:00:01"),))), "beta", "which vdi-007 on this host has, too"),
@@ -332,7 +332,8 @@ HINTS = {
     "on beta: virsh net-define lan.xml; virsh net-start lan; virsh net-autostart lan",
     "bridge": "create it on beta (ip link shows what it has); or on alpha: virsh edit vm: give its card another "
     "network; then stop and start it",
-    "the name": "on beta: vgpuctl stop-vm vm, then virsh domrename vm NEW-NAME; or choose another host",
+    "the name": "choose another host; or, if its owner agrees, on beta: vgpuctl stop-vm vm, then virsh domrename vm "
+    "NEW-NAME",
     "the mac": "on alpha: virsh edit vm: give the card another MAC address; then stop and start it",
     "memory": "on alpha: vgpuctl set-vm vm --memory SIZE --drain; it restarts the VM",
     "cpus": "on alpha: vgpuctl set-vm vm --cpu-pin none --drain; it restarts the VM",
@@ -343,7 +344,8 @@ HINTS = {
     "another path": "on beta: if no VM uses /other: virsh pool-edit default: set its path to /pool; then virsh "
     "pool-destroy default (it only stops it); virsh pool-build default; virsh pool-start default",
     "profile": "choose a host with this GPU: NVIDIA A100-PCIE-40GB",
-    "driver without the profile": "on beta: vgpuctl list-profiles",
+    "driver without the profile": "choose another host; or on beta: install the vGPU driver that alpha has (vgpuctl "
+    "list-profiles shows what this one offers)",
     "vfs off": f"on beta: vgpuctl set-mode {GPU} vgpu",
 }
 
@@ -356,7 +358,7 @@ def test_a_hint_names_its_host_and_has_what_to_type_there(name: str) -> None:
 
 def test_another_vm_of_the_name_that_is_off_can_be_renamed_at_once() -> None:
     (reason,) = check(*with_vms(vm(7, name="vm", state=VmState.STOPPED))(OFFER, FACTS))[0]
-    assert reason.hint == "on beta: virsh domrename vm NEW-NAME; or choose another host"
+    assert reason.hint == "choose another host; or, if its owner agrees, on beta: virsh domrename vm NEW-NAME"
 
 
 def test_a_disc_of_a_vm_that_is_off_is_taken_out_of_its_definition() -> None:
@@ -609,7 +611,7 @@ SAME = "a VM of this uuid"
             vm(900, name="old", state=VmState.STOPPED),
             False,
             "old, which is off",
-            "on beta: virsh domblklist old; if it is an old copy",
+            "on beta: virsh domblklist old shows its disks, which delete-vm deletes; if it is an old copy",
         ),
         (vm(900, name="old", state=VmState.STOPPED), True, "old, which is off", "on beta: virsh undefine old, if"),
         (
@@ -621,8 +623,8 @@ SAME = "a VM of this uuid"
         (
             replace(LEFT, record=LEFT_RECORD),
             False,
-            "of a move that goes on or was interrupted",
-            "on beta: wait for migrate-vm; if none works on it any more: vgpuctl end-migration vm --with ssh://alpha",
+            "a move of it goes on or was interrupted",
+            "wait if a migrate-vm still moves it; else on beta: vgpuctl end-migration vm --with ssh://alpha",
         ),
     ],
 )
