@@ -60,12 +60,12 @@ def end_migration_command(name: str, peer: str, *, on: str | None = None) -> str
 
 def unfinished_text(name: str, record: VmRecord) -> tuple[str, str]:
     """Return what is wrong with a VM whose creation or removal did not end, and what reconcile-host does with it."""
-    unless = "if no vgpuctl process works on it any more"
     if record.state is not RecordState.REMOVING:
-        hint = f"vgpuctl reconcile-host removes it, or keeps it if it runs, {unless}"
+        otherwise = "vgpuctl reconcile-host keeps it if it runs, or removes it"
+        hint = f"wait if a vgpuctl process still works on it; else {otherwise}"
         return f"{name} is unfinished: its record says {record.state}", hint
     disks = ", disks too" if record.disks else ""
-    hint = f"vgpuctl reconcile-host finishes the deletion{disks}, {unless}"
+    hint = f"vgpuctl reconcile-host finishes the deletion{disks}, if no vgpuctl process works on it any more"
     return f"{name} is half deleted: its record says {record.state}", hint
 
 

@@ -154,7 +154,8 @@ def test_an_option_of_its_creation_is_named_as_that(tmp_path: Path) -> None:
     assert why_no_room(source, target) == (
         "no place for A100-4C on 0000:3b:00.0: vm was created with --spread-group g, and this GPU has other of the "
         "group",
-        "on sim:a100-40: vgpuctl show-gpu 0000:3b:00.0 shows its VMs; move one of them away, or choose another host",
+        "on sim:a100-40: move the VMs that are named away (vgpuctl show-gpu 0000:3b:00.0 shows all); or choose another "
+        "host",
     )
     create(source.ports, request("A100-4C", name="vm2", scheduler="best_effort"))
     calls(target).delete_vm("other")

@@ -215,7 +215,7 @@ def _vlan_reason(pair: Pair, nic: Nic, error: VgpuctlError) -> MigrationReasonRe
     if (pair.facts.snapshot.hypervisor.libvirt_version or 0) >= LINUX_BRIDGE_VLAN_SINCE:
         return _by_error(pair, error)
     port = f"{nic.bridge}.{nic.vlan}"
-    made = f"on both hosts: make a new bridge, with the same name on both, whose port is the VLAN's interface {port}"
+    made = f"on both hosts: make the VLAN's interface {port}, and a new bridge for it, of the same name on both"
     return pair.there(error.message, f"{made}; then {_network_edit(pair, 'this bridge and no <vlan>')}")
 
 
@@ -323,9 +323,10 @@ def _cpu_warnings(pair: Pair) -> Reasons:
         )
     elif ours != theirs and _cpu_maker(pair.offer.host) == _cpu_maker(pair.facts.host):
         yield pair.there(
-            f"the VM has the CPU of its host ({mode}): {pair.source} has {ours}, and this host {theirs}. A feature "
-            "that this one lacks stops the move, or crashes the guest",
-            "virsh domcapabilities on each host shows its features",
+            f"the VM has the CPU of its host ({mode}): {pair.source} has {ours}, and this host {theirs}. If it lacks "
+            "a feature, the move fails or the guest crashes",
+            "compare virsh domcapabilities of both hosts; if this one lacks a feature: choose another host, or add "
+            "--offline",
         )
 
 

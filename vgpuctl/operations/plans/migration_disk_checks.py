@@ -68,7 +68,7 @@ def disk_reasons(pair: Pair) -> Reasons:
         yield pair.there(
             f"QEMU draws for the VM on {node}, which this host does not have",
             f"on {pair.source}: vgpuctl stop-vm {shlex.quote(pair.offer.name)}, then vgpuctl set-vm "
-            f"{shlex.quote(pair.offer.name)} --gpu ADDRESS, with a GPU that both hosts have at the same address",
+            f"{shlex.quote(pair.offer.name)} --gpu ADDRESS: the PCI address of a GPU for drawing that both hosts have",
         )
 
 

@@ -236,7 +236,7 @@ def _constraint_hint(option: str, gpus: Sequence[str]) -> str:
     is_scheduler = name == "--scheduler"
     if is_scheduler:
         return _scheduler_command(gpus[0], value)
-    return f"vgpuctl show-gpu {gpus[0]} shows its VMs; move one of them away, or choose another host"
+    return f"move the VMs that are named away (vgpuctl show-gpu {gpus[0]} shows all); or choose another host"
 
 
 def _scheduler_command(gpu: str, policy: str) -> str:

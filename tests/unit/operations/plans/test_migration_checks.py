@@ -458,7 +458,7 @@ def scheduler(policy: SchedulerPolicy) -> GpuScheduler:
 WARNINGS: dict[str, tuple[Change, str]] = {
     "cpu model": (
         with_xml(xml(cpu="<cpu mode='host-passthrough'/>"), on_target(cpu="Intel(R) Xeon(R) Gold 6338")),
-        "A feature that this one lacks stops the move",
+        "If it lacks a feature, the move fails or the guest crashes",
     ),
     "cpu unknown": (
         with_xml(xml(cpu="<cpu mode='host-model'/>"), on_target(cpu=None)),
